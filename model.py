@@ -1,0 +1,404 @@
+"""
+One Transformer, three ways to read a sentence.
+
+Every mode trains p(token | some of the other tokens). A *slot* holds a token, knows that token's position (key_pos), and
+predicts the token at another position (target_pos). A mode is a row of this table and nothing else:
+
+            attention      slot j holds              key_pos             target_pos       loss on
+    ar      causal         BOS, x_0 … x_{T-2}        -1, 0 … T-2         0 … T-1          every slot
+    mdlm    bidirectional  x_j, or [MASK] over it    0 … T-1             0 … T-1          the masked slots
+    aogpt   causal         BOS, x_σ(0) … x_σ(T-2)    -1, σ(0) … σ(T-2)   σ(0) … σ(T-1)    every slot
+
+    ar      autoregressive, left to right; its loss is the exact negative log-likelihood
+    mdlm    masked diffusion language model (Sahoo et al. 2024, arXiv 2406.07524); its loss is an upper bound (NELBO)
+    aogpt   any-order GPT (Xue et al. 2025, arXiv 2506.19935), σ a random order; an upper bound, exact for a fixed order
+
+So `ar` is `aogpt` with the identity order, and `mdlm` is the same blocks without the causal mask. All losses are in nats
+per token of the same T tokens, so the numbers compare. BOS is the end-of-text token.
+
+Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H, V = vocab_size.
+
+    python model.py          prints the table of sizes and FLOPs per token
+"""
+import math
+import os
+from dataclasses import asdict, dataclass, fields
+from typing import Literal, NamedTuple, get_args
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Configuration
+
+
+@dataclass
+class Config:
+    mode: Literal["ar", "mdlm", "aogpt"] = "ar"  # how the model reads: left to right, masked diffusion, or any order
+    vocab_size: int = 50257         # tokens that can be predicted; the last one is end-of-text, [MASK] comes on top
+    block_size: int = 512           # T, tokens in a window
+    n_layer: int = 12               # Transformer blocks
+    n_head: int = 12                # attention heads
+    n_embd: int = 768               # width C of the residual stream
+    n_hidden: int = 2048            # width of the SwiGLU layer
+    tie_head: bool = True           # the output head is the embedding matrix
+    time_embedding: Literal["none", "add"] = "none"  # mdlm: tell the network how much is masked; it can count by itself
+    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: likelihood bound, or the paper's mean over masked tokens
+    schedule: Literal["uniform", "cosine"] = "uniform"  # mdlm: law of the mask ratio in training (nelbo needs uniform)
+    l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
+    target_rotation: bool = True    # turn queries by the position they predict (false: by the position they hold)
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field and what it may be."""
+        for f in fields(self):
+            value, choices = getattr(self, f.name), get_args(f.type)
+            if choices and value not in choices:
+                raise ValueError(f"{f.name} is {value!r}; choose one of {', '.join(choices)}")
+            if f.type is int and value < 1:
+                raise ValueError(f"{f.name} is {value}; it must be at least 1")
+        if self.n_embd % (2 * self.n_head):
+            raise ValueError(f"n_embd {self.n_embd} over n_head {self.n_head} must be an even number (heads of equal, "
+                             f"even width); try n_embd={max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head}")
+        if not 0 <= self.l2r_fraction <= 1:
+            raise ValueError(f"l2r_fraction is {self.l2r_fraction}; it must lie in [0, 1]")
+        if (self.objective, self.schedule) == ("nelbo", "cosine"):
+            raise ValueError("schedule is cosine; objective=nelbo is a bound for schedule=uniform only")
+
+    @property
+    def bos_id(self):
+        return self.vocab_size - 1
+
+    @property
+    def mask_id(self):
+        return self.vocab_size
+
+    @property
+    def padded_vocab(self):
+        """Rows of the embedding: the vocabulary and [MASK], rounded up to 64 for fast matrix products."""
+        return math.ceil((self.vocab_size + 1) / 64) * 64
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The Transformer: rotary positions, attention, SwiGLU, blocks
+
+
+def rotary_table(block_size: int, head_dim: int, base: float = 10000.0) -> Tensor:
+    """cos and sin of position × frequency for positions -1 … block_size-1 (row p+1 is position p): (2, T+1, D/2)."""
+    frequency = base ** (-torch.arange(0, head_dim, 2).float() / head_dim)
+    angle = torch.outer(torch.arange(-1, block_size).float(), frequency)
+    return torch.stack([angle.cos(), angle.sin()])
+
+
+def rotate(x: Tensor, rotary: Tensor) -> Tensor:
+    """Turn x (B, H, S, D) by rotary (2, 1 or B, 1, S, D/2): RoPE (Su et al. 2021), halves convention."""
+    cos, sin = rotary
+    x1, x2 = x.chunk(2, dim=-1)
+    return torch.cat([x1 * cos - x2 * sin, x1 * sin + x2 * cos], dim=-1).to(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.n_head, self.causal = config.n_head, config.mode != "mdlm"
+        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
+
+    def forward(self, x, rotary_q, rotary_k, cache=None, slots=None, visible=None):
+        B, S, C = x.shape
+        q, k, v = self.qkv(x).view(B, S, 3, self.n_head, -1).permute(2, 0, 3, 1, 4)     # each (B, H, S, D)
+        q, k = rotate(q, rotary_q), rotate(k, rotary_k)
+        if cache is not None:                                  # keep the new keys and values, attend to the visible ones
+            n = visible.size(1)
+            k = cache[0].index_copy_(2, slots, k)[:, :, :n]                             # (B, H, n, D)
+            v = cache[1].index_copy_(2, slots, v)[:, :, :n]
+        y = F.scaled_dot_product_attention(q, k, v, visible, is_causal=self.causal and visible is None)
+        return self.proj(y.transpose(1, 2).reshape(B, S, C))                            # (B, S, C)
+
+
+class MLP(nn.Module):
+    """SwiGLU (Shazeer 2020): out(silu(gate(x)) · up(x))."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.gate_up = nn.Linear(config.n_embd, 2 * config.n_hidden, bias=False)
+        self.proj = nn.Linear(config.n_hidden, config.n_embd, bias=False)
+
+    def forward(self, x):
+        gate, up = self.gate_up(x).chunk(2, dim=-1)                                     # each (B, S, n_hidden)
+        return self.proj(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.norm1 = nn.RMSNorm(config.n_embd, eps=1e-6)
+        self.attention = Attention(config)
+        self.norm2 = nn.RMSNorm(config.n_embd, eps=1e-6)
+        self.mlp = MLP(config)
+
+    def forward(self, x, *attention_args):
+        x = x + self.attention(self.norm1(x), *attention_args)
+        return x + self.mlp(self.norm2(x))
+
+
+class TimeEmbedding(nn.Module):
+    """The timestep t in [0, 1], one value a row: sinusoids, a linear layer, SiLU. (B,) -> (B, 1, C)"""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, t):
+        half = self.linear.in_features // 2
+        frequency = torch.exp(-math.log(10000.0) * torch.arange(half, device=t.device) / half)
+        angle = t[:, None, None] * frequency
+        return F.silu(self.linear(torch.cat([angle.sin(), angle.cos()], dim=-1)))
+
+
+class Transformer(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.padded_vocab, config.n_embd)
+        if config.mode == "aogpt":      # every slot is told which position it predicts
+            self.embed_target = nn.Embedding(config.block_size, config.n_embd)
+        if config.time_embedding == "add":
+            self.embed_time = TimeEmbedding(config.n_embd)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.norm = nn.RMSNorm(config.n_embd, eps=1e-6)
+        self.head = nn.Linear(config.n_embd, config.padded_vocab, bias=False)
+        if config.tie_head:
+            self.head.weight = self.embed.weight
+        self.register_buffer("rotary", rotary_table(config.block_size, config.n_embd // config.n_head), persistent=False)
+        self.init_weights()
+
+    def forward(self, tokens, key_pos, target_pos, select=None, t=None, cache=None, slots=None, visible=None):
+        """Logits of the tokens at target_pos.
+
+        tokens      (B, S) what the slots hold; key_pos, target_pos (B or 1, S), the table at the top of this file
+        select      (U, N) predict these slots only: the B rows are read as U rows of B·S/U slots, N of which are chosen
+        t           (B,) timestep, for time_embedding=add
+        cache       see new_cache; then slots (S,) says where in the cache the S slots go, and visible (S, n), boolean,
+                    which of the first n cached slots each of them sees
+        returns     (B, S, V), or (U, N, V) with select
+        """
+        x = self.embed(tokens)                                                          # (B, S, C)
+        if self.config.mode == "aogpt":
+            x = x + self.embed_target(target_pos)                                       # (B, S, C)
+        if self.config.time_embedding == "add":
+            x = x + self.embed_time(t)                                                  # (B, S, C)
+        rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                             # (2, B or 1, 1, S, D/2)
+        rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2) if self.config.target_rotation else rotary_k
+        for i, block in enumerate(self.blocks):
+            x = block(x, rotary_q, rotary_k, None if cache is None else cache[i], slots, visible)
+        if select is not None:  # the head is a third of the work at 124M parameters: never run it where nothing is asked
+            x = x.view(len(select), -1, x.size(-1))                                     # (U, B·S/U, C)
+            x = x.gather(1, select[:, :, None].expand(-1, -1, x.size(-1)))              # (U, N, C)
+        return self.head(self.norm(x))[..., :self.config.vocab_size]                    # padding and [MASK] cut off
+
+    def init_weights(self):
+        """Normal, standard deviation 0.02; projections back into the residual stream smaller with depth (as GPT-2)."""
+        for name, p in self.named_parameters():
+            if name.endswith("norm.weight") or "norm1" in name or "norm2" in name:
+                nn.init.ones_(p)
+            elif name.endswith("bias"):
+                nn.init.zeros_(p)
+            else:
+                residual = name.endswith("proj.weight")
+                nn.init.normal_(p, std=0.02 / math.sqrt(2 * self.config.n_layer) if residual else 0.02)
+
+
+def new_cache(model: Transformer, batch: int, size: int, dtype=None) -> Tensor:
+    """Room for the keys and values of `size` slots: (n_layer, 2, B, H, size, D). Serves `ar` and `aogpt` alike; its
+    shape never changes, whatever is written into it."""
+    c, weight = model.config, model.head.weight
+    return torch.zeros(c.n_layer, 2, batch, c.n_head, size, c.n_embd // c.n_head,
+                       dtype=dtype or weight.dtype, device=weight.device)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The objectives. Each turns tokens x (B, T) into one Batch; the loss is the same line for all.
+
+
+class Batch(NamedTuple):
+    """B rows make U units (a row, or for the NELBO a pair of rows); the loss is the mean over units of
+    Σ_n weight · −log p(target)."""
+    tokens: Tensor                  # (B, T)        what the slots hold
+    key_pos: Tensor                 # (B, T)        position of the token held
+    target_pos: Tensor              # (B, T)        position of the token predicted
+    targets: Tensor                 # (U, N)        tokens to predict
+    weight: Tensor                  # (U, N)
+    select: Tensor | None = None    # (U, N)        the slots that predict them; None: all
+    t: Tensor | None = None         # (B,)          timestep
+
+    def chunk(self, parts: int):
+        """Split into micro-batches whose losses average to the whole batch's loss."""
+        split = [[None] * parts if f is None else f.chunk(parts) for f in self]
+        return [Batch(*piece) for piece in zip(*split)]
+
+    def to(self, device):
+        return Batch(*(None if f is None else f.to(device, non_blocking=True) for f in self))
+
+
+def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
+    """The chain rule in the given order: slot j knows the tokens at order[:j] and predicts the one at order[j].
+
+    −log p(x) = Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1)), here per token. order: (B, T), each row a permutation.
+    """
+    B, T = x.shape
+    targets = x.gather(1, order)                                                        # (B, T)
+    start = x.new_full((B, 1), config.bos_id), x.new_full((B, 1), -1)                   # BOS stands at position -1
+    return Batch(tokens=torch.cat([start[0], targets[:, :-1]], dim=1), key_pos=torch.cat([start[1], order[:, :-1]], dim=1),
+                 target_pos=order, targets=targets, weight=torch.full((B, T), 1 / T))
+
+
+def identity_order(x: Tensor) -> Tensor:
+    """Left to right: (B, T)."""
+    return torch.arange(x.size(1)).expand_as(x)
+
+
+def aogpt_batch(config: Config, x: Tensor, generator: torch.Generator, l2r_fraction: float) -> Batch:
+    """A uniformly random order per row; a fraction of the rows left to right.
+
+    With l2r_fraction=0, the mean over orders of the chain rule bounds −log p(x)/T from above, p being the mixture over
+    orders (Jensen).
+    """
+    order = torch.rand(x.shape, generator=generator).argsort(dim=1)
+    left_to_right = torch.rand(len(x), 1, generator=generator) < l2r_fraction
+    return order_batch(config, x, torch.where(left_to_right, identity_order(x), order))
+
+
+def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
+    """Mask k of T tokens, k uniform on 1 … T:  −log p(x)/T ≤ E_k E_S [ (1/k) Σ_{i∈S} −log p(x_i | x outside S) ].
+
+    So the bound is *the mean over rows of each row's own mean over its masked tokens*, and nothing more. Why: predict
+    the tokens in a random order; the j-th prediction knows j-1 tokens, so k = T-j+1 are masked, each of which is equally
+    likely to be the next. Averaged over orders, the chain rule's j-th term is E_S (1/k) Σ_{i∈S} −log p(x_i | rest), and
+    the mean over its T terms is the mean over k. The 1/t-weighted loss of the literature is the same thing. A mean
+    pooled over all masked tokens of the batch is not: heavily masked rows dominate it, and it bounds nothing.
+
+    Rows 2p and 2p+1 are an antithetic pair, masking k and T+1-k tokens, and the k's are stratified over the batch: still
+    unbiased, less variance. And every pair has exactly T+1 masked tokens, so shapes are static and the head runs on
+    masked slots alone. B must be even.
+    """
+    B, T = x.shape
+    P = B // 2                                                                          # pairs
+    u = (torch.arange(P) + torch.rand(P, generator=generator)) / B                      # one in each stratum of (0, 1/2)
+    k = 1 + (u * T).long()
+    k = torch.stack([k, T + 1 - k], dim=1)                                              # (P, 2)
+    masked = torch.rand(B, T, generator=generator).argsort(dim=1) < k.view(B, 1)        # k random places of each row
+    select = masked.view(P, 2 * T).nonzero()[:, 1].view(P, T + 1)                       # (P, T+1)
+    return Batch(tokens=torch.where(masked, config.mask_id, x), key_pos=identity_order(x), target_pos=identity_order(x),
+                 targets=x.view(P, 2 * T).gather(1, select), weight=(0.5 / k).gather(1, select // T), select=select,
+                 t=k.view(B) / T)
+
+
+def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
+    """The paper's loss (arXiv 2603.22075): each token masked with the row's own probability, 1−cos²(πt/2) with t uniform
+    on (0, 1), and a plain mean over all masked tokens of the batch. Not a bound on anything. The head runs on every slot,
+    as in the paper's code."""
+    t = torch.rand(len(x), generator=generator)
+    ratio = 1 - torch.cos(math.pi / 2 * t) ** 2 if config.schedule == "cosine" else t
+    masked = torch.rand(x.shape, generator=generator) < ratio[:, None]
+    return Batch(tokens=torch.where(masked, config.mask_id, x), key_pos=identity_order(x), target_pos=identity_order(x),
+                 targets=x, weight=masked.float() * len(x) / masked.sum().clamp(min=1), t=t)
+
+
+def timestep(config: Config, ratio: Tensor) -> Tensor:
+    """The t that training showed with this ratio of masked tokens (the inverse of the schedule)."""
+    return torch.acos((1 - ratio).sqrt()) * 2 / math.pi if config.schedule == "cosine" else ratio
+
+
+def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
+    """x (B, T) tokens, as the configured mode and objective train on them."""
+    if config.mode == "ar":
+        return order_batch(config, x, identity_order(x))
+    if config.mode == "aogpt":
+        return aogpt_batch(config, x, generator, config.l2r_fraction)
+    return (nelbo_batch if config.objective == "nelbo" else masked_ce_batch)(config, x, generator)
+
+
+def unit_losses(model: nn.Module, batch: Batch) -> Tensor:
+    """(U,) nats per token; their mean is the loss."""
+    logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)            # (U, N, V)
+    nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")          # (U·N,)
+    return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
+
+
+def evaluation_batch(config: Config, x: Tensor, generator: torch.Generator, left_to_right: bool = False) -> Batch:
+    """Units are x's rows, and each unit's loss is −log p(row)/T: exact for `ar` (and for `aogpt` left to right), an
+    unbiased estimate of the upper bound for `mdlm` (one antithetic pair of masks) and `aogpt` (one random order)."""
+    if config.mode == "mdlm":
+        return nelbo_batch(config, x.repeat_interleave(2, dim=0), generator)
+    if config.mode == "ar" or left_to_right:
+        return order_batch(config, x, identity_order(x))
+    return aogpt_batch(config, x, generator, l2r_fraction=0.0)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Checkpoints: plain dicts of plain tensors, readable with weights_only=True
+
+FORMAT = 1
+
+
+def save(path: str, model: Transformer, **extra):
+    """Write the model's weights and config, with anything else that is plain, whole or not at all."""
+    with open(f"{path}.tmp", "wb") as f:
+        torch.save({"format": FORMAT, "config": asdict(model.config), "model": model.state_dict(), **extra}, f)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(f"{path}.tmp", path)
+
+
+def load(path: str, device="cpu"):
+    """The model and the checkpoint's other entries. Raises FileNotFoundError, or ValueError if it isn't one of ours."""
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"no checkpoint at {path}; train one with: python train.py --out_dir={os.path.dirname(path)}")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if checkpoint["format"] != FORMAT:
+            raise ValueError(f"has format {checkpoint['format']}, this code reads {FORMAT}")
+        model = Transformer(Config(**checkpoint.pop("config")))
+        model.load_state_dict(checkpoint.pop("model"))
+    except Exception as e:  # torch, zipfile and pickle raise a dozen kinds for a damaged or foreign file
+        raise ValueError(f"{path} is not a usable checkpoint: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from e
+    return model.to(device), checkpoint
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sizes
+
+
+def count_parameters(model: Transformer) -> int:
+    """Trained numbers; rows of the embedding (and untied head) that only pad the vocabulary are not counted."""
+    c = model.config
+    padding = c.padded_vocab - c.vocab_size - (c.mode == "mdlm")                        # [MASK] is a row of mdlm's alone
+    if not c.tie_head:
+        padding += c.padded_vocab - c.vocab_size
+    return sum(p.numel() for p in model.parameters()) - padding * c.n_embd
+
+
+def flops_per_token(config: Config) -> float:
+    """Matrix-product FLOPs of training on one token: 2 per weight forward, twice that backward; attention's two products
+    reach T slots, on average half of them where it is causal; the NELBO's head sees (T+1)/2 slots of T."""
+    C, T = config.n_embd, config.block_size
+    layer = 4 * C * C + 3 * C * config.n_hidden + 2 * C * T * (1 if config.mode == "mdlm" else 0.5)
+    head_share = (T + 1) / (2 * T) if config.mode == "mdlm" and config.objective == "nelbo" else 1
+    return 6 * (config.n_layer * layer + head_share * C * config.vocab_size)
+
+
+def main():
+    rows = [("ar", Config("ar")), ("mdlm", Config("mdlm")), ("aogpt", Config("aogpt")),
+            ("mdlm as in the paper", Config("mdlm", tie_head=False, time_embedding="add", objective="masked_ce",
+                                            schedule="cosine"))]
+    print(f"{'124M, T=512':22}{'parameters':>14}{'training MFLOP/token':>24}")
+    for name, config in rows:
+        with torch.device("meta"):
+            model = Transformer(config)
+        print(f"{name:22}{count_parameters(model):>14,}{flops_per_token(config) / 1e6:>24.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""
+Train a language model: left to right (ar), by masked diffusion (mdlm) or in any order (aogpt).
+
+    python train.py --mode=mdlm                        the toy on a CPU (minutes), the paper's model where CUDA is present
+    python train.py --mode=ar --preset=laptop          TinyStories with 4,096 tokens
+    python train.py --mode=mdlm --out_dir=out/x --resume   go on with a run
+
+The run's folder holds ckpt.pt (everything, to go on), best.pt (the best weights), config.json, log.jsonl, loss.png and
+samples.jsonl. Losses are in nats per token: exact for ar, upper bounds for mdlm and aogpt.
+"""
+import dataclasses
+import json
+import math
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+import matplotlib
+import numpy as np
+import torch
+from tqdm import tqdm
+
+import prepare_data
+from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, load, masked_ce_batch, save,
+                   training_batch, unit_losses)
+from prepare_data import DATA_DIR, Tokenizer, Windows, fail, nearest, parse_flags, provenance
+from sample import generate, pick_device
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402 (the backend must be chosen first: there may be no display)
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Settings
+
+
+@dataclass
+class Settings:
+    """training"""
+    preset: str = "auto"            # toy, laptop, paper or controlled; auto: paper where CUDA is present, else toy
+    data: str = "toy"               # folder under data/, made by prepare_data.py
+    windows: str = "aligned"        # where a window starts: aligned (at a story's start), random, or paper (see README)
+    out_dir: str = ""               # folder of the run; default: out/DATA-MODE
+    resume: bool = False            # go on with the run in out_dir
+    max_steps: int = 20000          # optimizer steps
+    batch_size: int = 32            # windows per optimizer step
+    grad_accum: int = 1             # split each batch into so many micro-batches; same result, less memory
+    lr: float = 3e-4                # peak learning rate; a cosine takes it to a tenth
+    warmup: int = 1000              # steps of linear warm-up
+    weight_decay: float = 0.01      # of AdamW
+    beta2: float = 0.999            # of AdamW
+    grad_clip: float = 1.0          # largest norm of the gradient
+    eval_interval: int = 500        # steps between evaluations
+    eval_windows: int = 512         # validation windows, the same ones each time
+    seed: int = 1337                # of weights, data order and masks
+    device: str = "auto"            # auto, cpu, cuda or mps
+    dtype: str = "auto"             # of the matrix products in training: auto, float32 or bfloat16
+    compile: str = "auto"           # torch.compile: auto, true or false
+
+    def __post_init__(self):
+        for name, choices in (("preset", ["auto", *PRESETS]), ("windows", ["aligned", "random", "paper"]),
+                              ("dtype", ["auto", "float32", "bfloat16"]), ("compile", ["auto", "true", "false"])):
+            if getattr(self, name) not in choices:
+                fail(f"--{name}={getattr(self, name)} is not one of {', '.join(choices)}{nearest(getattr(self, name), choices)}")
+        for name in ("max_steps", "batch_size", "grad_accum", "eval_interval", "eval_windows", "lr", "grad_clip"):
+            if getattr(self, name) <= 0:
+                fail(f"--{name}={getattr(self, name)} must be positive")
+
+
+PRESETS = {
+    "toy": dict(data="toy", block_size=64, n_layer=3, n_head=4, n_embd=128, n_hidden=384, batch_size=64, max_steps=1500,
+                lr=3e-3, warmup=100, beta2=0.99, eval_interval=250, eval_windows=256),
+    "laptop": dict(data="tinystories-4096", block_size=256, n_layer=4, n_head=4, n_embd=256, n_hidden=704, batch_size=16,
+                   max_steps=2000, lr=2e-3, warmup=100, beta2=0.99, eval_interval=250, eval_windows=300),
+    # the paper's Table 1, as its code ran it (arXiv 2603.22075)
+    "paper": dict(data="tinystories", windows="paper", dtype="float32", compile="false", eval_interval=2000),
+    # the same sizes and budget without its confounds: aligned windows, end-of-text, tied head, a likelihood bound
+    "controlled": dict(data="tinystories"),
+}
+PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
+
+
+def resolve(flags: dict):
+    """Config and Settings from preset and flags (flags win), and why the preset was chosen."""
+    preset = flags.get("preset", "auto")
+    why = "as asked"
+    if preset == "auto":
+        preset, why = ("paper", "CUDA is present") if torch.cuda.is_available() else ("toy", "no CUDA here")
+    values = PRESETS.get(preset, {})
+    if preset == "paper" and flags.get("mode") == "mdlm":
+        values = values | PAPER_MDLM
+    values = values | flags | {"preset": preset}
+    settings = Settings(**{f.name: values[f.name] for f in dataclasses.fields(Settings) if f.name in values})
+    meta_path = os.path.join(DATA_DIR, settings.data, "meta.json")
+    if not os.path.exists(meta_path):
+        name, _, cut = settings.data.partition("-")
+        if name not in ("toy", "tinystories") or cut and not cut.isdigit():
+            prepare_data.load_meta(settings.data)       # says what is missing
+        print(f"preparing data/{settings.data} first")
+        prepare_data.prepare(prepare_data.Options(dataset=name, vocab_size=int(cut or 50257)))
+    meta = prepare_data.load_meta(settings.data)
+    vocab_size = meta["tokenizer"]["vocab_size"]
+    if values.get("vocab_size", vocab_size) != vocab_size:
+        fail(f"--vocab_size={values['vocab_size']} is not that of data/{settings.data}, {vocab_size}; leave it out")
+    values["vocab_size"] = vocab_size
+    try:
+        config = Config(**{f.name: values[f.name] for f in dataclasses.fields(Config) if f.name in values})
+    except ValueError as e:
+        fail(str(e))
+    settings.out_dir = settings.out_dir or os.path.join("out", f"{settings.data}-{config.mode}")
+    rows = settings.batch_size // settings.grad_accum
+    if settings.batch_size % settings.grad_accum or config.mode == "mdlm" and rows % 2:
+        fail(f"--batch_size={settings.batch_size} over --grad_accum={settings.grad_accum} must be a whole number, and an even "
+             f"one for mdlm (rows come in antithetic pairs)")
+    return config, settings, why
+
+
+def learning_rate(s: Settings, step: int) -> float:
+    """Linear warm-up, then a cosine from lr to lr/10."""
+    if step < s.warmup:
+        return s.lr * (step + 1) / s.warmup
+    progress = (step - s.warmup) / max(1, s.max_steps - s.warmup)
+    return s.lr * (0.55 + 0.45 * math.cos(math.pi * progress))
+
+
+def mask_generator(*seed) -> torch.Generator:
+    """Masks and orders come from a generator of their own, made anew from (seed, step): a resumed run sees the same ones,
+    and they are the same on every device."""
+    return torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Evaluation
+
+
+@torch.no_grad()
+def evaluate(model: Transformer, x: torch.Tensor, rows: int, seed: int, draws: int = 1) -> dict:
+    """Nats per token of the windows x (N, T), in float32, with masks and orders that depend on the seed alone.
+
+    val_nll (exact for ar, else the mean of `draws` estimates of the upper bound per window) with its standard error over
+    windows; for aogpt also the exact val_nll_l2r of its left-to-right order, for mdlm the paper's val_masked_ce.
+    """
+    config, device = model.config, model.head.weight.device
+    model.eval()
+
+    def mean(make_batch):
+        losses = [unit_losses(model, make_batch(part).to(device)) for part in x.split(rows)]
+        return torch.cat(losses).double().cpu()
+
+    generator = mask_generator(seed)
+    nll = torch.stack([mean(lambda part: evaluation_batch(config, part, generator))
+                       for _ in range(1 if config.mode == "ar" else draws)]).mean(dim=0)
+    result = {"val_nll": nll.mean().item(), "val_nll_se": nll.std().item() / math.sqrt(len(nll))}
+    if config.mode == "aogpt":
+        result["val_nll_l2r"] = mean(lambda part: evaluation_batch(config, part, generator, left_to_right=True)).mean().item()
+    if config.mode == "mdlm":
+        paper = dataclasses.replace(config, objective="masked_ce", schedule="cosine")
+        result["val_masked_ce"] = mean(lambda part: masked_ce_batch(paper, part, generator)).mean().item()
+    model.train()
+    return result
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Training
+
+
+def compiled(function, enabled: bool):
+    """torch.compile, or eager with one line of warning where that fails (no C++ compiler, no Triton)."""
+    chosen = torch.compile(function) if enabled else function
+
+    def call(*args):
+        nonlocal chosen
+        try:
+            return chosen(*args)
+        except Exception as e:  # whatever a compiler may raise; a true error comes again from the eager call
+            if chosen is function:
+                raise
+            print(f"warning: torch.compile failed ({type(e).__name__}); going on without it", file=sys.stderr)
+            chosen = function
+            return function(*args)
+    return call
+
+
+def pick_dtype(s: Settings, device: torch.device) -> torch.dtype:
+    """auto: bfloat16 where the hardware multiplies it fast, else float32."""
+    if s.dtype != "auto":
+        return getattr(torch, s.dtype)
+    fast = device.type == "cuda" and torch.cuda.is_bf16_supported() or \
+        device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if fast else torch.float32
+
+
+def load_run(path: dict, config: Config, s: Settings, device):
+    """Model, checkpoint and log of a run to go on with, if it is the run that these settings describe."""
+    try:
+        model, checkpoint = load(path["ckpt.pt"], device)
+    except (OSError, ValueError) as e:
+        fail(str(e))
+    old, new = {**asdict(model.config), **checkpoint["settings"]}, {**asdict(config), **asdict(s)}
+    free = ("resume", "out_dir", "preset", "device", "dtype", "compile")
+    if differs := [f"{k} was {old.get(k)}, is now {new[k]}" for k in new if k not in free and old.get(k) != new[k]]:
+        fail(f"{path['ckpt.pt']} was made with other settings: {'; '.join(differs)}")
+    with open(path["log.jsonl"]) as f:      # what came after the checkpoint is trained again
+        return model, checkpoint, [e for e in map(json.loads, f) if e["step"] <= checkpoint["step"]]
+
+
+def write_json(path: str, content):
+    with open(path, "w") as f:
+        json.dump(content, f, indent=1)
+
+
+def plot_curve(log: list, title: str, path: str):
+    """Training and validation loss against steps."""
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    axes.plot(*zip(*[(e["step"], e["train_loss"]) for e in log if "train_loss" in e]), color="0.7", lw=1, label="training loss")
+    points = [e for e in log if "val_nll" in e]
+    axes.errorbar([e["step"] for e in points], [e["val_nll"] for e in points], [2 * e["val_nll_se"] for e in points],
+                  marker="o", ms=3, capsize=2, label="validation (± 2 standard errors)")
+    if points and "val_floor" in points[-1]:
+        axes.axhline(points[-1]["val_floor"], color="k", ls="--", lw=1, label="floor: the true law's own loss")
+    axes.set(xlabel="optimizer step", ylabel="nats per token", title=title)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main():
+    config, s, why = resolve(parse_flags(__doc__, Config, Settings))
+    device = pick_device(s.device)
+    dtype = pick_dtype(s, device)
+    compile_it = s.compile == "true" or s.compile == "auto" and device.type != "mps"
+    path = {name: os.path.join(s.out_dir, name) for name in ("ckpt.pt", "best.pt", "config.json", "log.jsonl", "loss.png")}
+    if os.path.exists(path["log.jsonl"]) and not s.resume:
+        fail(f"{s.out_dir} already holds a run; go on with it (--resume) or choose another folder (--out_dir=DIR)")
+
+    # data, model, optimizer
+    train, val = (Windows(s.data, split, config.block_size, s.windows, s.seed) for split in ("train", "val"))
+    x_val, floor, counts = torch.from_numpy(val.first(s.eval_windows)), val.floor(s.eval_windows), val.meta["splits"]["val"]
+    tokenizer = Tokenizer(**val.meta["tokenizer"])
+    torch.manual_seed(s.seed)
+    model = Transformer(config).to(device)
+    start, best, seconds, log = 0, math.inf, 0.0, []
+    if s.resume:
+        model, checkpoint, log = load_run(path, config, s, device)
+        start, best, seconds = checkpoint["step"], checkpoint["best"], checkpoint["seconds"]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=s.lr, betas=(0.9, s.beta2), weight_decay=s.weight_decay, fused=True)
+    if s.resume:
+        optimizer.load_state_dict(checkpoint["optimizer"])
+    loss_function = compiled(unit_losses, compile_it)
+    autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+
+    # say what is about to happen, on the screen and in the folder
+    print(f"preset {s.preset} ({why}): {config.mode} on data/{s.data}, {s.max_steps:,} steps of {s.batch_size} windows of "
+          f"{config.block_size} tokens, {s.max_steps * s.batch_size / len(train):.1f} epochs")
+    print(f"{count_parameters(model):,} parameters, {flops_per_token(config) / 1e6:.1f} training MFLOP per token; {device.type}, "
+          f"{str(dtype).removeprefix('torch.')}, {'compiled (the first step takes a while)' if compile_it else 'not compiled'}"
+          f"{'' if floor is None else f'; the true law itself scores {floor:.4f} nats per token'}")
+    os.makedirs(s.out_dir, exist_ok=True)
+    if not s.resume:
+        write_json(path["config.json"], {
+            "config": asdict(config), "settings": asdict(s), "parameters": count_parameters(model), "dtype": str(dtype),
+            "compiled": compile_it, "torch": torch.__version__, **provenance(s.seed)})
+    with open(path["log.jsonl"], "w") as f:
+        f.writelines(json.dumps(entry) + "\n" for entry in log)
+    plain = {"tokenizer": tokenizer.to_dict(), "start": "story" if s.windows == "aligned" else "anywhere"}
+
+    stop = []       # Ctrl-C and SIGTERM finish the step, save, and say how to go on
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, lambda number, frame: stop.append(number))
+
+    with tqdm(total=s.max_steps, initial=start, unit="step", dynamic_ncols=True) as bar, open(path["log.jsonl"], "a") as f_log:
+        def write_log(**entry):
+            log.append(entry)
+            f_log.write(json.dumps(entry) + "\n")
+            f_log.flush()
+
+        losses, clock = [], time.perf_counter()     # since the last line of the log
+        for step in range(start, s.max_steps + 1):
+            due = step % s.eval_interval == 0 or step == s.max_steps
+            if due and step > start:
+                result = evaluate(model, x_val, s.batch_size // s.grad_accum // 2 or 1, s.seed)
+                result["val_bpb"] = result["val_nll"] / math.log(2) * counts["tokens"] / counts["bytes"]
+                if floor is not None:
+                    result["val_floor"] = floor
+                write_log(step=step, seconds=seconds, **result)
+                bar.write(f"step {step:,}: " + ", ".join(f"{k} {v:.4f}" for k, v in result.items()))
+                if result["val_nll"] < best:
+                    best = result["val_nll"]
+                    save(path["best.pt"], model, step=step, val_nll=best, **plain)
+            if due and step > start or stop:
+                save(path["ckpt.pt"], model, step=step, best=best, seconds=seconds, settings=asdict(s),
+                     optimizer=optimizer.state_dict(), **plain)
+                clock = time.perf_counter()
+            if step == s.max_steps or stop:
+                break
+
+            lr = learning_rate(s, step)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            x = torch.from_numpy(train.batch(step, s.batch_size))                       # (B, T)
+            for batch in training_batch(config, x, mask_generator(s.seed, step)).chunk(s.grad_accum):
+                with autocast:
+                    loss = loss_function(model, batch.to(device)).mean() / s.grad_accum
+                loss.backward()
+                losses.append(loss.detach())
+            torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+            bar.update()
+            if (step + 1) % 10 == 0 or step + 1 == s.max_steps:
+                steps = len(losses) // s.grad_accum
+                train_loss = torch.stack(losses).sum().item() / steps                   # waits for the device
+                elapsed, clock, losses = time.perf_counter() - clock, time.perf_counter(), []
+                seconds += elapsed
+                tok_per_s = steps * s.batch_size * config.block_size / elapsed
+                write_log(step=step + 1, seconds=seconds, train_loss=train_loss, lr=lr, tok_per_s=tok_per_s)
+                bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
+
+    if log:
+        plot_curve(log, f"{config.mode} on {s.data}", path["loss.png"])
+    if stop:
+        print(f"stopped and saved; go on with: python train.py {' '.join(a for a in sys.argv[1:] if a != '--resume')} --resume")
+        raise SystemExit(128 + stop[0])
+    model, checkpoint = load(path["best.pt"], device)
+    print(f"best validation loss {checkpoint['val_nll']:.4f} nats per token{'' if config.mode == 'ar' else ' (upper bound)'} "
+          f"at step {checkpoint['step']:,}; three samples of that model:\n")
+    for ids in generate(model, range(3), config.block_size, config.block_size, s.seed).tolist():
+        print(tokenizer.decode_story(ids), end="\n\n")
+    print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py --out_dir={s.out_dir} --num_samples=1000")
+
+
+if __name__ == "__main__":
+    main()
