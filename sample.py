@@ -17,9 +17,10 @@ from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from tqdm import tqdm
 
-from model import Transformer, load, new_cache, timestep
+from model import Transformer, load, masking_batch, new_cache, timestep
 from prepare_data import TOY, Tokenizer, fail, parse_flags, provenance
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -85,16 +86,16 @@ def sample_masked(model, reveal, u, temperature: float, top_p: float):
 
     Only rows that reveal something are computed, and logits only where they are read.
     """
-    config, (B, L), device = model.config, reveal.shape, reveal.device
+    config, (B, L) = model.config, reveal.shape
     tokens = torch.full_like(reveal, config.mask_id)
-    position = torch.arange(L, device=device).expand(B, L)
     for step in range(int(reveal.max()) + 1):
         now = reveal == step
         rows = now.any(dim=1).nonzero()[:, 0]
         if len(rows):
-            t = timestep(config, (tokens[rows] == config.mask_id).float().mean(dim=1))
-            select = now[rows].flatten().nonzero().T                                # (1, N) over all rows at once
-            logits = model(tokens[rows], position[rows], position[rows], select=select, t=t)
+            masked = tokens[rows] == config.mask_id
+            batch = masking_batch(config, tokens[rows], masked, timestep(config, masked.float().mean(dim=1)))
+            select = F.pad(now[rows], (1, 0)).flatten().nonzero().T                 # (1, N) over all rows at once
+            logits = model(batch.tokens, batch.key_pos, batch.target_pos, select, batch.t)
             tokens[now] = draw(logits[0], u[now], temperature, top_p)
     return tokens
 
