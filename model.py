@@ -168,7 +168,7 @@ class TimeEmbedding(nn.Module):
         half = self.linear.in_features // 2
         frequency = torch.exp(-math.log(10000.0) * torch.arange(half, device=t.device) / half)
         angle = t[:, None, None] * frequency
-        return F.silu(self.linear(torch.cat([angle.sin(), angle.cos()], dim=-1)))
+        return F.silu(self.linear(torch.cat([angle.sin(), angle.cos()], dim=-1).to(self.linear.weight.dtype)))
 
 
 class Transformer(nn.Module):

@@ -46,8 +46,9 @@ class Settings:
     max_steps: int = 20000          # optimizer steps
     batch_size: int = 32            # windows per optimizer step
     grad_accum: int = 1             # split each batch into so many micro-batches; same result, less memory
-    lr: float = 3e-4                # peak learning rate; a cosine takes it to a tenth
-    warmup: int = 1000              # steps of linear warm-up
+    lr: float = 3e-4                # peak learning rate
+    warmup: int = 1000              # steps of linear warm-up to it
+    final_lr: float = 0.1           # fraction of it that a cosine ends at
     weight_decay: float = 0.01      # of AdamW
     beta2: float = 0.999            # of AdamW
     grad_clip: float = 1.0          # largest norm of the gradient
@@ -69,10 +70,11 @@ class Settings:
 
 
 PRESETS = {
-    "toy": dict(data="toy", block_size=64, n_layer=3, n_head=4, n_embd=128, n_hidden=384, batch_size=64, max_steps=1500,
-                lr=3e-3, warmup=100, beta2=0.99, eval_interval=250, eval_windows=256),
+    # a window is one story and its end
+    "toy": dict(data="toy", block_size=48, n_layer=3, n_head=4, n_embd=128, n_hidden=384, batch_size=64, max_steps=3500,
+                lr=3e-3, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=500),
     "laptop": dict(data="tinystories-4096", block_size=256, n_layer=4, n_head=4, n_embd=256, n_hidden=704, batch_size=16,
-                   max_steps=2000, lr=2e-3, warmup=100, beta2=0.99, eval_interval=250, eval_windows=300),
+                   max_steps=2000, lr=2e-3, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=250, eval_windows=300),
     # the paper's Table 1, as its code ran it (arXiv 2603.22075)
     "paper": dict(data="tinystories", windows="paper", dtype="float32", compile="false", eval_interval=2000),
     # the same sizes and budget without its confounds: aligned windows, end-of-text, tied head, a likelihood bound
@@ -117,11 +119,11 @@ def resolve(flags: dict):
 
 
 def learning_rate(s: Settings, step: int) -> float:
-    """Linear warm-up, then a cosine from lr to lr/10."""
+    """Linear warm-up, then a cosine from lr to final_lr · lr."""
     if step < s.warmup:
         return s.lr * (step + 1) / s.warmup
     progress = (step - s.warmup) / max(1, s.max_steps - s.warmup)
-    return s.lr * (0.55 + 0.45 * math.cos(math.pi * progress))
+    return s.lr * (s.final_lr + (1 - s.final_lr) * (1 + math.cos(math.pi * progress)) / 2)
 
 
 def mask_generator(*seed) -> torch.Generator:
@@ -254,7 +256,7 @@ def main():
     print(f"preset {s.preset} ({why}): {config.mode} on data/{s.data}, {s.max_steps:,} steps of {s.batch_size} windows of "
           f"{config.block_size} tokens, {s.max_steps * s.batch_size / len(train):.1f} epochs")
     print(f"{count_parameters(model):,} parameters, {flops_per_token(config) / 1e6:.1f} training MFLOP per token; {device.type}, "
-          f"{str(dtype).removeprefix('torch.')}, {'compiled (the first step takes a while)' if compile_it else 'not compiled'}"
+          f"{str(dtype).removeprefix('torch.')}, {'compiled (that takes a while)' if compile_it else 'not compiled'}"
           f"{'' if floor is None else f'; the true law itself scores {floor:.4f} nats per token'}")
     os.makedirs(s.out_dir, exist_ok=True)
     if not s.resume:
@@ -264,6 +266,21 @@ def main():
     with open(path["log.jsonl"], "w") as f:
         f.writelines(json.dumps(entry) + "\n" for entry in log)
     plain = {"tokenizer": tokenizer.to_dict(), "start": "story" if s.windows == "aligned" else "anywhere"}
+
+    def backward(step):
+        """Gradients of this step's batch, in micro-batches; returns the loss."""
+        x = torch.from_numpy(train.batch(step, s.batch_size))                           # (B, T)
+        total = 0.0
+        for batch in training_batch(config, x, mask_generator(s.seed, step)).chunk(s.grad_accum):
+            with autocast:
+                loss = loss_function(model, batch.to(device)).mean() / s.grad_accum
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    if compile_it and start < s.max_steps:      # the first call compiles; keep that out of the clock
+        backward(start)
+        optimizer.zero_grad(set_to_none=True)
 
     stop = []       # Ctrl-C and SIGTERM finish the step, save, and say how to go on
     for kind in (signal.SIGINT, signal.SIGTERM):
@@ -298,23 +315,20 @@ def main():
             lr = learning_rate(s, step)
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            x = torch.from_numpy(train.batch(step, s.batch_size))                       # (B, T)
-            for batch in training_batch(config, x, mask_generator(s.seed, step)).chunk(s.grad_accum):
-                with autocast:
-                    loss = loss_function(model, batch.to(device)).mean() / s.grad_accum
-                loss.backward()
-                losses.append(loss.detach())
+            losses.append(backward(step))
             torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
             bar.update()
-            if (step + 1) % 10 == 0 or step + 1 == s.max_steps:
-                steps = len(losses) // s.grad_accum
-                train_loss = torch.stack(losses).sum().item() / steps                   # waits for the device
-                elapsed, clock, losses = time.perf_counter() - clock, time.perf_counter(), []
-                seconds += elapsed
-                tok_per_s = steps * s.batch_size * config.block_size / elapsed
+            if (step + 1) % 10 == 0 or (step + 1) % s.eval_interval == 0 or step + 1 == s.max_steps:
+                train_loss = torch.stack(losses).mean().item()                          # waits for the device
+                elapsed, clock = time.perf_counter() - clock, time.perf_counter()
+                tok_per_s = len(losses) * s.batch_size * config.block_size / elapsed
+                seconds, losses = seconds + elapsed, []
+                if not math.isfinite(train_loss):
+                    fail(f"the loss is {train_loss} near step {step + 1:,} (learning rate {lr:.2g}); the last good checkpoint is "
+                         f"kept; try a lower --lr, a longer --warmup or --dtype=float32")
                 write_log(step=step + 1, seconds=seconds, train_loss=train_loss, lr=lr, tok_per_s=tok_per_s)
                 bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
 

@@ -1,0 +1,273 @@
+"""Tokenizer, toy grammar, preparation and windows."""
+import json
+import math
+import os
+import random
+import re
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import prepare_data
+from prepare_data import TOY, Grammar, Options, Tokenizer, Windows, load_meta, prepare, split_words
+
+SMALL = Grammar({
+    "story": {"{who} saw a {thing}. {Pronoun} {did}.": 1},
+    "who": {"Ann": 3, "Bob": 1},
+    "thing": {"cat": 2, "red {fruit}": 1},
+    "fruit": {"fig": 1, "plum": 3},
+    "Pronoun": ("who", ["She", "He"]),
+    "did": {"hid the {=thing}": 1, "ran": 4},
+})
+
+
+def enumerate_stories(grammar):
+    """Every story with its probability, by walking all combinations of choices: nothing of Grammar's own arithmetic."""
+    def expand(text, state):
+        match = grammar.REFERENCE.search(text)
+        if not match:
+            yield text, 1.0, state
+            return
+        repeat, name = match.groups()
+        if repeat:
+            options = [(state[name][1], 1.0, state)]
+        else:
+            rule = grammar.rules[name]
+            if isinstance(rule, dict):
+                picks = [(i, t, w / sum(rule.values())) for i, (t, w) in enumerate(rule.items())]
+            else:
+                picks = [(state[rule[0]][0], rule[1][state[rule[0]][0]], 1.0)]
+            options = []
+            for i, t, p in picks:
+                before = {**state, name: (i, None)}
+                options += [(sub, p * q, {**after, name: (i, sub)}) for sub, q, after in expand(t, before)]
+        for sub, p, after in options:
+            for rest, q, final in expand(text[match.end():], after):
+                yield text[:match.start()] + sub + rest, p * q, final
+    return [(s, p) for s, p, _ in expand("{story}", {})]
+
+
+def test_toy_law_on_a_grammar_small_enough_to_enumerate():
+    stories = enumerate_stories(SMALL)
+    assert len({s for s, _ in stories}) == len(stories) == 12
+    assert sum(p for _, p in stories) == pytest.approx(1)
+    assert -sum(p * math.log(p) for _, p in stories) == pytest.approx(SMALL.entropy())
+    assert sum(p * len(split_words(s)) for s, p in stories) == pytest.approx(SMALL.mean_words())
+    for story, p in stories:
+        assert SMALL.log_probs(story).sum() == pytest.approx(math.log(p))
+    # each word's log-probability against the definition: mass of the stories that agree so far, next word included
+    for story, _ in stories:
+        words = split_words(story)
+        for j, log_p in enumerate(SMALL.log_probs(story)):
+            def mass(n):
+                return sum(p for s, p in stories if split_words(s)[:n] == words[:n])
+            assert log_p == pytest.approx(math.log(mass(j + 1) / mass(j)))
+
+
+def test_toy_stories_follow_the_law():
+    rng = random.Random(0)
+    stories = [TOY.draw(rng) for _ in range(4000)]
+    log_p = [TOY.log_probs(s).sum() for s in stories]                       # None would fail: every story matches
+    assert abs(-np.mean(log_p) - TOY.entropy()) < 5 * np.std(log_p) / math.sqrt(4000)
+    lengths = [len(split_words(s)) for s in stories]
+    assert abs(np.mean(lengths) - TOY.mean_words()) <= 5 * np.std(lengths) / math.sqrt(4000)
+    assert len(set(stories)) > 3990
+
+
+def test_alternatives_differ_in_their_first_word():
+    """What log_probs relies on."""
+    for name, rule in TOY.rules.items():
+        if isinstance(rule, dict):
+            first = [re.split(r"[\s,.]", TOY.REFERENCE.sub("X", text))[0] for text in rule]
+            assert len(set(first)) == len(first), name
+
+
+def test_corrupted_stories_do_not_match():
+    rng = random.Random(1)
+    caught = 0
+    for _ in range(300):
+        words = split_words(TOY.draw(rng))
+        i, j = rng.sample(range(len(words)), 2)
+        changed = list(words)
+        changed[i], changed[j] = changed[j], changed[i]
+        tokenizer = Tokenizer("words", words=TOY.words())
+        if changed != words:
+            caught += TOY.log_probs(tokenizer.decode(tokenizer.encode(" ".join(changed)))) is None
+        else:
+            caught += 1
+    assert caught == 300
+    story = TOY.draw(random.Random(2))
+    girl, boy = story, story
+    for she, he in (("She", "He"), ("Her", "His"), ("her", "his")):
+        girl, boy = re.sub(rf"\b{he}\b", she, girl), re.sub(rf"\b{she}\b", he, boy)
+    assert (TOY.log_probs(girl) is None) != (TOY.log_probs(boy) is None)    # pronouns must agree with the name
+    assert TOY.log_probs(story[:-1]) is None and TOY.log_probs(story + " " + story) is None and TOY.log_probs("") is None
+
+
+def test_toy_corpus_is_the_same_byte_for_byte(workdir):
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        prepare(Options(name=name, seed=seed, max_tokens=20_000))
+    read = {name: open(f"data/{name}/train.bin", "rb").read() for name in "abc"}
+    assert read["a"] == read["b"] != read["c"]
+    meta = load_meta("a")
+    assert meta["entropy"] == pytest.approx(TOY.entropy() / (TOY.mean_words() + 1))
+    assert meta["splits"]["train"]["tokens"] * 2 == os.path.getsize("data/a/train.bin")
+
+
+def test_floor_is_the_true_nll_of_the_windows(workdir):
+    prepare(Options(name="t", max_tokens=40_000))
+    tokenizer = prepare_data.load_tokenizer("t")
+    for T in (20, 48, 70):              # truncated, exact and several stories in a window
+        windows = Windows("t", "val", T)
+        x = windows.first(10)
+        expected = []
+        for row in x:
+            log_p, ids, rest = [], row.tolist(), None
+            start = int(np.flatnonzero((windows.tokens[:-T] == tokenizer.eot))[0])
+            # find this row's place again to know the whole stories that it shows the beginning of
+            for s in windows.starts:
+                if np.array_equal(windows.tokens[s:s + T], row):
+                    start = s
+                    break
+            rest = tokenizer.decode(windows.tokens[start:start + T + 200]).split(prepare_data.EOT)
+            for story in rest:
+                if len(log_p) < T:
+                    log_p += [*TOY.log_probs(story.strip()), 0.0]
+            expected.append(np.mean(log_p[:T]))
+            assert len(ids) == T
+        assert windows.floor(10) == pytest.approx(-np.mean(expected), abs=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------ tokenizers
+
+
+def test_bpe_cut_at_50257_is_gpt2(gpt2, stories_file):
+    text = open(stories_file, encoding="utf-8").read()[:100_000]
+    ours = Tokenizer("gpt2", 50257)
+    assert ours.encode(text) == gpt2.encode_ordinary(text) and ours.eot == gpt2.eot_token
+    assert ours.decode([*ours.encode(text), ours.eot]) == text + prepare_data.EOT
+
+
+@pytest.mark.parametrize("size", [257, 1000, 4096])
+def test_cut_bpe_is_lossless_and_within_its_vocabulary(gpt2, size):
+    tokenizer = Tokenizer("gpt2", size)
+    for text in ("Once upon a time, there was a little girl.", "naïve café 😀\n\t  x", ""):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text and all(i < size - 1 for i in ids)
+        if size == 257:
+            assert len(ids) == len(text.encode())
+
+
+def test_end_of_text_inside_a_story_is_plain_text(gpt2):
+    tokenizer = Tokenizer("gpt2", 4096)
+    assert tokenizer.eot not in tokenizer.encode("a <|endoftext|> b")
+
+
+def test_words_tokenizer():
+    tokenizer = Tokenizer("words", words=TOY.words())
+    story = TOY.draw(random.Random(0))
+    ids = tokenizer.encode(story)
+    assert tokenizer.decode(ids) == story and tokenizer.decode_story([*ids, tokenizer.eot, *ids]) == story
+    again = Tokenizer(**json.loads(json.dumps(tokenizer.to_dict())))
+    assert again.encode(story) == ids and again.vocab_size == len(TOY.words()) + 1
+    with pytest.raises(ValueError, match="dragon"):
+        tokenizer.encode("One day, a dragon")
+
+
+# ------------------------------------------------------------------------------------------------ files and windows
+
+
+def write_text(path, n, seed=0):
+    rng = random.Random(seed)
+    stories = [" ".join(rng.choices(["the", "cat", "sat", "on", "a", "mat"], k=rng.randint(5, 60))) + f" {seed}-{i}" for i in range(n)]
+    path.write_text(f"\n{prepare_data.EOT}\n".join(stories), encoding="utf-8")
+    return stories
+
+
+def test_text_files_become_split_stories(gpt2, workdir, monkeypatch):
+    stories = write_text(workdir / "s.txt", 200)
+    prepare(Options(text="s.txt", vocab_size=1000))
+    tokenizer, meta = prepare_data.load_tokenizer("s-1000"), load_meta("s-1000")
+    found = {}
+    for split in ("train", "val"):
+        ids = np.fromfile(f"data/s-1000/{split}.bin", dtype=np.uint16)
+        assert ids[0] == tokenizer.eot                                      # every story is preceded by end-of-text
+        found[split] = tokenizer.decode(ids).split(prepare_data.EOT)[1:]
+        assert meta["splits"][split]["bytes"] == sum(len(s.encode()) for s in found[split])
+    assert found["train"] + found["val"] != [] and set(found["train"]) | set(found["val"]) == set(stories)
+    assert not set(found["train"]) & set(found["val"])
+
+
+def test_a_story_in_both_files_is_kept_out_of_training(gpt2, workdir):
+    write_text(workdir / "a.txt", 30)
+    (workdir / "b.txt").write_text((workdir / "a.txt").read_text() + f"{prepare_data.EOT}one more")
+    prepare(Options(text="b.txt", val="a.txt", vocab_size=300, name="x"))
+    assert load_meta("x")["splits"]["train"]["stories"] == 1
+
+
+def test_reading_is_independent_of_block_boundaries(workdir):
+    """EOT marks and many-byte characters across the reader's blocks of a million characters."""
+    stories = [("é" * 700_001) + str(i) for i in range(5)] + ["end"]
+    (workdir / "s.txt").write_text(prepare_data.EOT.join(stories), encoding="utf-8")
+    assert list(prepare_data.read_stories("s.txt")) == stories
+
+
+def test_tinystories_comes_through_datasets(gpt2, workdir, monkeypatch):
+    """The package's own call, with its rows; only the network is replaced."""
+    calls = []
+
+    def load_dataset(path, split, streaming):
+        calls.append((path, split, streaming))
+        return ({"text": f"Story {split} {i} of a cat. "} for i in range(1000))
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    prepare(Options(dataset="tinystories", vocab_size=500, max_tokens=5000))
+    meta = load_meta("tinystories-500")
+    assert 5000 <= meta["splits"]["train"]["tokens"] < 5030 and meta["splits"]["val"]["tokens"] >= 250
+    assert sorted(calls) == [("roneneldan/TinyStories", "train", True), ("roneneldan/TinyStories", "validation", True)]
+
+
+def test_interrupted_preparation_leaves_what_was_there(workdir, monkeypatch):
+    prepare(Options(name="x", max_tokens=5000))
+    before = {f: open(f"data/x/{f}", "rb").read() for f in os.listdir("data/x")}
+    draw, count = prepare_data.TOY.draw, [0]
+
+    def interrupted(rng):
+        count[0] += 1
+        if count[0] > 700:
+            raise KeyboardInterrupt
+        return draw(rng)
+
+    monkeypatch.setattr(prepare_data.TOY, "draw", interrupted)
+    for name in ("x", "new"):
+        count[0] = 0
+        with pytest.raises(KeyboardInterrupt):
+            prepare(Options(name=name, max_tokens=500_000))
+    assert {f: open(f"data/x/{f}", "rb").read() for f in os.listdir("data/x")} == before
+    assert not os.path.exists("data/new")
+
+
+def test_windows(workdir):
+    prepare(Options(name="x", max_tokens=30_000))
+    T, eot = 48, load_meta("x")["eot"]
+    aligned = Windows("x", "train", T)
+    n = len(aligned)
+    assert all(aligned.tokens[s - 1] == eot for s in aligned.starts)
+    first, second = aligned.batch(0, n), aligned.batch(1, n)
+    assert sorted(map(tuple, first)) == sorted(map(tuple, second)) and not np.array_equal(first, second)   # an epoch each
+    assert np.array_equal(np.concatenate([aligned.batch(0, n // 2), aligned.batch(1, n // 2)]), first[:n // 2 * 2])
+    assert np.array_equal(Windows("x", "train", T).batch(3, 5), aligned.batch(3, 5))
+    assert not np.array_equal(Windows("x", "train", T, seed=2).batch(0, 5), aligned.batch(0, 5))
+
+    anywhere = Windows("x", "train", T, "random")
+    rows = anywhere.batch(0, len(anywhere))
+    places = {tuple(anywhere.tokens[i:i + T].tolist()): i for i in range(len(anywhere.tokens) - T + 1)}
+    starts = sorted(places[tuple(row)] for row in rows.tolist())
+    assert all(b - a == T for a, b in zip(starts, starts[1:]))              # tiles, from a phase that each epoch draws
+
+    paper = {split: Windows("x", split, T, "paper") for split in ("train", "val")}
+    assert not set(paper["train"].starts) & set(paper["val"].starts)
+    assert len(paper["val"]) == (len(paper["train"]) + len(paper["val"])) // 20
+    assert not (paper["train"].first(10_000) == eot).any()

@@ -1,0 +1,353 @@
+"""The three modes against the table in model.py and against brute force over every mask and every order."""
+import itertools
+import math
+
+import pytest
+import torch
+
+from conftest import small_model
+from model import (Config, Transformer, aogpt_batch, count_parameters, evaluation_batch, flops_per_token, identity_order, load,
+                   masked_ce_batch, masking_batch, nelbo_batch, new_cache, order_batch, save, timestep, training_batch, unit_losses)
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def tokens(model, rows=3, seed=1):
+    return torch.randint(0, model.config.vocab_size, (rows, model.config.block_size), generator=rng(seed))
+
+
+def random_order(x, seed=2):
+    return torch.rand(x.shape, generator=rng(seed)).argsort(dim=1)
+
+
+def logits_of(model, batch):
+    return model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)
+
+
+# ------------------------------------------------------------------------------------------------ who sees what
+
+
+def test_aogpt_in_identity_order_is_ar():
+    ar, aogpt = small_model("ar"), small_model("aogpt")
+    aogpt.load_state_dict({**ar.state_dict(), "embed_target.weight": torch.zeros_like(aogpt.embed_target.weight)})
+    x = tokens(ar)
+    batch = order_batch(ar.config, x, identity_order(x))
+    assert torch.equal(logits_of(ar, batch), logits_of(aogpt, batch))
+    assert not torch.allclose(logits_of(aogpt, batch), logits_of(aogpt, order_batch(ar.config, x, random_order(x))), atol=0.1)
+
+
+@pytest.mark.parametrize("mode", ["ar", "aogpt"])
+def test_a_slot_sees_what_comes_before_in_its_order_and_nothing_else(mode):
+    model = small_model(mode, dtype=torch.float64)
+    x = tokens(model, rows=1)
+    order = identity_order(x) if mode == "ar" else random_order(x)
+    base = logits_of(model, order_batch(model.config, x, order))
+    for j in range(x.size(1)):                              # change the token that is j-th in the order
+        y = x.clone()
+        y[0, order[0, j]] = (y[0, order[0, j]] + 1) % model.config.vocab_size
+        moved = (logits_of(model, order_batch(model.config, y, order)) - base).abs().amax(dim=-1)[0]
+        assert (moved[:j + 1] == 0).all() and (moved[j + 1:] > 1e-6).all()
+
+
+def test_mdlm_sees_visible_tokens_on_both_sides_and_no_masked_one():
+    model = small_model("mdlm", dtype=torch.float64)
+    x = tokens(model, rows=1)
+    masked = torch.tensor([[False, False, True, False, True, False, False, False]])
+    base = logits_of(model, masking_batch(model.config, x, masked, None))
+    for j in range(8):
+        y = x.clone()
+        y[0, j] = (y[0, j] + 1) % model.config.vocab_size
+        moved = (logits_of(model, masking_batch(model.config, y, masked, None)) - base).abs().amax(dim=-1)[0]
+        assert (moved == 0).all() if masked[0, j] else (moved > 1e-6).all()
+
+
+def test_a_fully_masked_row_still_knows_its_positions():
+    model = small_model("mdlm")
+    x = tokens(model, rows=1)
+    logits = logits_of(model, masking_batch(model.config, x, torch.ones_like(x, dtype=torch.bool), None))[0, 1:]
+    assert torch.pdist(logits).min() > 1e-3
+
+
+@pytest.mark.parametrize("mode, matters", [("ar", True), ("aogpt", True), ("mdlm", False)])
+def test_target_rotation(mode, matters):
+    """It turns queries by the target, which in mdlm is the slot's own position."""
+    on, off = small_model(mode), small_model(mode, target_rotation=False)
+    off.load_state_dict(on.state_dict())
+    batch = training_batch(on.config, tokens(on, rows=4), rng())
+    assert torch.allclose(logits_of(on, batch), logits_of(off, batch), atol=1e-4) != matters
+
+
+def test_logits_depend_on_distances_only():
+    """Rotary embedding: shifting all positions changes nothing (the target table of aogpt is told apart by position)."""
+    model = small_model("ar", block_size=20, dtype=torch.float64)
+    x = torch.randint(0, 11, (2, 8), generator=rng())
+    batch = order_batch(model.config, x, identity_order(x))
+    shifted = batch._replace(key_pos=batch.key_pos + 7, target_pos=batch.target_pos + 7)
+    assert torch.allclose(logits_of(model, batch), logits_of(model, shifted), atol=1e-5)  # the table of angles is float32
+
+
+def test_attention_written_out_equals_the_fused_kernel():
+    """Training on a CPU takes the first path, everything else the second."""
+    for mode in ("ar", "mdlm", "aogpt"):
+        model = small_model(mode, block_size=32, dtype=torch.float64)
+        batch = training_batch(model.config, tokens(model, rows=4), rng())
+        with torch.no_grad():
+            fused = logits_of(model, batch)
+        assert torch.allclose(logits_of(model, batch), fused, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------ the bounds
+
+
+def masked_nll(model, x, masked):
+    """−ln p of every token of x (T,) given the unmasked ones, (T,), computed the plain way."""
+    config = model.config
+    slots = torch.where(masked, config.mask_id, x)
+    slots = torch.cat([torch.tensor([config.bos_id]), slots])[None]
+    position = torch.arange(-1, len(x))[None]
+    return -model(slots, position, position)[0, 1:].log_softmax(dim=-1)[torch.arange(len(x)), x]
+
+
+@torch.no_grad()
+def test_nelbo_over_all_masks_is_the_chain_rule_over_all_orders():
+    T = 4
+    model = small_model("mdlm", vocab_size=5, block_size=T, dtype=torch.float64)
+    x = tokens(model, rows=1)[0]
+    masks = [torch.tensor(m) for m in itertools.product([False, True], repeat=T) if any(m)]
+    nll = {tuple(m.tolist()): masked_nll(model, x, m) for m in masks}
+
+    by_masks = 0.0      # E_k E_S (1/k) Σ_{i∈S}: every S of size k has probability 1/T · 1/C(T, k)
+    for m in masks:
+        k = int(m.sum())
+        by_masks += nll[tuple(m.tolist())][m].mean() / T / math.comb(T, k)
+
+    by_orders = 0.0     # mean over all T! orders of the chain rule with the same conditionals
+    for order in itertools.permutations(range(T)):
+        masked = torch.ones(T, dtype=torch.bool)
+        for i in order:
+            by_orders += nll[tuple(masked.tolist())][i] / T / math.factorial(T)
+            masked[i] = False
+    assert abs(by_masks - by_orders) < 1e-12
+
+    N = 20_000          # and the estimator's mean is that number: 5 standard errors fail once in two million seeds
+    losses = unit_losses(model, nelbo_batch(model.config, x.expand(N, T), rng(3)))
+    assert abs(losses.mean() - by_orders) < 5 * losses.std() / math.sqrt(len(losses))
+    assert losses.std() / math.sqrt(len(losses)) < 0.01
+
+    # the paper's pooled mean is another number: masks of k tokens count k times
+    pooled = sum(nll[tuple(m.tolist())][m].sum() / math.comb(T, int(m.sum())) for m in masks) / sum(range(1, T + 1))
+    assert abs(pooled - by_orders) > 0.02
+    config = Config("mdlm", vocab_size=5, block_size=T, objective="masked_ce")
+    losses = unit_losses(model, masked_ce_batch(config, x.expand(N, T), rng(3)))
+    assert abs(losses.mean() - pooled) < 5 * losses.std() / math.sqrt(N)
+
+
+@torch.no_grad()
+def test_aogpt_bound_is_the_mean_over_all_orders():
+    T = 4
+    model = small_model("aogpt", vocab_size=5, block_size=T, dtype=torch.float64)
+    x = tokens(model, rows=1)
+    exact = []
+    for order in itertools.permutations(range(T)):          # one token at a time, through growing prefixes
+        order = torch.tensor([order])
+        batch, total = order_batch(model.config, x, order), 0.0
+        for j in range(T):
+            logits = model(batch.tokens[:, :j + 1], batch.key_pos[:, :j + 1], batch.target_pos[:, :j + 1])[0, j]
+            total -= logits.log_softmax(dim=-1)[x[0, order[0, j]]]
+        exact.append(total / T)
+    N = 20_000
+    losses = unit_losses(model, evaluation_batch(model.config, x.expand(N, T), rng(3)))
+    assert abs(losses.mean() - torch.stack(exact).mean()) < 5 * losses.std() / math.sqrt(N)
+    one_order = unit_losses(model, evaluation_batch(model.config, x, rng(), left_to_right=True))
+    assert one_order.item() == pytest.approx(exact[0].item(), abs=1e-12)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mode", ["ar", "aogpt"])
+def test_probabilities_of_all_sequences_sum_to_one(mode):
+    """A fixed order is an exact likelihood."""
+    model = small_model(mode, vocab_size=3, block_size=4, dtype=torch.float64)
+    x = torch.tensor(list(itertools.product(range(3), repeat=4)))
+    order = identity_order(x) if mode == "ar" else torch.tensor([2, 0, 3, 1]).expand_as(x)
+    nll = unit_losses(model, order_batch(model.config, x, order)) * 4
+    assert abs(torch.exp(-nll).sum() - 1) < 1e-6
+
+
+# ------------------------------------------------------------------------------------------------ masks and batches
+
+
+@pytest.mark.parametrize("B, T", [(2, 1), (2, 8), (6, 7), (32, 8)])
+def test_number_of_masked_tokens_is_static_and_targets_are_the_masked_ones(B, T):
+    model = small_model("mdlm", block_size=T)
+    for seed in range(20):
+        x = torch.randint(0, 11, (B, T), generator=rng(seed))
+        batch = nelbo_batch(model.config, x, rng(seed))
+        masked = batch.tokens == model.config.mask_id
+        assert masked.sum() == B * (T + 1) // 2 and batch.targets.shape == (B // 2, T + 1)
+        assert (batch.tokens[:, 1:][~masked[:, 1:]] == x[~masked[:, 1:]]).all()
+        assert torch.equal(batch.targets.flatten(), x[masked[:, 1:]])
+        assert torch.allclose(batch.weight.sum(dim=1), torch.ones(B // 2))     # a mean of row means
+
+
+@pytest.mark.parametrize("T", [7, 8])
+def test_k_is_uniform_and_each_position_equally_likely(T):
+    from scipy.stats import chisquare
+    B, repeats = 14, 3000
+    config = small_model("mdlm", block_size=T).config
+    masked = torch.cat([nelbo_batch(config, torch.zeros(B, T, dtype=torch.long), rng(seed)).tokens[:, 1:] == config.mask_id
+                        for seed in range(repeats)])
+    k = torch.bincount(masked.sum(dim=1), minlength=T + 1)[1:]
+    # stratification makes the counts closer to uniform than independent draws, so chi-square must be *small*
+    assert chisquare(k.numpy()).pvalue > 0.01 and k.min() > 0
+    where = masked[masked.sum(dim=1) == 2].sum(dim=0)
+    assert chisquare(where.numpy()).pvalue > 1e-4       # fixed seeds: this either always passes or never
+
+
+def test_stratified_pairs_have_less_variance():
+    """The same estimator with k drawn independently for each row is the thing to beat."""
+    model = small_model("mdlm", block_size=8)
+    x = tokens(model, rows=1).expand(16, 8)
+
+    def independent(seed):
+        g = rng(seed)
+        k = torch.randint(1, 9, (16, 1), generator=g)
+        masked = torch.rand(16, 8, generator=g).argsort(dim=1) < k
+        batch = masking_batch(model.config, x, masked, None)
+        return unit_losses(model, batch._replace(weight=batch.weight / k)).mean()
+
+    with torch.no_grad():
+        ours = torch.stack([unit_losses(model, nelbo_batch(model.config, x, rng(s))).mean() for s in range(300)])
+        plain = torch.stack([independent(s) for s in range(300)])
+    assert abs(ours.mean() - plain.mean()) < 5 * (ours.var() / 300 + plain.var() / 300).sqrt()
+    assert ours.var() < 0.8 * plain.var()
+
+
+def test_head_on_selected_slots_is_the_full_head_then_selected():
+    model = small_model("mdlm")
+    batch = nelbo_batch(model.config, tokens(model, rows=6), rng())
+    full = logits_of(model, batch._replace(select=None))                                 # (6, T+1, V)
+    full = full.view(3, -1, full.size(-1)).gather(1, batch.select[..., None].expand(-1, -1, full.size(-1)))
+    assert torch.allclose(logits_of(model, batch), full, atol=1e-5)
+
+
+@pytest.mark.parametrize("fields", [dict(mode="ar"), dict(mode="mdlm"), dict(mode="aogpt"), dict(mode="mdlm", time_embedding="add"),
+                                    dict(mode="mdlm", objective="masked_ce", schedule="cosine")])
+def test_gradient_accumulation_changes_nothing(fields):
+    model = small_model(dtype=torch.float64, **fields)
+    batch = training_batch(model.config, tokens(model, rows=8), rng())
+
+    def gradients(parts):
+        model.zero_grad()
+        for part in batch.chunk(parts):
+            (unit_losses(model, part).mean() / parts).backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    assert torch.allclose(gradients(1), gradients(4), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
+def test_every_parameter_learns_and_padding_does_not(mode):
+    model = small_model(mode, time_embedding="add" if mode == "mdlm" else "none")
+    for seed in range(20):      # all tokens and positions come up
+        unit_losses(model, training_batch(model.config, tokens(model, rows=8, seed=seed), rng(seed))).mean().backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None and p.grad.abs().sum() > 0, name
+    rows = model.embed.weight.grad.abs().sum(dim=1) > 0
+    assert rows[:11].all() and rows[11] == (mode == "mdlm") and not rows[12:].any()
+
+
+def test_orders_are_permutations_with_the_asked_share_left_to_right():
+    config = small_model("aogpt", l2r_fraction=0.25).config
+    order = aogpt_batch(config, torch.zeros(4000, 8, dtype=torch.long), rng(), 0.25).target_pos
+    assert (order.sort(dim=1).values == torch.arange(8)).all()
+    share = (order == torch.arange(8)).all(dim=1).float().mean().item()
+    assert abs(share - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 4000)
+
+
+def test_masked_ce_is_the_papers():
+    config = Config("mdlm", vocab_size=11, block_size=512, objective="masked_ce", schedule="cosine")
+    x = torch.randint(0, 11, (64, 512), generator=rng())
+    batch = masked_ce_batch(config, x, rng())
+    masked = batch.tokens[:, 1:] == config.mask_id
+    expected = 1 - torch.cos(math.pi / 2 * batch.t) ** 2
+    assert ((masked.float().mean(dim=1) - expected).abs() < 5 * 0.5 / math.sqrt(512)).all()
+    assert torch.allclose(batch.weight[:, 1:], masked * 64 / masked.sum())               # plain mean over masked tokens
+    assert torch.allclose(timestep(config, expected), batch.t, atol=1e-3)
+
+
+# ------------------------------------------------------------------------------------------------ the KV cache
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mode", ["ar", "aogpt"])
+@pytest.mark.parametrize("pieces", [[1] * 8, [8], [3, 1, 4]])
+def test_cached_logits_equal_uncached(mode, pieces):
+    model = small_model(mode)
+    x = tokens(model)
+    batch = order_batch(model.config, x, identity_order(x) if mode == "ar" else random_order(x))
+    cache, start, logits = new_cache(model, 3, 8), 0, []
+    shape = cache.shape
+    for n in pieces:
+        slots = torch.arange(start, start + n)
+        visible = torch.arange(start + n) <= slots[:, None]
+        logits.append(model(batch.tokens[:, slots], batch.key_pos[:, slots], batch.target_pos[:, slots], cache=cache, slots=slots,
+                            visible=visible))
+        start += n
+    assert cache.shape == shape
+    full = logits_of(model, batch)
+    assert (torch.cat(logits, dim=1) - full).abs().max() < 1e-5 * full.abs().max()
+
+
+# ------------------------------------------------------------------------------------------------ sizes, configuration, files
+
+
+@pytest.mark.parametrize("fields, expected", [
+    (dict(mode="ar"), 123_551_232),
+    (dict(mode="mdlm"), 123_552_000),
+    (dict(mode="mdlm", tie_head=False, time_embedding="add"), 162_739_968),
+    (dict(mode="aogpt"), 123_551_232 + 512 * 768)])
+def test_parameter_counts(fields, expected):
+    with torch.device("meta"):
+        assert count_parameters(Transformer(Config(**fields))) == expected
+
+
+def test_flops_per_token_counts_the_matrix_products():
+    from torch.utils.flop_counter import FlopCounterMode
+    for mode in ("ar", "mdlm", "aogpt"):
+        config = Config(mode, vocab_size=1000, block_size=32, n_layer=2, n_head=2, n_embd=64, n_hidden=128)
+        model = Transformer(config)
+        batch = training_batch(config, torch.randint(0, 1000, (2, 32), generator=rng()), rng())
+        with FlopCounterMode(display=False) as counter:
+            unit_losses(model, batch).mean().backward()
+        # measured: padded vocabulary, the whole square of attention where it is causal, and mdlm's BOS slot
+        causal = 0 if mode == "mdlm" else 6 * 2 * 64 * 32
+        head = 6 * 64 * (config.padded_vocab - 1000) * (33 / 64 if mode == "mdlm" else 1)
+        measured = counter.get_total_flops() / 64 - causal - head
+        assert measured / flops_per_token(config) == pytest.approx(1, abs=0.05 if mode == "mdlm" else 1e-6)
+
+
+@pytest.mark.parametrize("fields, words", [
+    (dict(mode="mlm"), ["mode", "'mlm'", "ar, mdlm, aogpt"]), (dict(n_embd=100, n_head=12), ["n_embd", "n_head", "96"]),
+    (dict(n_layer=0), ["n_layer", "at least 1"]), (dict(l2r_fraction=1.5), ["l2r_fraction", "[0, 1]"]),
+    (dict(schedule="cosine"), ["schedule", "nelbo", "uniform"])])
+def test_config_names_the_wrong_field_and_what_it_may_be(fields, words):
+    with pytest.raises(ValueError) as e:
+        Config(**fields)
+    assert all(word in str(e.value) for word in words) and "\n" not in str(e.value)
+
+
+def test_checkpoints_round_trip_and_bad_ones_are_named(tmp_path):
+    model, path = small_model("mdlm"), str(tmp_path / "m.pt")
+    save(path, model, step=7)
+    again, rest = load(path)
+    assert again.config == model.config and rest["step"] == 7
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
+    data = open(path, "rb").read()
+    for content in (data[:len(data) // 2], b"hello", b""):
+        open(path, "wb").write(content)
+        with pytest.raises(ValueError, match="m.pt is not a usable checkpoint"):
+            load(path)
+    with pytest.raises(FileNotFoundError, match="train one with"):
+        load(str(tmp_path / "none.pt"))
