@@ -102,12 +102,12 @@ def sample_masked(model, reveal, u, temperature: float, top_p: float):
 
 @torch.no_grad()
 def generate(model: Transformer, stories, length: int, steps: int, seed: int, temperature=1.0, top_p=1.0,
-             sampler="ancestral"):
+             sampler="first_hitting"):
     """(B, L) tokens of the stories with these numbers. Story i does not depend on which others are in the batch.
 
-    steps  ar: must be `length`. aogpt: the number of groups of positions. mdlm: ancestral gives each position a uniform
-           time in [0, 1] and cuts time into equal steps; first_hitting reveals equally many positions in each step, one
-           where steps = length, in the order of their times.
+    steps  ar: must be `length`. aogpt and mdlm: the number of groups of positions, one position each where steps = length,
+           which is exact: tokens of one group are drawn independently of each other. mdlm's ancestral sampler gives each
+           position a uniform time in [0, 1] and cuts time into equal steps, so groups differ in size, whatever `steps` is.
     """
     when, u = story_noise(seed, stories, length, model.head.weight.device)
     if model.config.mode == "mdlm":
@@ -130,7 +130,7 @@ class Options:
     steps: int = 0              # network passes per story; default: one per token. Fewer, for mdlm and aogpt, is faster
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
-    sampler: Literal["ancestral", "first_hitting"] = "ancestral"  # mdlm: random number of tokens a step, or a fixed one
+    sampler: Literal["first_hitting", "ancestral"] = "first_hitting"  # mdlm: equally many tokens a step, or a random number
     batch_size: int = 64        # stories at a time; changes speed, not stories
     out: str = ""               # where the stories go; default: samples.jsonl in out_dir
     full_length: bool = False   # keep what comes after the end of the story
@@ -159,8 +159,8 @@ def check(o: Options, config):
         fail(f"--steps={o.steps} must lie between 1 and the length, {o.length}")
     if config.mode == "ar" and o.steps != o.length:
         fail(f"--steps={o.steps} is not for ar, which takes one step a token; leave it out")
-    if config.mode != "mdlm" and o.sampler != "ancestral":
-        fail(f"--sampler={o.sampler} is for mdlm; this model is {config.mode}")
+    if config.mode != "mdlm" and o.sampler == "ancestral":
+        fail(f"--sampler=ancestral is for mdlm; this model is {config.mode}")
     if o.temperature < 0:
         fail(f"--temperature={o.temperature} must be 0 or more")
     if not 0 < o.top_p <= 1:

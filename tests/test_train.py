@@ -156,11 +156,11 @@ def test_samplers_at_one_token_a_step_follow_the_models_own_law(mode):
         law += torch.exp(-nll.double()) / len(orders)
     assert abs(law.sum() - 1) < 1e-5
     N = 20_000
-    tokens = generate(model, range(N), 3, 3, seed=1, sampler="first_hitting")
+    tokens = generate(model, range(N), 3, 3, seed=1)
     counts = torch.bincount(tokens @ torch.tensor([9, 3, 1]), minlength=27).numpy()
     assert chisquare(counts, (law / law.sum()).numpy() * N).pvalue > 1e-3
     if mode != "ar":        # three tokens at once are drawn independently: another law, and the test sees it
-        counts = torch.bincount(generate(model, range(N), 3, 1, seed=1, sampler="first_hitting") @ torch.tensor([9, 3, 1]), minlength=27)
+        counts = torch.bincount(generate(model, range(N), 3, 1, seed=1) @ torch.tensor([9, 3, 1]), minlength=27)
         assert chisquare(counts.numpy(), (law / law.sum()).numpy() * N).pvalue < 1e-6
 
 
@@ -253,7 +253,7 @@ BAD = [
     ("sample.py", ["--out_dir=out/mdlm", "--temperature=-1"], ["--temperature=-1"]),
     ("sample.py", ["--out_dir=out/mdlm", "--top_p=0"], ["--top_p=0", "(0, 1]"]),
     ("sample.py", ["--out_dir=out/mdlm", "--num_samples=-3"], ["--num_samples"]),
-    ("sample.py", ["--out_dir=out/ar", "--sampler=first_hitting"], ["mdlm", "ar"]),
+    ("sample.py", ["--out_dir=out/ar", "--sampler=ancestral"], ["mdlm", "ar"]),
     ("sample.py", ["--out_dir=out/ar", "--out=no/such/folder/s.jsonl"], ["no/such/folder"]),
     ("prepare_data.py", ["--dataset=toys"], ["toys", "toy"]),
     ("prepare_data.py", ["--text=none.txt"], ["none.txt cannot be read"]),
