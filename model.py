@@ -285,6 +285,11 @@ def aogpt_batch(config: Config, x: Tensor, generator: torch.Generator, l2r_fract
     return order_batch(config, x, torch.where(left_to_right, identity_order(x), order))
 
 
+def timestep(config: Config, ratio: Tensor) -> Tensor:
+    """The t that training showed with this ratio of masked tokens (the inverse of the schedule)."""
+    return torch.acos((1 - ratio).sqrt()) * 2 / math.pi if config.schedule == "cosine" else ratio
+
+
 def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     """Mask k of T tokens, k uniform on 1 … T:  −log p(x)/T ≤ E_k E_S [ (1/k) Σ_{i∈S} −log p(x_i | x outside S) ].
 
@@ -300,11 +305,12 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     """
     B, T = x.shape
     P = B // 2                                                                          # pairs
-    u = (torch.arange(P) + torch.rand(P, generator=generator)) / B                      # one in each stratum of (0, 1/2)
+    strata = torch.randperm(P, generator=generator)                                     # of (0, 1/2), one for each pair
+    u = (strata + torch.rand(P, generator=generator)) / B
     k = 1 + (u * T).long()
     k = torch.stack([k, T + 1 - k], dim=1)                                              # (P, 2)
     masked = torch.rand(B, T, generator=generator).argsort(dim=1) < k.view(B, 1)        # k random places of each row
-    batch = masking_batch(config, x, masked, t=k.view(B) / T)
+    batch = masking_batch(config, x, masked, t=timestep(config, k.view(B) / T))
     select = batch.weight.view(P, -1).nonzero()[:, 1].view(P, T + 1)                    # (P, T+1) of a pair's 2T+2 slots
     return batch._replace(targets=batch.targets.view(P, -1).gather(1, select), select=select,
                           weight=(0.5 / k).gather(1, select // (T + 1)))
@@ -331,11 +337,6 @@ def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor) -> Batch
     position = torch.arange(-1, T, device=x.device).expand(B, T + 1)
     return Batch(tokens=torch.where(masked, config.mask_id, targets), key_pos=position, target_pos=position,
                  targets=targets, weight=masked.float(), t=t)
-
-
-def timestep(config: Config, ratio: Tensor) -> Tensor:
-    """The t that training showed with this ratio of masked tokens (the inverse of the schedule)."""
-    return torch.acos((1 - ratio).sqrt()) * 2 / math.pi if config.schedule == "cosine" else ratio
 
 
 def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:

@@ -65,8 +65,9 @@ def read_value(field: dataclasses.Field, text: str):
     return value
 
 
-def parse_flags(doc: str, *classes) -> dict:
-    """The flags given on the command line, {name: value}; what was not given is not in it."""
+def parse_flags(doc: str, *classes, positional: str = "") -> dict:
+    """The flags given on the command line, {name: value}; what was not given is not in it. positional: what the other
+    arguments are, where there may be some; they are returned under "positional"."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      usage="%(prog)s [--name=value ...]", allow_abbrev=False,
                                      argument_default=argparse.SUPPRESS)
@@ -82,6 +83,8 @@ def parse_flags(doc: str, *classes) -> dict:
             group.add_argument(f"--{f.name}", metavar=values, type=functools.partial(read_value, f),
                                help=(comments[f.name] + default).replace("%", "%%"),
                                **({"nargs": "?", "const": True} if f.type is bool else {}))
+    if positional:
+        parser.add_argument("positional", metavar=positional, nargs="*", default=[])
     given, unknown = parser.parse_known_args()
     if unknown:
         fail(f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], [f'--{name}' for name in flags])} "

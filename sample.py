@@ -27,11 +27,10 @@ from prepare_data import TOY, Tokenizer, fail, parse_flags, provenance
 # Randomness: two float64 uniforms per story and position, whatever the sampler and the batch
 
 
-def story_noise(seed: int, stories, length: int, device):
+def story_noise(seed: int, stories, length: int, device: torch.device):
     """(B, L) when: the order in which positions are revealed, and (B, L) u: which token each of them gets."""
-    noise = np.stack([np.random.default_rng((seed, story)).random((2, length)) for story in stories])
-    when, u = torch.from_numpy(noise).to(device).unbind(1)
-    return when, u
+    noise = torch.stack([torch.from_numpy(np.random.default_rng((seed, story)).random((2, length))) for story in stories])
+    return noise.to("cpu" if device.type == "mps" else device).unbind(dim=1)          # mps has no float64
 
 
 def draw(logits, u, temperature: float, top_p: float):
@@ -44,14 +43,14 @@ def draw(logits, u, temperature: float, top_p: float):
         return logits.argmax(dim=-1)
     drawn = []
     for row, u_row in zip(logits.split(256), u.split(256)):                         # bounds memory: V float64 a row
-        p = torch.softmax(row.double() / temperature, dim=-1)                       # (n, V)
+        p = torch.softmax(row.to(u.device).double() / temperature, dim=-1)          # (n, V)
         if top_p < 1:
             ranked, index = p.sort(dim=-1, descending=True)
             keep = ranked.cumsum(dim=-1) - ranked < top_p                           # mass of likelier tokens
             p = torch.zeros_like(p).scatter(-1, index, ranked * keep)
         cdf = p.cumsum(dim=-1)
         drawn.append(torch.searchsorted(cdf, u_row[:, None] * cdf[:, -1:], right=True)[:, 0])
-    return torch.cat(drawn).clamp(max=logits.size(-1) - 1)
+    return torch.cat(drawn).clamp(max=logits.size(-1) - 1).to(logits.device)        # rounding could reach the very end
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -75,7 +74,7 @@ def sample_in_order(model, order, u, steps: int, temperature: float, top_p: floa
         visible = (visible < holds[:, None]) | (visible == slots[:, None])          # (S, end)
         select = torch.arange(start - cached, end - cached, device=device).expand(B, -1)
         logits = model(held[:, holds], position[:, holds], order[:, slots], select, cache=cache, slots=slots, visible=visible)
-        u_now = u.gather(1, order[:, start:end])
+        u_now = u.gather(1, order[:, start:end].to(u.device))
         held[:, start + 1:end + 1] = draw(logits.flatten(0, 1), u_now.flatten(), temperature, top_p).view(B, -1)
         cached = start + 1
     return torch.empty_like(order).scatter(1, order, held[:, 1:])
@@ -96,7 +95,7 @@ def sample_masked(model, reveal, u, temperature: float, top_p: float):
             batch = masking_batch(config, tokens[rows], masked, timestep(config, masked.float().mean(dim=1)))
             select = F.pad(now[rows], (1, 0)).flatten().nonzero().T                 # (1, N) over all rows at once
             logits = model(batch.tokens, batch.key_pos, batch.target_pos, select, batch.t)
-            tokens[now] = draw(logits[0], u[now], temperature, top_p)
+            tokens[now] = draw(logits[0], u[now.to(u.device)], temperature, top_p)
     return tokens
 
 
@@ -109,11 +108,14 @@ def generate(model: Transformer, stories, length: int, steps: int, seed: int, te
            which is exact: tokens of one group are drawn independently of each other. mdlm's ancestral sampler gives each
            position a uniform time in [0, 1] and cuts time into equal steps, so groups differ in size, whatever `steps` is.
     """
-    when, u = story_noise(seed, stories, length, model.head.weight.device)
+    device = model.head.weight.device
+    when, u = story_noise(seed, stories, length, device)
+    order = when.argsort(dim=1).to(device)                                          # (B, L)
     if model.config.mode == "mdlm":
-        reveal = when.argsort(dim=1).argsort(dim=1) * steps // length if sampler == "first_hitting" else (when * steps).long()
+        reveal = (when * steps).long().to(device) if sampler == "ancestral" else order.argsort(dim=1) * steps // length
         return sample_masked(model, reveal, u, temperature, top_p)
-    order = when.argsort(dim=1) if model.config.mode == "aogpt" else torch.arange(length, device=u.device).expand_as(u)
+    if model.config.mode == "ar":
+        order = torch.arange(length, device=device).expand_as(order)
     return sample_in_order(model, order, u, steps, temperature, top_p)
 
 

@@ -17,19 +17,16 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-import matplotlib
 import numpy as np
 import torch
 from tqdm import tqdm
 
+import compare
 import prepare_data
 from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, load, masked_ce_batch, save,
                    training_batch, unit_losses)
 from prepare_data import DATA_DIR, Tokenizer, Windows, fail, nearest, parse_flags, provenance
 from sample import generate, pick_device
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402 (the backend must be chosen first: there may be no display)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Settings
@@ -212,21 +209,6 @@ def write_json(path: str, content):
         json.dump(content, f, indent=1)
 
 
-def plot_curve(log: list, title: str, path: str):
-    """Training and validation loss against steps."""
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    axes.plot(*zip(*[(e["step"], e["train_loss"]) for e in log if "train_loss" in e]), color="0.7", lw=1, label="training loss")
-    points = [e for e in log if "val_nll" in e]
-    axes.errorbar([e["step"] for e in points], [e["val_nll"] for e in points], [2 * e["val_nll_se"] for e in points],
-                  marker="o", ms=3, capsize=2, label="validation (± 2 standard errors)")
-    if points and "val_floor" in points[-1]:
-        axes.axhline(points[-1]["val_floor"], color="k", ls="--", lw=1, label="floor: the true law's own loss")
-    axes.set(xlabel="optimizer step", ylabel="nats per token", title=title)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-
-
 def main():
     config, s, why = resolve(parse_flags(__doc__, Config, Settings))
     device = pick_device(s.device)
@@ -332,8 +314,8 @@ def main():
                 write_log(step=step + 1, seconds=seconds, train_loss=train_loss, lr=lr, tok_per_s=tok_per_s)
                 bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
 
-    if log:
-        plot_curve(log, f"{config.mode} on {s.data}", path["loss.png"])
+    if any("val_nll" in entry for entry in log):
+        compare.draw({f"{config.mode} on {s.data}": compare.read_run(s.out_dir)}, path["loss.png"])
     if stop:
         print(f"stopped and saved; go on with: python train.py {' '.join(a for a in sys.argv[1:] if a != '--resume')} --resume")
         raise SystemExit(128 + stop[0])

@@ -173,7 +173,7 @@ def test_greedy_samples_are_the_argmax_of_the_plain_forward_pass():
         order = torch.arange(8).expand(3, 8)
         if mode == "aogpt":
             from sample import story_noise
-            order = story_noise(1, range(3), 8, "cpu")[0].argsort(dim=1)
+            order = story_noise(1, range(3), 8, torch.device("cpu"))[0].argsort(dim=1)
         bounds = [8 * s // steps for s in range(steps + 1)]
         for start, end in zip(bounds, bounds[1:]):          # each of a group is predicted as if it were the first of it
             for j in range(start, end):
