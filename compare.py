@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import matplotlib
 
-from prepare_data import fail, parse_flags, provenance
+from prepare_data import command, fail, parse_flags, provenance
 
 matplotlib.use("Agg")   # there may be no display
 import matplotlib.pyplot as plt  # noqa: E402
@@ -60,7 +60,7 @@ def draw(runs: dict, path: str):
             axes.axhline(curve[-1]["val_floor"], color="k", ls="--", lw=1, label="the true law")
         axes.set(xlabel=label)
         axes.grid(alpha=0.3)
-    if len(runs) == 1:
+    if len(runs) == 1 and run["config"]["objective"] == "nelbo":   # masked_ce's training loss is another quantity
         panels[0].plot(*zip(*run["training"]), color="0.75", lw=1, zorder=0, label="training")
     panels[0].set(ylabel="validation loss, nats per token (± 2 s.e.)")
     panels[0].legend()
@@ -94,4 +94,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    command(main, "nothing was written")

@@ -2,19 +2,20 @@
 One Transformer, three ways to read a sentence.
 
 Every mode trains p(token | some of the other tokens). A *slot* holds a token, knows that token's position (key_pos), and
-predicts the token at another position (target_pos). A mode is a row of this table and nothing else:
+predicts the token at another position (target_pos). A mode is a row of this table:
 
-            attention      slot j holds              key_pos             target_pos       loss on
-    ar      causal         BOS, x_0 … x_{T-2}        -1, 0 … T-2         0 … T-1          every slot
-    mdlm    bidirectional  x_j, or [MASK] over it    0 … T-1             0 … T-1          the masked slots
-    aogpt   causal         BOS, x_σ(0) … x_σ(T-2)    -1, σ(0) … σ(T-2)   σ(0) … σ(T-1)    every slot
+            attention      the slots hold                 key_pos             target_pos       loss on
+    ar      causal         BOS, x_0 … x_{T-2}             -1, 0 … T-2         0 … T-1          every slot
+    mdlm    bidirectional  BOS, x with [MASK] over some   -1, 0 … T-1         as key_pos       the masked slots
+    aogpt   causal         BOS, x_σ(0) … x_σ(T-2)         -1, σ(0) … σ(T-2)   σ(0) … σ(T-1)    every slot
 
     ar      autoregressive, left to right; its loss is the exact negative log-likelihood
     mdlm    masked diffusion language model (Sahoo et al. 2024, arXiv 2406.07524); its loss is an upper bound (NELBO)
     aogpt   any-order GPT (Xue et al. 2025, arXiv 2506.19935), σ a random order; an upper bound, exact for a fixed order
 
-So `ar` is `aogpt` with the identity order, and `mdlm` is the same blocks without the causal mask. All losses are in nats
-per token of the same T tokens, so the numbers compare. BOS is the end-of-text token.
+So `ar` is `aogpt` with the identity order (`aogpt` also adds an embedding of the target position), and `mdlm` is the same
+blocks without the causal mask. All losses are in nats per token of the same T tokens, so the numbers compare. BOS is the
+end-of-text token.
 
 Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H, V = vocab_size.
 
@@ -63,6 +64,9 @@ class Config:
                              f"even width); try n_embd={max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head}")
         if not 0 <= self.l2r_fraction <= 1:
             raise ValueError(f"l2r_fraction is {self.l2r_fraction}; it must lie in [0, 1]")
+        for name in ("time_embedding", "objective", "schedule"):
+            if self.mode != "mdlm" and getattr(self, name) != getattr(Config, name):
+                raise ValueError(f"{name} is {getattr(self, name)}, which is for mode mdlm; this mode is {self.mode}")
         if (self.objective, self.schedule) == ("nelbo", "cosine"):
             raise ValueError("schedule is cosine; objective=nelbo is a bound for schedule=uniform only")
 
@@ -103,7 +107,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool
 
     PyTorch's fused kernel, but written out where a CPU needs gradients: there the fused backward pass is slow
     (training steps take 1.2 to 1.9 times as long with it, T 64 to 256)."""
-    if not (q.requires_grad and q.device.type == "cpu"):
+    if visible is not None or not (q.requires_grad and q.device.type == "cpu"):
         return F.scaled_dot_product_attention(q, k, v, visible, is_causal=causal and visible is None)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))                            # (B, H, S, n)
     if causal:
@@ -225,12 +229,11 @@ class Transformer(nn.Module):
                 nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * depth))
 
 
-def new_cache(model: Transformer, batch: int, size: int, dtype=None) -> Tensor:
+def new_cache(model: Transformer, batch: int, size: int) -> Tensor:
     """Room for the keys and values of `size` slots: (n_layer, 2, B, H, size, D). Serves `ar` and `aogpt` alike; its
     shape never changes, whatever is written into it."""
     c, weight = model.config, model.head.weight
-    return torch.zeros(c.n_layer, 2, batch, c.n_head, size, c.n_embd // c.n_head,
-                       dtype=dtype or weight.dtype, device=weight.device)
+    return torch.zeros(c.n_layer, 2, batch, c.n_head, size, c.n_embd // c.n_head, dtype=weight.dtype, device=weight.device)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -238,11 +241,11 @@ def new_cache(model: Transformer, batch: int, size: int, dtype=None) -> Tensor:
 
 
 class Batch(NamedTuple):
-    """B rows make U units (a row, or for the NELBO a pair of rows); the loss is the mean over units of
-    Σ_n weight · −log p(target)."""
-    tokens: Tensor                  # (B, T)        what the slots hold
-    key_pos: Tensor                 # (B, T)        position of the token held
-    target_pos: Tensor              # (B, T)        position of the token predicted
+    """B rows of S slots (S = T, mdlm T+1) make U units (a row, or for the NELBO a pair of rows); the loss is the mean over
+    units of Σ_n weight · −log p(target)."""
+    tokens: Tensor                  # (B, S)        what the slots hold
+    key_pos: Tensor                 # (B, S)        position of the token held
+    target_pos: Tensor              # (B, S)        position of the token predicted
     targets: Tensor                 # (U, N)        tokens to predict
     weight: Tensor                  # (U, N)
     select: Tensor | None = None    # (U, N)        the slots that predict them; None: all
@@ -349,7 +352,7 @@ def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Bat
 
 
 def unit_losses(model: nn.Module, batch: Batch) -> Tensor:
-    """(U,) nats per token; their mean is the loss."""
+    """(U,) whose mean is the loss: nats per token (for masked_ce, nats per masked token)."""
     logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)            # (U, N, V)
     nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")          # (U·N,)
     return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)

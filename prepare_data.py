@@ -25,7 +25,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 import tiktoken
@@ -43,6 +43,16 @@ def fail(message: str):
     """One line that says what is wrong and what to do; exit code 2."""
     print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def command(main, interrupted: str):
+    """Run a script's main: what the user or the machine got wrong is one line, not a traceback."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        fail(f"interrupted; {interrupted}")
+    except OSError as e:    # no such folder, no permission, disk full
+        fail(str(e))
 
 
 def nearest(word: str, words) -> str:
@@ -79,7 +89,7 @@ def parse_flags(doc: str, *classes, positional: str = "") -> dict:
         for f in dataclasses.fields(cls):
             flags[f.name] = f
             values = "|".join(get_args(f.type)) or {bool: "true|false", int: "N", float: "X", str: "TEXT"}[f.type]
-            default = "" if f.default in ("", None) else f" ({str(f.default).lower() if f.type is bool else f.default})"
+            default = "" if f.default == "" or (f.type is int and f.default == 0) else f" ({str(f.default).lower()})"
             group.add_argument(f"--{f.name}", metavar=values, type=functools.partial(read_value, f),
                                help=(comments[f.name] + default).replace("%", "%%"),
                                **({"nargs": "?", "const": True} if f.type is bool else {}))
@@ -93,7 +103,7 @@ def parse_flags(doc: str, *classes, positional: str = "") -> dict:
 
 
 def provenance(seed: int) -> dict:
-    """What it takes to make a number again: command, seed, date, machine, versions, commit."""
+    """What it takes to make a number again: command, seed, date, machine, Python version, commit."""
     def run(*command):
         done = subprocess.run(command, capture_output=True, text=True, cwd=os.path.dirname(os.path.abspath(__file__)))
         return done.stdout.strip()
@@ -329,7 +339,8 @@ def download_stories(split: str):
     try:
         import datasets
         for row in datasets.load_dataset("roneneldan/TinyStories", split=split, streaming=True):
-            yield row["text"].strip()
+            if text := row["text"].strip():
+                yield text
     except (OSError, RuntimeError, ImportError, ValueError) as e:  # what `datasets` raises offline differs by version
         fail(f"TinyStories could not be downloaded ({type(e).__name__}); connect, or prepare a file you have with --text=FILE")
 
@@ -338,7 +349,8 @@ def write_split(path: str, stories, tokenizer: Tokenizer, max_tokens: int, log_p
     """Encode stories into path until max_tokens are reached; log_prob(story), where given, goes to path.logp beside it."""
     counts = {"stories": 0, "tokens": 0, "bytes": 0}
     with open(path, "wb") as f, open(f"{path}.logp" if log_prob else os.devnull, "wb") as f_log_prob, \
-            tqdm(total=max_tokens, unit="tok", unit_scale=True, desc=os.path.basename(path).split(".")[0], leave=False) as bar:
+            tqdm(total=max_tokens, unit="tok", unit_scale=True, desc=os.path.basename(path).split(".")[0], leave=False,
+                 disable=None) as bar:
         while counts["tokens"] < max_tokens and (texts := list(itertools.islice(stories, 512))):
             for text, ids in zip(texts, tokenizer.encode_batch(texts)):
                 if counts["tokens"] >= max_tokens:
@@ -356,7 +368,7 @@ def write_split(path: str, stories, tokenizer: Tokenizer, max_tokens: int, log_p
 @dataclass
 class Options:
     """which text, and how much of it"""
-    dataset: str = "toy"        # toy (made here, no network) or tinystories (downloaded)
+    dataset: Literal["toy", "tinystories"] = "toy"  # made here without a network, or downloaded
     text: str = ""              # a text file instead, stories split at <|endoftext|>
     val: str = ""               # text file to validate on; without it every 20th story of --text is held out
     name: str = ""              # folder under data/; default: the data set's name, and the vocabulary size if not GPT-2's
@@ -365,25 +377,26 @@ class Options:
     seed: int = 1337            # of the toy's stories
 
     def __post_init__(self):
-        if self.dataset not in ("toy", "tinystories"):
-            fail(f"--dataset={self.dataset} is not one of toy, tinystories{nearest(self.dataset, ['toy', 'tinystories'])}; "
-                 f"for a file of your own use --text={self.dataset}")
         if self.val and not self.text:
             fail("--val needs --text")
         if self.max_tokens < 0:
             fail(f"--max_tokens={self.max_tokens} must be positive")
-        cut = "" if self.vocab_size == 50257 else f"-{self.vocab_size}"
-        stem = os.path.splitext(os.path.basename(self.text))[0] + cut if self.text else \
-            "toy" if self.dataset == "toy" else f"tinystories{cut}"
-        self.name = self.name or stem
-        self.max_tokens = self.max_tokens or (4_000_000 if self.name == "toy" else 50_000_000)
+        if self.seed < 0:
+            fail(f"--seed={self.seed} must be 0 or more")
+        self.toy = self.dataset == "toy" and not self.text
+        if not self.name:
+            cut = "" if self.toy or self.vocab_size == 50257 else f"-{self.vocab_size}"
+            self.name = (os.path.splitext(os.path.basename(self.text))[0] or self.dataset) + cut
+        self.max_tokens = self.max_tokens or (4_000_000 if self.toy else 50_000_000)
+
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer("words", words=TOY.words()) if self.toy else Tokenizer("gpt2", self.vocab_size)
 
 
 def prepare(o: Options) -> str:
     """Write data/<name>, whole or not at all; returns the folder. Raises nothing a user can cause: see fail."""
-    toy = not o.text and o.dataset == "toy"
-    tokenizer = Tokenizer("words", words=TOY.words()) if toy else Tokenizer("gpt2", o.vocab_size)
-    if toy:
+    tokenizer = o.tokenizer()
+    if o.toy:
         stories = {"train": toy_stories(o.seed), "val": toy_stories(o.seed + 1)}
     elif o.val:
         stories = {"train": read_stories(o.text), "val": read_stories(o.val)}
@@ -408,7 +421,7 @@ def prepare(o: Options) -> str:
     temporary = {split: os.path.join(folder, f"{split}.{os.getpid()}.tmp") for split in ("val", "train")}
     try:
         splits = {"val": write_split(temporary["val"], remember(stories["val"]), tokenizer, max(1, o.max_tokens // 20),
-                                     TOY.log_probs if toy else None)}
+                                     TOY.log_probs if o.toy else None)}
         splits["train"] = write_split(temporary["train"], (s for s in stories["train"] if digest(s) not in held_out),
                                       tokenizer, o.max_tokens)
         for split, file in (("train", o.text), ("val", o.val or o.text)):
@@ -416,11 +429,12 @@ def prepare(o: Options) -> str:
                 fail(f"{file or o.dataset} holds no story for {split}; give more text (stories are split at {EOT})")
         meta = {"format": FORMAT, "name": o.name, "source": os.path.basename(o.text) or o.dataset,
                 "tokenizer": tokenizer.to_dict(), "eot": tokenizer.eot, "splits": splits, **provenance(o.seed)}
-        if toy:
+        if o.toy:
             meta["entropy"] = TOY.entropy() / (TOY.mean_words() + 1)    # nats per token, one end-of-text a story
-        if os.path.exists(os.path.join(folder, "meta.json")):
-            os.remove(os.path.join(folder, "meta.json"))                # a folder without it is not a data set
-        if toy:
+        for old in ("meta.json", "val_logp.bin"):                       # a folder without meta.json is not a data set
+            if os.path.exists(os.path.join(folder, old)):
+                os.remove(os.path.join(folder, old))
+        if o.toy:
             os.replace(f"{temporary['val']}.logp", os.path.join(folder, "val_logp.bin"))
         for split in splits:
             os.replace(temporary[split], os.path.join(folder, f"{split}.bin"))
@@ -457,8 +471,8 @@ class Windows:
         if kind == "paper":
             self.tokens = self.tokens[self.tokens != self.meta["eot"]]
             starts = np.arange(len(self.tokens) // block_size) * block_size
-            starts = np.random.default_rng(42).permutation(starts)
-            self.starts = np.split(starts, [len(starts) // 20])[split == "train"]
+            starts, held_out = np.random.default_rng(42).permutation(starts), len(starts) // 20
+            self.starts = starts[:held_out] if split == "val" else starts[held_out:]
         elif kind == "random":
             self.starts = np.arange(max(0, len(self.tokens) // block_size - 1)) * block_size
         else:
@@ -467,6 +481,8 @@ class Windows:
         if not len(self.starts):
             fail(f"block_size {block_size} is longer than any {kind} window of {folder} ({split}: {len(self.tokens):,} tokens); "
                  f"take a smaller --block_size or more text")
+        counts = self.meta["splits"]["train" if kind == "paper" else split]
+        self.tokens_per_byte = len(self.tokens) / counts["bytes"]
         self.log_p = None
         if split == "val" and kind == "aligned" and os.path.exists(os.path.join(folder, "val_logp.bin")):
             self.log_p = np.memmap(os.path.join(folder, "val_logp.bin"), dtype=np.float32, mode="r")
@@ -530,12 +546,10 @@ def main():
     for split, n in meta["splits"].items():
         print(f"{folder}/{split}.bin: {n['stories']:,} stories, {n['tokens']:,} tokens, {n['bytes']:,} bytes of text")
     print(f"vocabulary {meta['tokenizer']['vocab_size']:,}" + (f", entropy {meta['entropy']:.4f} nats per token" if "entropy" in meta else ""))
-    print(f"first story: {load_tokenizer(options.name).decode_story(Windows(options.name, 'val', 32).first(1)[0])} …")
+    first = np.fromfile(os.path.join(folder, "val.bin"), dtype=np.uint16, count=33)[1:]
+    print(f"first story: {load_tokenizer(options.name).decode_story(first)} …")
     print(f"next: python train.py --mode=mdlm --data={options.name}")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        fail("interrupted; nothing was kept of this run")
+    command(main, "nothing was kept of this run")

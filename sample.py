@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from model import Transformer, load, masking_batch, new_cache, timestep
-from prepare_data import TOY, Tokenizer, fail, parse_flags, provenance
+from prepare_data import TOY, Tokenizer, command, fail, parse_flags, provenance
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Randomness: two float64 uniforms per story and position, whatever the sampler and the batch
@@ -128,7 +128,7 @@ class Options:
     """what to write, and how"""
     out_dir: str = ""           # the run to sample from; its best.pt is read
     num_samples: int = 3        # stories
-    length: int = 0             # tokens per story, before it is cut at its end; default: the model's block_size
+    length: int = 0             # tokens per story, before it is cut at its end; default: block_size, as trained
     steps: int = 0              # network passes per story; default: one per token. Fewer, for mdlm and aogpt, is faster
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
@@ -157,7 +157,7 @@ def check(o: Options, config):
     o.steps = o.steps or o.length
     if not 1 <= o.length <= config.block_size:
         fail(f"--length={o.length} must lie between 1 and the model's block_size, {config.block_size}")
-    if o.steps < 1 or o.steps > o.length and (config.mode, o.sampler) != ("mdlm", "ancestral"):
+    if o.steps < 1 or (o.steps > o.length and o.sampler != "ancestral"):
         fail(f"--steps={o.steps} must lie between 1 and the length, {o.length}")
     if config.mode == "ar" and o.steps != o.length:
         fail(f"--steps={o.steps} is not for ar, which takes one step a token; leave it out")
@@ -167,8 +167,8 @@ def check(o: Options, config):
         fail(f"--temperature={o.temperature} must be 0 or more")
     if not 0 < o.top_p <= 1:
         fail(f"--top_p={o.top_p} must lie in (0, 1]")
-    if o.num_samples < 1 or o.batch_size < 1:
-        fail("--num_samples and --batch_size must be at least 1")
+    if o.num_samples < 1 or o.batch_size < 1 or o.seed < 0:
+        fail("--num_samples and --batch_size must be at least 1, --seed at least 0")
 
 
 def main():
@@ -185,7 +185,7 @@ def main():
     o.out = o.out or os.path.join(o.out_dir, "samples.jsonl")
     settings = {**asdict(o), "mode": model.config.mode, "start": checkpoint["start"], **provenance(o.seed)}
     texts = []
-    with open(o.out, "w") as f, tqdm(total=o.num_samples, unit="story", leave=False) as bar:
+    with open(o.out, "w") as f, tqdm(total=o.num_samples, unit="story", leave=False, disable=None) as bar:
         for first in range(0, o.num_samples, o.batch_size):
             stories = range(first, min(first + o.batch_size, o.num_samples))
             began = time.perf_counter()
@@ -198,13 +198,10 @@ def main():
             bar.update(len(stories))
     for text in texts[:3]:
         print(text, end="\n\n")
-    if tokenizer.kind == "words":
+    if tokenizer.kind == "words" and o.length == model.config.block_size and not o.full_length:
         print(f"{np.mean([TOY.log_probs(text) is not None for text in texts]):.1%} of {len(texts)} stories obey the grammar")
     print(f"{len(texts)} stories in {o.out}")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        fail("interrupted; the stories written so far are kept")
+    command(main, "the stories written so far are kept")

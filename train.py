@@ -3,19 +3,21 @@ Train a language model: left to right (ar), by masked diffusion (mdlm) or in any
 
     python train.py --mode=mdlm                        the toy on a CPU (minutes), the paper's model where CUDA is present
     python train.py --mode=ar --preset=laptop          TinyStories with 4,096 tokens
-    python train.py --mode=mdlm --out_dir=out/x --resume   go on with a run
+    python train.py --mode=mdlm --resume               go on with a run
 
-The run's folder holds ckpt.pt (everything, to go on), best.pt (the best weights), config.json, log.jsonl, loss.png and
-samples.jsonl. Losses are in nats per token: exact for ar, upper bounds for mdlm and aogpt.
+The run's folder holds ckpt.pt (everything, to go on), best.pt (the best weights), config.json, log.jsonl and loss.png.
+Validation losses are in nats per token: exact for ar, upper bounds for mdlm and aogpt.
 """
 import dataclasses
 import json
 import math
 import os
+import re
 import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,7 +27,7 @@ import compare
 import prepare_data
 from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, load, masked_ce_batch, save,
                    training_batch, unit_losses)
-from prepare_data import DATA_DIR, Tokenizer, Windows, fail, nearest, parse_flags, provenance
+from prepare_data import DATA_DIR, Tokenizer, Windows, command, fail, load_tokenizer, parse_flags, provenance
 from sample import generate, pick_device
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -34,10 +36,10 @@ from sample import generate, pick_device
 
 @dataclass
 class Settings:
-    """training"""
-    preset: str = "auto"            # toy, laptop, paper or controlled; auto: paper where CUDA is present, else toy
+    """training (these defaults are the preset controlled's; the others change some)"""
+    preset: Literal["auto", "toy", "laptop", "paper", "controlled"] = "auto"  # auto: paper where CUDA is present, else toy
     data: str = "toy"               # folder under data/, made by prepare_data.py
-    windows: str = "aligned"        # where a window starts: aligned (at a story's start), random, or paper (see README)
+    windows: Literal["aligned", "random", "paper"] = "aligned"  # start at a story's start, anywhere, or as in the paper
     out_dir: str = ""               # folder of the run; default: out/DATA-MODE
     resume: bool = False            # go on with the run in out_dir
     max_steps: int = 20000          # optimizer steps
@@ -53,17 +55,15 @@ class Settings:
     eval_windows: int = 512         # validation windows, the same ones each time
     seed: int = 1337                # of weights, data order and masks
     device: str = "auto"            # auto, cpu, cuda or mps
-    dtype: str = "auto"             # of the matrix products in training: auto, float32 or bfloat16
-    compile: str = "auto"           # torch.compile: auto, true or false
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of the matrix products in training
+    compile: Literal["auto", "true", "false"] = "auto"  # torch.compile; auto: yes, but not on mps
 
     def __post_init__(self):
-        for name, choices in (("preset", ["auto", *PRESETS]), ("windows", ["aligned", "random", "paper"]),
-                              ("dtype", ["auto", "float32", "bfloat16"]), ("compile", ["auto", "true", "false"])):
-            if getattr(self, name) not in choices:
-                fail(f"--{name}={getattr(self, name)} is not one of {', '.join(choices)}{nearest(getattr(self, name), choices)}")
-        for name in ("max_steps", "batch_size", "grad_accum", "eval_interval", "eval_windows", "lr", "grad_clip"):
-            if getattr(self, name) <= 0:
-                fail(f"--{name}={getattr(self, name)} must be positive")
+        for names, low, high in (("max_steps batch_size grad_accum eval_interval", 1, math.inf), ("eval_windows", 2, math.inf),
+                                 ("warmup weight_decay seed lr grad_clip", 0, math.inf), ("final_lr beta2", 0, 1)):
+            for name in names.split():
+                if not low <= getattr(self, name) <= high:
+                    fail(f"--{name}={getattr(self, name)} must be at least {low}" + (f" and at most {high}" if high == 1 else ""))
 
 
 PRESETS = {
@@ -91,28 +91,27 @@ def resolve(flags: dict):
         values = values | PAPER_MDLM
     values = values | flags | {"preset": preset}
     settings = Settings(**{f.name: values[f.name] for f in dataclasses.fields(Settings) if f.name in values})
-    meta_path = os.path.join(DATA_DIR, settings.data, "meta.json")
-    if not os.path.exists(meta_path):
-        name, _, cut = settings.data.partition("-")
-        if name not in ("toy", "tinystories") or cut and not cut.isdigit():
-            prepare_data.load_meta(settings.data)       # says what is missing
-        print(f"preparing data/{settings.data} first")
-        prepare_data.prepare(prepare_data.Options(dataset=name, vocab_size=int(cut or 50257)))
-    meta = prepare_data.load_meta(settings.data)
-    vocab_size = meta["tokenizer"]["vocab_size"]
-    if values.get("vocab_size", vocab_size) != vocab_size:
+    missing = data_to_prepare(settings.data)
+    vocab_size = (missing.tokenizer() if missing else load_tokenizer(settings.data)).vocab_size
+    if values.setdefault("vocab_size", vocab_size) != vocab_size:
         fail(f"--vocab_size={values['vocab_size']} is not that of data/{settings.data}, {vocab_size}; leave it out")
-    values["vocab_size"] = vocab_size
     try:
         config = Config(**{f.name: values[f.name] for f in dataclasses.fields(Config) if f.name in values})
     except ValueError as e:
         fail(str(e))
     settings.out_dir = settings.out_dir or os.path.join("out", f"{settings.data}-{config.mode}")
     rows = settings.batch_size // settings.grad_accum
-    if settings.batch_size % settings.grad_accum or config.mode == "mdlm" and rows % 2:
+    if settings.batch_size % settings.grad_accum or (config.mode == "mdlm" and rows % 2):
         fail(f"--batch_size={settings.batch_size} over --grad_accum={settings.grad_accum} must be a whole number, and an even "
              f"one for mdlm (rows come in antithetic pairs)")
     return config, settings, why
+
+
+def data_to_prepare(name: str):
+    """How prepare_data.py would make data/<name>, if it isn't there and the name says how; else None."""
+    match = re.fullmatch(r"(toy|tinystories)(?:-(\d+))?", name)
+    if match and not os.path.exists(os.path.join(DATA_DIR, name, "meta.json")):
+        return prepare_data.Options(dataset=match[1], vocab_size=int(match[2] or 50257), name=name)
 
 
 def learning_rate(s: Settings, step: int) -> float:
@@ -145,7 +144,7 @@ def evaluate(model: Transformer, x: torch.Tensor, rows: int, seed: int, draws: i
 
     def mean(make_batch):
         losses = [unit_losses(model, make_batch(part).to(device)) for part in x.split(rows)]
-        return torch.cat(losses).double().cpu()
+        return torch.cat(losses).cpu().double()
 
     generator = mask_generator(seed)
     nll = torch.stack([mean(lambda part: evaluation_batch(config, part, generator))
@@ -185,9 +184,9 @@ def pick_dtype(s: Settings, device: torch.device) -> torch.dtype:
     """auto: bfloat16 where the hardware multiplies it fast, else float32."""
     if s.dtype != "auto":
         return getattr(torch, s.dtype)
-    fast = device.type == "cuda" and torch.cuda.is_bf16_supported() or \
-        device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if fast else torch.float32
+    fast = {"cuda": lambda: torch.cuda.is_bf16_supported(including_emulation=False),
+            "cpu": torch.cpu._is_avx512_bf16_supported}.get(device.type, lambda: False)
+    return torch.bfloat16 if fast() else torch.float32
 
 
 def load_run(path: dict, config: Config, s: Settings, device):
@@ -200,8 +199,9 @@ def load_run(path: dict, config: Config, s: Settings, device):
     free = ("resume", "out_dir", "preset", "device", "dtype", "compile")
     if differs := [f"{k} was {old.get(k)}, is now {new[k]}" for k in new if k not in free and old.get(k) != new[k]]:
         fail(f"{path['ckpt.pt']} was made with other settings: {'; '.join(differs)}")
-    with open(path["log.jsonl"]) as f:      # what came after the checkpoint is trained again
-        return model, checkpoint, [e for e in map(json.loads, f) if e["step"] <= checkpoint["step"]]
+    with open(path["log.jsonl"]) as f:      # what came after the checkpoint is trained again; a last line may be cut off
+        log = [json.loads(line) for line in f if line.endswith("\n")]
+    return model, checkpoint, [entry for entry in log if entry["step"] <= checkpoint["step"]]
 
 
 def write_json(path: str, content):
@@ -213,21 +213,24 @@ def main():
     config, s, why = resolve(parse_flags(__doc__, Config, Settings))
     device = pick_device(s.device)
     dtype = pick_dtype(s, device)
-    compile_it = s.compile == "true" or s.compile == "auto" and device.type != "mps"
+    compile_it = s.compile == "true" or (s.compile == "auto" and device.type != "mps")
     path = {name: os.path.join(s.out_dir, name) for name in ("ckpt.pt", "best.pt", "config.json", "log.jsonl", "loss.png")}
-    if os.path.exists(path["log.jsonl"]) and not s.resume:
+    if os.path.exists(path["ckpt.pt"]) and not s.resume:
         fail(f"{s.out_dir} already holds a run; go on with it (--resume) or choose another folder (--out_dir=DIR)")
+    if missing := data_to_prepare(s.data):
+        print(f"preparing data/{s.data} first")
+        prepare_data.prepare(missing)
 
     # data, model, optimizer
     train, val = (Windows(s.data, split, config.block_size, s.windows, s.seed) for split in ("train", "val"))
-    x_val, floor, counts = torch.from_numpy(val.first(s.eval_windows)), val.floor(s.eval_windows), val.meta["splits"]["val"]
+    x_val, floor = torch.from_numpy(val.first(s.eval_windows)), val.floor(s.eval_windows)
     tokenizer = Tokenizer(**val.meta["tokenizer"])
     torch.manual_seed(s.seed)
     model = Transformer(config).to(device)
-    start, best, seconds, log = 0, math.inf, 0.0, []
+    start, best, seconds, losses, log = 0, math.inf, 0.0, [], []     # losses: since the last line of the log
     if s.resume:
         model, checkpoint, log = load_run(path, config, s, device)
-        start, best, seconds = checkpoint["step"], checkpoint["best"], checkpoint["seconds"]
+        start, best, seconds, losses = (checkpoint[k] for k in ("step", "best", "seconds", "losses"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=s.lr, betas=(0.9, s.beta2), weight_decay=s.weight_decay, fused=True)
     if s.resume:
         optimizer.load_state_dict(checkpoint["optimizer"])
@@ -268,18 +271,22 @@ def main():
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, lambda number, frame: stop.append(number))
 
-    with tqdm(total=s.max_steps, initial=start, unit="step", dynamic_ncols=True) as bar, open(path["log.jsonl"], "a") as f_log:
+    with tqdm(total=s.max_steps, initial=start, unit="step", dynamic_ncols=True, disable=None) as bar, open(path["log.jsonl"], "a") as f_log:
         def write_log(**entry):
             log.append(entry)
             f_log.write(json.dumps(entry) + "\n")
             f_log.flush()
 
-        losses, clock = [], time.perf_counter()     # since the last line of the log
+        clock, timed = time.perf_counter(), 0       # timed: steps since then
         for step in range(start, s.max_steps + 1):
-            due = step % s.eval_interval == 0 or step == s.max_steps
-            if due and step > start:
-                result = evaluate(model, x_val, s.batch_size // s.grad_accum // 2 or 1, s.seed)
-                result["val_bpb"] = result["val_nll"] / math.log(2) * counts["tokens"] / counts["bytes"]
+            stopping = bool(stop)
+            if stopping:
+                seconds += time.perf_counter() - clock
+            due = step > start and (step % s.eval_interval == 0 or step == s.max_steps)
+            if due:
+                # units are windows, and for mdlm each is two rows: half the training rows fit in memory for certain
+                result = evaluate(model, x_val, max(1, s.batch_size // s.grad_accum // 2), s.seed)
+                result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
                 if floor is not None:
                     result["val_floor"] = floor
                 write_log(step=step, seconds=seconds, **result)
@@ -287,11 +294,11 @@ def main():
                 if result["val_nll"] < best:
                     best = result["val_nll"]
                     save(path["best.pt"], model, step=step, val_nll=best, **plain)
-            if due and step > start or stop:
-                save(path["ckpt.pt"], model, step=step, best=best, seconds=seconds, settings=asdict(s),
-                     optimizer=optimizer.state_dict(), **plain)
+            if due or stopping:
+                save(path["ckpt.pt"], model, step=step, best=best, seconds=seconds, losses=[float(loss) for loss in losses],
+                     settings=asdict(s), optimizer=optimizer.state_dict(), **plain)
                 clock = time.perf_counter()
-            if step == s.max_steps or stop:
+            if step == s.max_steps or stopping:
                 break
 
             lr = learning_rate(s, step)
@@ -303,17 +310,21 @@ def main():
             optimizer.zero_grad(set_to_none=True)
 
             bar.update()
+            timed += 1
             if (step + 1) % 10 == 0 or (step + 1) % s.eval_interval == 0 or step + 1 == s.max_steps:
-                train_loss = torch.stack(losses).mean().item()                          # waits for the device
+                losses = [float(loss) for loss in losses]                               # waits for the device
+                train_loss = sum(losses) / len(losses)
                 elapsed, clock = time.perf_counter() - clock, time.perf_counter()
-                tok_per_s = len(losses) * s.batch_size * config.block_size / elapsed
-                seconds, losses = seconds + elapsed, []
+                tok_per_s = timed * s.batch_size * config.block_size / elapsed
+                seconds, losses, timed = seconds + elapsed, [], 0
                 if not math.isfinite(train_loss):
-                    fail(f"the loss is {train_loss} near step {step + 1:,} (learning rate {lr:.2g}); the last good checkpoint is "
-                         f"kept; try a lower --lr, a longer --warmup or --dtype=float32")
+                    fail(f"the loss is {train_loss} near step {step + 1:,} (learning rate {lr:.2g}); an earlier checkpoint, "
+                         f"if there is one, is kept; try a lower --lr, a longer --warmup or --dtype=float32")
                 write_log(step=step + 1, seconds=seconds, train_loss=train_loss, lr=lr, tok_per_s=tok_per_s)
                 bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
 
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, signal.default_int_handler)
     if any("val_nll" in entry for entry in log):
         compare.draw({f"{config.mode} on {s.data}": compare.read_run(s.out_dir)}, path["loss.png"])
     if stop:
@@ -328,4 +339,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    command(main, "a checkpoint saved before, if any, is kept")

@@ -41,7 +41,6 @@ def small_model(mode="ar", seed=0, dtype=torch.float32, **fields):
     torch.manual_seed(seed)
     sizes = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16, "n_hidden": 24, **fields}
     model = Transformer(Config(mode, **sizes)).to(dtype)
-    model.rotary = model.rotary.to(dtype)
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.4)
     return model.eval()

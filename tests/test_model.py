@@ -206,22 +206,15 @@ def test_k_is_uniform_and_each_position_equally_likely(T):
 
 
 def test_stratified_pairs_have_less_variance():
-    """The same estimator with k drawn independently for each row is the thing to beat."""
-    model = small_model("mdlm", block_size=8)
-    x = tokens(model, rows=1).expand(16, 8)
-
-    def independent(seed):
-        g = rng(seed)
-        k = torch.randint(1, 9, (16, 1), generator=g)
-        masked = torch.rand(16, 8, generator=g).argsort(dim=1) < k
-        batch = masking_batch(model.config, x, masked, None)
-        return unit_losses(model, batch._replace(weight=batch.weight / k)).mean()
-
-    with torch.no_grad():
-        ours = torch.stack([unit_losses(model, nelbo_batch(model.config, x, rng(s))).mean() for s in range(300)])
-        plain = torch.stack([independent(s) for s in range(300)])
-    assert abs(ours.mean() - plain.mean()) < 5 * (ours.var() / 300 + plain.var() / 300).sqrt()
-    assert ours.var() < 0.8 * plain.var()
+    """The mean of a curved function of k over the batch, (k/T)^2, against B independent draws of k."""
+    B, T = 16, 64
+    config = small_model("mdlm", block_size=T).config
+    k = torch.stack([(nelbo_batch(config, torch.zeros(B, T, dtype=torch.long), rng(s)).tokens == config.mask_id).sum(dim=1)
+                     for s in range(300)]).double()
+    ours = ((k / T) ** 2).mean(dim=1)
+    every = (torch.arange(1, T + 1).double() / T) ** 2
+    assert abs(ours.mean() - every.mean()) < 5 * ours.std() / math.sqrt(300)        # unbiased
+    assert ours.var() < 0.02 * every.var() / B
 
 
 def test_head_on_selected_slots_is_the_full_head_then_selected():
@@ -264,6 +257,13 @@ def test_orders_are_permutations_with_the_asked_share_left_to_right():
     assert (order.sort(dim=1).values == torch.arange(8)).all()
     share = (order == torch.arange(8)).all(dim=1).float().mean().item()
     assert abs(share - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 4000)
+
+
+def test_evaluation_shows_the_timestep_that_training_showed():
+    config = Config("mdlm", vocab_size=11, block_size=8, objective="masked_ce", schedule="cosine", time_embedding="add")
+    batch = evaluation_batch(config, torch.zeros(4, 8, dtype=torch.long), rng())
+    ratio = (batch.tokens == config.mask_id).sum(dim=1) / 8
+    assert torch.allclose(1 - torch.cos(math.pi / 2 * batch.t) ** 2, ratio, atol=1e-5)
 
 
 def test_masked_ce_is_the_papers():
@@ -331,7 +331,8 @@ def test_flops_per_token_counts_the_matrix_products():
 @pytest.mark.parametrize("fields, words", [
     (dict(mode="mlm"), ["mode", "'mlm'", "ar, mdlm, aogpt"]), (dict(n_embd=100, n_head=12), ["n_embd", "n_head", "96"]),
     (dict(n_layer=0), ["n_layer", "at least 1"]), (dict(l2r_fraction=1.5), ["l2r_fraction", "[0, 1]"]),
-    (dict(schedule="cosine"), ["schedule", "nelbo", "uniform"])])
+    (dict(mode="mdlm", schedule="cosine"), ["schedule", "nelbo", "uniform"]),
+    (dict(mode="aogpt", objective="masked_ce"), ["objective", "mdlm", "aogpt"])])
 def test_config_names_the_wrong_field_and_what_it_may_be(fields, words):
     with pytest.raises(ValueError) as e:
         Config(**fields)

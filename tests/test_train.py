@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from conftest import ROOT, small_model
-from model import evaluation_batch, load, unit_losses
-from prepare_data import TOY, Tokenizer
+from model import load, order_batch, unit_losses
+from prepare_data import TOY, Tokenizer, Windows
 from sample import draw, generate
 from train import evaluate
 
@@ -58,10 +58,13 @@ def test_a_run_leaves_what_it_promises(trained, mode):
     assert text.startswith("preset toy (as asked)") and "float" in text and "not compiled" in text and "python sample.py" in text
 
 
-def test_best_checkpoint_scores_what_the_log_says(trained):
+def test_best_checkpoint_scores_what_the_log_says(trained, monkeypatch):
     for mode in ("ar", "mdlm", "aogpt"):
         model, checkpoint = load(str(trained / "out" / mode / "best.pt"))
         assert checkpoint["val_nll"] == min(e["val_nll"] for e in read_log(trained / "out" / mode) if "val_nll" in e)
+        monkeypatch.chdir(trained)
+        x = torch.from_numpy(Windows("t", "val", 48).first(20))
+        assert evaluate(model, x, 4, seed=1337)["val_nll"] == pytest.approx(checkpoint["val_nll"], abs=1e-5)
         assert "optimizer" not in checkpoint and Tokenizer(**checkpoint["tokenizer"]).words == TOY.words()
 
 
@@ -83,19 +86,27 @@ def test_same_seed_same_bits_and_resume_is_exact(trained):
     assert run("train.py", *arguments, "--out_dir=out/broken", "--resume", cwd=trained).returncode == 0
     a, b = (torch.load(trained / "out" / name / "ckpt.pt", weights_only=True) for name in ("whole", "broken"))
     assert all(torch.equal(a["model"][k], b["model"][k]) for k in a["model"]) and a["best"] == b["best"]
-    whole, broken = (read_log(trained / "out" / name) for name in ("whole", "broken"))
-    # a training loss is the mean since the line before; the interruption may split one such mean, evaluations stay the same
-    assert [e for e in whole if "val_nll" in e] == [e for e in broken if "val_nll" in e]
+    assert read_log(trained / "out/whole") == read_log(trained / "out/broken")
 
 
-def test_evaluation_leaves_training_alone():
-    model = small_model("mdlm")
+def test_evaluation_is_repeatable_and_leaves_training_alone():
+    model = small_model("mdlm").train()
     x = torch.randint(0, 11, (12, 8))
-    state, mode = torch.get_rng_state(), model.training
+    state, before = torch.get_rng_state(), [p.clone() for p in model.parameters()]
     first = evaluate(model, x, 4, seed=1)
-    assert first == evaluate(model, x, 4, seed=1) != evaluate(model, x, 4, seed=2) and torch.equal(state, torch.get_rng_state())
-    many = evaluate(model, x, 4, seed=3, draws=200)["val_nll"]
-    assert abs(first["val_nll"] - many) < 5 * first["val_nll_se"] + 0.2 and not mode
+    assert first == evaluate(model, x, 4, seed=1) != evaluate(model, x, 4, seed=2)
+    assert torch.equal(state, torch.get_rng_state()) and model.training
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+
+
+def test_evaluation_gives_every_window_every_mask_ratio():
+    """The bound of fixed windows is the mean over all k for each of them: no stratum may stick to a row."""
+    from model import nelbo_batch
+    model = small_model("mdlm")
+    masked = torch.stack([(nelbo_batch(model.config, torch.zeros(8, 8, dtype=torch.long), torch.Generator().manual_seed(s)).tokens
+                           == 11).sum(dim=1) for s in range(400)])           # (400, 8) numbers of masked tokens
+    assert all(len(set(masked[:, row].tolist())) >= 4 for row in range(8))
+    assert (masked[:, 0::2].float().mean(dim=0) - masked[:, 0::2].float().mean()).abs().max() < 5 * 2.3 / 20
 
 
 def test_bfloat16_compiled_follows_float32_eager(trained):
@@ -103,9 +114,9 @@ def test_bfloat16_compiled_follows_float32_eager(trained):
     loss = {}
     for name, flags in (("slow", ["--dtype=float32"]), ("fast", ["--dtype=bfloat16", "--compile=true"])):
         done = run("train.py", "--mode=mdlm", *TINY, "--max_steps=60", "--n_embd=32", f"--out_dir=out/{name}", *flags, cwd=trained)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0 and "torch.compile failed" not in done.stderr, done.stderr
         loss[name] = np.array([e["train_loss"] for e in read_log(trained / "out" / name) if "train_loss" in e])
-    assert np.abs(loss["slow"] - loss["fast"]).max() < 0.02
+    assert np.abs(loss["slow"] - loss["fast"]).max() < 0.03
 
 
 def test_without_a_compiler_training_goes_on(trained):
@@ -151,7 +162,6 @@ def test_samplers_at_one_token_a_step_follow_the_models_own_law(mode):
             nll = torch.stack([sum(masked_nll(model, row, torch.tensor([order.index(p) >= j for p in range(3)]))[i]
                                    for j, i in enumerate(order)) for row in x])
         else:
-            from model import order_batch
             nll = unit_losses(model, order_batch(model.config, x, torch.tensor([order]).expand_as(x))) * 3
         law += torch.exp(-nll.double()) / len(orders)
     assert abs(law.sum() - 1) < 1e-5
@@ -166,7 +176,6 @@ def test_samplers_at_one_token_a_step_follow_the_models_own_law(mode):
 
 @torch.no_grad()
 def test_greedy_samples_are_the_argmax_of_the_plain_forward_pass():
-    from model import order_batch
     for mode, steps in (("ar", 8), ("aogpt", 8), ("aogpt", 3), ("aogpt", 1)):
         model = small_model(mode)
         tokens = generate(model, range(3), 8, steps, seed=1, temperature=0)
@@ -227,13 +236,16 @@ BAD = [
     ("train.py", ["--mod=ar"], ["unknown argument --mod", "--mode"]),
     ("train.py", ["--preset=lap"], ["laptop"]),
     ("train.py", ["--data=none"], ["no data set at data/none/meta.json", "prepare_data.py"]),
-    ("train.py", ["--data=u"], ["did you mean t"]),
+    ("train.py", ["--data=tt"], ["did you mean t"]),
+    ("train.py", ["--mode=ar", "--time_embedding=add", *TINY], ["time_embedding is add", "mdlm"]),
+    ("train.py", [*TINY, "--seed=-1"], ["--seed=-1", "at least 0"]),
+    ("train.py", [*TINY, "--beta2=1.5"], ["--beta2=1.5", "at most 1"]),
     ("train.py", [*TINY, "--n_embd=100", "--n_head=12"], ["n_embd 100", "n_head 12", "n_embd=96"]),
     ("train.py", [*TINY, "--block_size=100000"], ["block_size 100000", "smaller"]),
     ("train.py", [*TINY, "--vocab_size=70"], ["vocab_size=70", "leave it out"]),
     ("train.py", [*TINY, "--mode=mdlm", "--batch_size=7"], ["batch_size=7", "even"]),
     ("train.py", [*TINY, "--batch_size=8", "--grad_accum=3"], ["grad_accum=3", "whole"]),
-    ("train.py", [*TINY, "--max_steps=0"], ["max_steps=0", "positive"]),
+    ("train.py", [*TINY, "--max_steps=0"], ["max_steps=0", "at least 1"]),
     ("train.py", [*TINY, "--max_steps=ten"], ["max_steps=ten", "whole number"]),
     ("train.py", [*TINY, "--lr=nan"], ["lr=nan", "finite"]),
     ("train.py", [*TINY, "--resume=maybe"], ["true or false"]),
@@ -265,6 +277,7 @@ BAD = [
     ("prepare_data.py", ["--dataset=tinystories"], ["could not be downloaded", "--text"]),
     ("compare.py", [], ["NAME=FOLDER"]),
     ("compare.py", ["ar=out/none"], ["out/none holds no readable run"]),
+    ("compare.py", ["ar=out/ar", "--json=no/such/folder/c.json"], ["no/such/folder"]),
 ]
 
 
@@ -287,12 +300,14 @@ def broken(trained):
 
 
 @pytest.mark.parametrize("script, arguments, words", BAD, ids=[f"{s} {' '.join(a[-2:])}" for s, a, _ in BAD])
-def test_bad_input_gets_one_line_and_changes_nothing(broken, gpt2, script, arguments, words):
+def test_bad_input_gets_one_line_and_changes_nothing(broken, request, script, arguments, words):
+    if script == "prepare_data.py":
+        request.getfixturevalue("gpt2")     # skips where there is none
     before = files(broken)
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(broken / "hf")} if "--dataset=tinystories" in arguments else {}
     done = run(script, *arguments, cwd=broken, env={**os.environ, **offline})
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
-    assert len(lines) <= 2 and "Traceback" not in done.stderr and all(w in done.stderr for w in words), done.stderr
+    assert len(lines) == 1 and "Traceback" not in done.stderr and all(w in done.stderr for w in words), done.stderr
     after = {k: v for k, v in files(broken).items() if not k.startswith("hf")}
     assert after == before
