@@ -135,6 +135,7 @@ class Options:
     sampler: Literal["first_hitting", "ancestral"] = "first_hitting"  # mdlm: equally many tokens a step, or a random number
     batch_size: int = 64        # stories at a time; changes speed, not stories
     out: str = ""               # where the stories go; default: samples.jsonl in out_dir
+    json: str = ""              # file for a summary: settings, seconds and, for the toy, the share that obeys the grammar
     full_length: bool = False   # keep what comes after the end of the story
     seed: int = 1337            # of the stories
     device: str = "auto"        # auto, cpu, cuda or mps
@@ -184,13 +185,14 @@ def main():
     tokenizer = Tokenizer(**checkpoint["tokenizer"])
     o.out = o.out or os.path.join(o.out_dir, "samples.jsonl")
     settings = {**asdict(o), "mode": model.config.mode, "start": checkpoint["start"], **provenance(o.seed)}
-    texts = []
+    texts, total_seconds = [], 0.0
     with open(o.out, "w") as f, tqdm(total=o.num_samples, unit="story", leave=False, disable=None) as bar:
         for first in range(0, o.num_samples, o.batch_size):
             stories = range(first, min(first + o.batch_size, o.num_samples))
             began = time.perf_counter()
             tokens = generate(model, stories, o.length, o.steps, o.seed, o.temperature, o.top_p, o.sampler).tolist()
             seconds = time.perf_counter() - began
+            total_seconds += seconds
             for story, ids in zip(stories, tokens):
                 texts.append(tokenizer.decode(ids) if o.full_length else tokenizer.decode_story(ids))
                 f.write(json.dumps({"story": story, "text": texts[-1], "tokens": ids, "seconds_per_batch": seconds, **settings}) + "\n")
@@ -198,8 +200,13 @@ def main():
             bar.update(len(stories))
     for text in texts[:3]:
         print(text, end="\n\n")
+    summary = {**settings, "first_stories": texts[:3], "seconds": total_seconds}
     if tokenizer.kind == "words" and o.length == model.config.block_size and not o.full_length:
-        print(f"{np.mean([TOY.log_probs(text) is not None for text in texts]):.1%} of {len(texts)} stories obey the grammar")
+        summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
+        print(f"{summary['grammatical']:.1%} of {len(texts)} stories obey the grammar")
+    if o.json:
+        with open(o.json, "w") as f:
+            json.dump(summary, f, indent=1)
     print(f"{len(texts)} stories in {o.out}")
 
 

@@ -68,7 +68,7 @@ class Settings:
 
 PRESETS = {
     # a window is one story and its end
-    "toy": dict(data="toy", block_size=48, n_layer=3, n_head=4, n_embd=128, n_hidden=384, batch_size=64, max_steps=2500,
+    "toy": dict(data="toy", block_size=48, n_layer=3, n_head=4, n_embd=128, n_hidden=384, batch_size=64, max_steps=3000,
                 lr=3e-3, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=500),
     "laptop": dict(data="tinystories-4096", block_size=256, n_layer=4, n_head=4, n_embd=256, n_hidden=704, batch_size=16,
                    max_steps=2000, lr=2e-3, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=250, eval_windows=300),
@@ -153,8 +153,7 @@ def evaluate(model: Transformer, x: torch.Tensor, rows: int, seed: int, draws: i
     if config.mode == "aogpt":
         result["val_nll_l2r"] = mean(lambda part: evaluation_batch(config, part, generator, left_to_right=True)).mean().item()
     if config.mode == "mdlm":
-        paper = dataclasses.replace(config, objective="masked_ce", schedule="cosine")
-        result["val_masked_ce"] = mean(lambda part: masked_ce_batch(paper, part, generator)).mean().item()
+        result["val_masked_ce"] = mean(lambda part: masked_ce_batch(config, part, generator, "cosine")).mean().item()
     model.train()
     return result
 

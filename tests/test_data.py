@@ -76,6 +76,17 @@ def test_toy_stories_follow_the_law():
     assert len(set(stories)) > 3990
 
 
+def test_there_are_thousands_of_times_more_stories_than_are_drawn():
+    def count(name):
+        """Different texts of a rule: alternatives add up, independent choices within one multiply."""
+        rule = TOY.rules[name]
+        inner = [[n for repeat, n in TOY.REFERENCE.findall(text) if not repeat and isinstance(TOY.rules[n], dict)] for text in rule]
+        return sum(math.prod(count(n) for n in names) for names in inner)
+    # tied rules (pronouns, the rescue) add no choice in this grammar
+    assert all("{" not in re.sub(r"{(=\w+|her)}", "", t) for r in TOY.rules.values() if isinstance(r, tuple) for t in r[1])
+    assert count("story") == 509_607_936 > 5000 * 83_334
+
+
 def test_alternatives_differ_in_their_first_word():
     """What log_probs relies on."""
     for name, rule in TOY.rules.items():

@@ -211,8 +211,10 @@ def test_draw_is_exact_in_the_tail_and_obeys_temperature_and_top_p():
 
 
 def test_sample_command(trained):
-    done = run("sample.py", "--out_dir=out/mdlm", "--num_samples=5", "--steps=4", "--batch_size=2", cwd=trained)
+    done = run("sample.py", "--out_dir=out/mdlm", "--num_samples=5", "--steps=4", "--batch_size=2", "--json=s.json", cwd=trained)
     assert done.returncode == 0 and "obey the grammar" in done.stdout
+    summary = json.load(open(trained / "s.json"))
+    assert summary["steps"] == 4 and summary["grammatical"] == 0 and len(summary["first_stories"]) == 3     # hardly trained
     rows = [json.loads(line) for line in open(trained / "out/mdlm/samples.jsonl")]
     assert [r["story"] for r in rows] == list(range(5)) and all(r["steps"] == 4 and r["seed"] == 1337 for r in rows)
     tokenizer = Tokenizer("words", words=TOY.words())
