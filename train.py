@@ -80,6 +80,13 @@ PRESETS = {
 PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
 
 
+def data_to_prepare(name: str):
+    """How prepare_data.py would make data/<name>, if it isn't there and the name says how; else None."""
+    match = re.fullmatch(r"(toy|tinystories)(?:-(\d+))?", name)
+    if match and not os.path.exists(os.path.join(DATA_DIR, name, "meta.json")):
+        return prepare_data.Options(dataset=match[1], vocab_size=int(match[2] or 50257), name=name)
+
+
 def resolve(flags: dict):
     """Config and Settings from preset and flags (flags win), and why the preset was chosen."""
     preset = flags.get("preset", "auto")
@@ -107,13 +114,6 @@ def resolve(flags: dict):
     return config, settings, why
 
 
-def data_to_prepare(name: str):
-    """How prepare_data.py would make data/<name>, if it isn't there and the name says how; else None."""
-    match = re.fullmatch(r"(toy|tinystories)(?:-(\d+))?", name)
-    if match and not os.path.exists(os.path.join(DATA_DIR, name, "meta.json")):
-        return prepare_data.Options(dataset=match[1], vocab_size=int(match[2] or 50257), name=name)
-
-
 def learning_rate(s: Settings, step: int) -> float:
     """Linear warm-up, then a cosine from lr to final_lr · lr."""
     if step < s.warmup:
@@ -133,27 +133,25 @@ def mask_generator(*seed) -> torch.Generator:
 
 
 @torch.no_grad()
-def evaluate(model: Transformer, x: torch.Tensor, rows: int, seed: int, draws: int = 1) -> dict:
+def evaluate(model: Transformer, x: torch.Tensor, rows: int, seed: int) -> dict:
     """Nats per token of the windows x (N, T), in float32, with masks and orders that depend on the seed alone.
 
-    val_nll (exact for ar, else the mean of `draws` estimates of the upper bound per window) with its standard error over
-    windows; for aogpt also the exact val_nll_l2r of its left-to-right order, for mdlm the paper's val_masked_ce.
+    val_nll (exact for ar, else an estimate of the upper bound for each window) with its standard error over windows; for
+    aogpt also the exact val_nll_l2r of its left-to-right order, for mdlm the paper's val_masked_ce.
     """
     config, device = model.config, model.head.weight.device
     model.eval()
 
-    def mean(make_batch):
-        losses = [unit_losses(model, make_batch(part).to(device)) for part in x.split(rows)]
-        return torch.cat(losses).cpu().double()
+    def losses(make_batch):
+        return torch.cat([unit_losses(model, make_batch(part).to(device)) for part in x.split(rows)]).cpu().double()
 
     generator = mask_generator(seed)
-    nll = torch.stack([mean(lambda part: evaluation_batch(config, part, generator))
-                       for _ in range(1 if config.mode == "ar" else draws)]).mean(dim=0)
+    nll = losses(lambda part: evaluation_batch(config, part, generator))                 # (N,)
     result = {"val_nll": nll.mean().item(), "val_nll_se": nll.std().item() / math.sqrt(len(nll))}
     if config.mode == "aogpt":
-        result["val_nll_l2r"] = mean(lambda part: evaluation_batch(config, part, generator, left_to_right=True)).mean().item()
+        result["val_nll_l2r"] = losses(lambda part: evaluation_batch(config, part, generator, left_to_right=True)).mean().item()
     if config.mode == "mdlm":
-        result["val_masked_ce"] = mean(lambda part: masked_ce_batch(config, part, generator, "cosine")).mean().item()
+        result["val_masked_ce"] = losses(lambda part: masked_ce_batch(config, part, generator, "cosine")).mean().item()
     model.train()
     return result
 
@@ -203,11 +201,6 @@ def load_run(path: dict, config: Config, s: Settings, device):
     return model, checkpoint, [entry for entry in log if entry["step"] <= checkpoint["step"]]
 
 
-def write_json(path: str, content):
-    with open(path, "w") as f:
-        json.dump(content, f, indent=1)
-
-
 def main():
     config, s, why = resolve(parse_flags(__doc__, Config, Settings))
     device = pick_device(s.device)
@@ -244,9 +237,9 @@ def main():
           f"{'' if floor is None else f'; the true law itself scores {floor:.4f} nats per token'}")
     os.makedirs(s.out_dir, exist_ok=True)
     if not s.resume:
-        write_json(path["config.json"], {
-            "config": asdict(config), "settings": asdict(s), "parameters": count_parameters(model), "dtype": str(dtype),
-            "compiled": compile_it, "torch": torch.__version__, **provenance(s.seed)})
+        with open(path["config.json"], "w") as f:
+            json.dump({"config": asdict(config), "settings": asdict(s), "parameters": count_parameters(model),
+                       "dtype": str(dtype), "compiled": compile_it, "torch": torch.__version__, **provenance(s.seed)}, f, indent=1)
     with open(path["log.jsonl"], "w") as f:
         f.writelines(json.dumps(entry) + "\n" for entry in log)
     plain = {"tokenizer": tokenizer.to_dict(), "start": "story" if s.windows == "aligned" else "anywhere"}
