@@ -204,6 +204,7 @@ def load_run(path: dict, config: Config, s: Settings, device):
 def main():
     config, s, why = resolve(parse_flags(__doc__, Config, Settings))
     device = pick_device(s.device)
+    torch.use_deterministic_algorithms(device.type == "cpu")    # else compiled code adds gradients up in any order
     dtype = pick_dtype(s, device)
     compile_it = s.compile == "true" or (s.compile == "auto" and device.type != "mps")
     path = {name: os.path.join(s.out_dir, name) for name in ("ckpt.pt", "best.pt", "config.json", "log.jsonl", "loss.png")}
