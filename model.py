@@ -50,6 +50,7 @@ class Config:
     schedule: Literal["uniform", "cosine"] = "uniform"  # mdlm: law of the mask ratio in training (nelbo needs uniform)
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
     target_rotation: bool = True    # turn queries by the position they predict (false: by the position they hold)
+    shared_init: bool = True        # embeddings start around one common vector (false: around zero)
 
     def __post_init__(self):
         """Raises ValueError, naming the field and what it may be."""
@@ -217,7 +218,12 @@ class Transformer(nn.Module):
 
     def init_weights(self):
         """Normal, standard deviation 1/√(inputs): the usual 0.02 starves narrow models. Projections back into the residual
-        stream shrink with depth, as in GPT-2."""
+        stream shrink with depth, as in GPT-2.
+
+        A head that looks for "the token before", whatever it is, needs something that all keys have in common, for rotary
+        attention scores a distance only through the vectors it turns. So embeddings start around a common vector. Without
+        it mdlm, whose [MASK] queries know nothing but their place, spends its first hundreds of steps on word frequencies.
+        (A tied head doesn't see the common vector: it adds the same to all logits.)"""
         for name, p in self.named_parameters():
             if name.endswith("norm.weight") or "norm1" in name or "norm2" in name:
                 nn.init.ones_(p)
@@ -226,6 +232,9 @@ class Transformer(nn.Module):
             else:
                 depth = 2 * self.config.n_layer if name.endswith("proj.weight") else 1
                 nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * depth))
+        if self.config.shared_init:
+            with torch.no_grad():
+                self.embed.weight += torch.randn(self.config.n_embd) / math.sqrt(self.config.n_embd)
 
 
 def new_cache(model: Transformer, batch: int, size: int) -> Tensor:

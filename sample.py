@@ -184,7 +184,7 @@ def main():
     model.eval()
     tokenizer = Tokenizer(**checkpoint["tokenizer"])
     o.out = o.out or os.path.join(o.out_dir, "samples.jsonl")
-    settings = {**asdict(o), "mode": model.config.mode, "start": checkpoint["start"], **provenance(o.seed)}
+    settings = {**asdict(o), "mode": model.config.mode, "windows": checkpoint["windows"], **provenance(o.seed)}
     texts, total_seconds = [], 0.0
     with open(o.out, "w") as f, tqdm(total=o.num_samples, unit="story", leave=False, disable=None) as bar:
         for first in range(0, o.num_samples, o.batch_size):
