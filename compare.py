@@ -7,12 +7,8 @@ import json
 import os
 from dataclasses import dataclass
 
-import matplotlib
-
 from prepare_data import command, fail, parse_flags, provenance
-
-matplotlib.use("Agg")   # there may be no display
-import matplotlib.pyplot as plt  # noqa: E402
+from show import draw_losses
 
 
 @dataclass
@@ -48,26 +44,6 @@ def loss_at(curve: list, key: str, value: float) -> float:
     return curve[-1]["val_nll"]
 
 
-def draw(runs: dict, path: str):
-    """One axis for all: nats per token against steps, and against seconds of training."""
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
-    for axes, key, label in zip(panels, ("step", "seconds"), ("optimizer step", "seconds of training, evaluation not counted")):
-        for name, run in runs.items():
-            curve = run["curve"]
-            axes.errorbar([e[key] for e in curve], [e["val_nll"] for e in curve], [2 * e["val_nll_se"] for e in curve],
-                          marker="o", ms=3, capsize=2, label=f"{name} ({'exact' if run['config']['mode'] == 'ar' else 'upper bound'})")
-        if "val_floor" in curve[-1]:
-            axes.axhline(curve[-1]["val_floor"], color="k", ls="--", lw=1, label="the true law")
-        axes.set(xlabel=label)
-        axes.grid(alpha=0.3)
-    if len(runs) == 1 and run["config"]["objective"] == "nelbo":   # masked_ce's training loss is another quantity
-        panels[0].plot(*zip(*run["training"]), color="0.75", lw=1, zorder=0, label="training")
-    panels[0].set(ylabel="validation loss, nats per token (± 2 s.e.)")
-    panels[0].legend()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
 def main():
     flags = parse_flags(__doc__, Options, positional="NAME=FOLDER")
     named = flags.pop("positional")
@@ -85,7 +61,7 @@ def main():
         print(f"{name:24}{best['val_nll']:>9.4f}{best['val_nll_se']:>9.4f}{at_steps:>18.4f}{at_seconds:>12.4f}"
               + (f"{best['val_floor']:>10.4f}" if "val_floor" in best else ""))
     if o.plot:
-        draw(runs, o.plot)
+        draw_losses(runs, o.plot)
     if o.json:
         for run in runs.values():
             del run["training"]

@@ -75,9 +75,13 @@ def read_value(field: dataclasses.Field, text: str):
     return value
 
 
-def parse_flags(doc: str, *classes, positional: str = "") -> dict:
+def parse_flags(doc: str, *classes, positional: str = "", sweep=()) -> dict:
     """The flags given on the command line, {name: value}; what was not given is not in it. positional: what the other
-    arguments are, where there may be some; they are returned under "positional"."""
+    arguments are, where there may be some; they are returned under "positional". sweep: flags that take several values,
+    separated by commas, and give a list."""
+    def read(field, text):
+        return [read_value(field, part) for part in text.split(",")] if field.name in sweep else read_value(field, text)
+
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      usage="%(prog)s [--name=value ...]", allow_abbrev=False,
                                      argument_default=argparse.SUPPRESS)
@@ -89,8 +93,8 @@ def parse_flags(doc: str, *classes, positional: str = "") -> dict:
         for f in dataclasses.fields(cls):
             flags[f.name] = f
             values = "|".join(get_args(f.type)) or {bool: "true|false", int: "N", float: "X", str: "TEXT"}[f.type]
-            default = "" if f.default == "" or (f.type is int and f.default == 0) else f" ({str(f.default).lower()})"
-            group.add_argument(f"--{f.name}", metavar=values, type=functools.partial(read_value, f),
+            default = "" if f.default in ("", None) or (f.type is int and f.default == 0) else f" ({str(f.default).lower()})"
+            group.add_argument(f"--{f.name}", metavar=values, type=functools.partial(read, f),
                                help=(comments[f.name] + default).replace("%", "%%"),
                                **({"nargs": "?", "const": True} if f.type is bool else {}))
     if positional:
@@ -168,6 +172,12 @@ class Tokenizer:
             return self.bpe.decode(ids)
         marks = [EOT if i == self.eot else self.words[i] for i in ids]
         return re.sub(r" ([.,])", r"\1", " ".join(marks))
+
+    def pieces(self, ids) -> list:
+        """What each token adds to the text; a token that is part of a character shows as �."""
+        if self.kind == "gpt2":
+            return [self.bpe.decode([i]) for i in ids]
+        return [text if text in ".," else f" {text}" for text in map(self.decode, zip(ids))]
 
     def decode_story(self, ids) -> str:
         """The text up to the first end-of-text."""

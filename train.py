@@ -23,12 +23,14 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-import compare
 import prepare_data
+from compare import read_run
 from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, load, masked_ce_batch, save,
                    training_batch, unit_losses)
 from prepare_data import DATA_DIR, Tokenizer, Windows, command, fail, load_tokenizer, parse_flags, provenance
+from sample import Options as Sampling
 from sample import generate, pick_device
+from show import draw_losses
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Settings
@@ -319,14 +321,15 @@ def main():
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, signal.default_int_handler)
     if any("val_nll" in entry for entry in log):
-        compare.draw({f"{config.mode} on {s.data}": compare.read_run(s.out_dir)}, path["loss.png"])
+        draw_losses({f"{config.mode} on {s.data}": read_run(s.out_dir)}, path["loss.png"])
     if stop:
         print(f"stopped and saved; go on with: python train.py {' '.join(a for a in sys.argv[1:] if a != '--resume')} --resume")
         raise SystemExit(128 + stop[0])
     model, checkpoint = load(path["best.pt"], device)
     print(f"best validation loss {checkpoint['val_nll']:.4f} nats per token{'' if config.mode == 'ar' else ' (upper bound)'} "
           f"at step {checkpoint['step']:,}; three samples of that model:\n")
-    for ids in generate(model, range(3), config.block_size, config.block_size, s.seed).tolist():
+    blank = torch.full((config.block_size,), config.mask_id)
+    for ids in generate(model, range(3), blank, Sampling(sampler="first_hitting", full_length=True, seed=s.seed))[0].tolist():
         print(tokenizer.decode_story(ids), end="\n\n")
     print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py --out_dir={s.out_dir} --num_samples=1000")
 

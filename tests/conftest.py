@@ -1,5 +1,6 @@
 """Tests run in a folder of their own, on small models of random weights, with fixed seeds."""
 import os
+import subprocess
 import sys
 
 import pytest
@@ -44,3 +45,23 @@ def small_model(mode="ar", seed=0, dtype=torch.float32, **fields):
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.4)
     return model.eval()
+
+
+TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", "--n_hidden=16", "--batch_size=8", "--max_steps=30",
+        "--warmup=5", "--eval_interval=10", "--eval_windows=20", "--compile=false", "--device=cpu"]
+
+
+def run(script, *arguments, **kwargs):
+    return subprocess.run([sys.executable, os.path.join(ROOT, script), *arguments], capture_output=True, text=True, **kwargs)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A folder with data/t and one short run per mode."""
+    folder = tmp_path_factory.mktemp("runs")
+    assert run("prepare_data.py", "--name=t", "--max_tokens=30000", cwd=folder).returncode == 0
+    for mode in ("ar", "mdlm", "aogpt"):
+        done = run("train.py", f"--mode={mode}", f"--out_dir=out/{mode}", *TINY, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        (folder / f"{mode}.txt").write_text(done.stdout + done.stderr)
+    return folder

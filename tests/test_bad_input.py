@@ -1,0 +1,87 @@
+"""Wrong calls of every command, as real processes: exit code 2, one line that names the culprit, and no file touched."""
+import os
+
+import pytest
+
+from conftest import TINY, run
+
+BAD = [
+    ("train.py", ["--mode=mdml"], ["--mode=mdml", "mdlm"]),
+    ("train.py", ["--mod=ar"], ["unknown argument --mod", "--mode"]),
+    ("train.py", ["--preset=lap"], ["laptop"]),
+    ("train.py", ["--data=none"], ["no data set at data/none/meta.json", "prepare_data.py"]),
+    ("train.py", ["--data=tt"], ["did you mean t"]),
+    ("train.py", ["--mode=ar", "--time_embedding=add", *TINY], ["time_embedding is add", "mdlm"]),
+    ("train.py", [*TINY, "--seed=-1"], ["--seed=-1", "at least 0"]),
+    ("train.py", [*TINY, "--beta2=1.5"], ["--beta2=1.5", "at most 1"]),
+    ("train.py", [*TINY, "--n_embd=100", "--n_head=12"], ["n_embd 100", "n_head 12", "n_embd=96"]),
+    ("train.py", [*TINY, "--block_size=100000"], ["block_size 100000", "smaller"]),
+    ("train.py", [*TINY, "--vocab_size=70"], ["vocab_size=70", "leave it out"]),
+    ("train.py", [*TINY, "--mode=mdlm", "--batch_size=7"], ["batch_size=7", "even"]),
+    ("train.py", [*TINY, "--batch_size=8", "--grad_accum=3"], ["grad_accum=3", "whole"]),
+    ("train.py", [*TINY, "--max_steps=0"], ["max_steps=0", "at least 1"]),
+    ("train.py", [*TINY, "--max_steps=ten"], ["max_steps=ten", "whole number"]),
+    ("train.py", [*TINY, "--lr=nan"], ["lr=nan", "finite"]),
+    ("train.py", [*TINY, "--resume=maybe"], ["true or false"]),
+    ("train.py", [*TINY, "--device=cuda:77"], ["cuda:77", "not usable"]),
+    ("train.py", [*TINY, "--out_dir=out/ar"], ["already holds a run", "--resume", "--out_dir"]),
+    ("train.py", [*TINY, "--out_dir=out/new", "--resume"], ["no checkpoint at out/new/ckpt.pt"]),
+    ("train.py", [*TINY, "--out_dir=out/ar", "--resume", "--lr=0.5"], ["lr was 0.003, is now 0.5"]),
+    ("train.py", [*TINY, "--mode=mdlm", "--schedule=cosine"], ["schedule", "nelbo"]),
+    ("train.py", ["--data=damaged", *TINY[2:]], ["data/damaged/train.bin", "prepare it again"]),
+    ("sample.py", [], ["--out_dir"]),
+    ("sample.py", ["--out_dir=out/none"], ["no checkpoint at out/none/best.pt", "train.py"]),
+    ("sample.py", ["--out_dir=out/bad"], ["out/bad/best.pt is not a usable checkpoint"]),
+    ("sample.py", ["--out_dir=out/ar", "--steps=4"], ["--steps=4", "ar"]),
+    ("sample.py", ["--out_dir=out/mdlm", "--steps=-1"], ["--steps=-1"]),
+    ("sample.py", ["--out_dir=out/aogpt", "--steps=100"], ["--steps=100", "48"]),
+    ("sample.py", ["--out_dir=out/mdlm", "--length=1000"], ["--length=1000", "48"]),
+    ("sample.py", ["--out_dir=out/mdlm", "--temperature=-1"], ["--temperature=-1"]),
+    ("sample.py", ["--out_dir=out/mdlm", "--top_p=0"], ["--top_p=0", "(0, 1]"]),
+    ("sample.py", ["--out_dir=out/mdlm", "--num_samples=-3"], ["--num_samples"]),
+    ("sample.py", ["--out_dir=out/ar", "--sampler=ancestral"], ["mdlm", "ar"]),
+    ("sample.py", ["--out_dir=out/ar", "--out=no/such/folder/s.jsonl"], ["no/such/folder"]),
+    ("prepare_data.py", ["--dataset=toys"], ["toys", "toy"]),
+    ("prepare_data.py", ["--text=none.txt"], ["none.txt cannot be read"]),
+    ("prepare_data.py", ["--text=latin1.txt"], ["latin1.txt is not UTF-8"]),
+    ("prepare_data.py", ["--text=empty.txt"], ["empty.txt holds no story"]),
+    ("prepare_data.py", ["--text=empty.txt", "--vocab_size=70000"], ["70000", "65,536"]),
+    ("prepare_data.py", ["--val=empty.txt"], ["--val needs --text"]),
+    ("prepare_data.py", ["--max_tokens=-5"], ["--max_tokens=-5"]),
+    ("prepare_data.py", ["--dataset=tinystories"], ["could not be downloaded", "--text"]),
+    ("compare.py", [], ["NAME=FOLDER"]),
+    ("compare.py", ["ar=out/none"], ["out/none holds no readable run"]),
+    ("compare.py", ["ar=out/ar", "--json=no/such/folder/c.json"], ["no/such/folder"]),
+]
+
+
+def files(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def broken(trained):
+    (trained / "latin1.txt").write_bytes("caf\xe9 <|endoftext|> x".encode("latin-1"))
+    (trained / "empty.txt").write_text("\n")
+    (trained / "out/bad").mkdir()
+    (trained / "out/bad/best.pt").write_bytes((trained / "out/ar/best.pt").read_bytes()[:3000])
+    (trained / "data/damaged").mkdir()
+    for name in ("meta.json", "train.bin", "val.bin"):
+        (trained / "data/damaged" / name).write_bytes((trained / "data/t" / name).read_bytes())
+    with open(trained / "data/damaged/train.bin", "r+b") as f:
+        f.truncate(1000)
+    return trained
+
+
+@pytest.mark.parametrize("script, arguments, words", BAD, ids=[f"{s} {' '.join(a[-2:])}" for s, a, _ in BAD])
+def test_bad_input_gets_one_line_and_changes_nothing(broken, request, script, arguments, words):
+    if script == "prepare_data.py":
+        request.getfixturevalue("gpt2")     # skips where there is none
+    before = files(broken)
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(broken / "hf")} if "--dataset=tinystories" in arguments else {}
+    done = run(script, *arguments, cwd=broken, env={**os.environ, **offline})
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and "Traceback" not in done.stderr and all(w in done.stderr for w in words), done.stderr
+    after = {k: v for k, v in files(broken).items() if not k.startswith("hf")}
+    assert after == before
