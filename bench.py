@@ -1,7 +1,8 @@
 """
 How long it takes to write: seconds and tokens per second of the samplers, with random weights.
 
-    python bench.py                                     the paper's sizes, lengths 64 to 1,024, 1 and 16 stories at a time
+    python bench.py                                     the paper's sizes, lengths 64 to 1,024, one story at a time
+    python bench.py --batch_sizes=16 --lengths=256,512
     python bench.py --n_layer=4 --n_head=4 --n_embd=256 --n_hidden=704 --vocab_size=4096 --lengths=128,256
 
 Whole stories would take hours without a cache, so a story's cost is the mean of steps timed at evenly spaced places in it,
@@ -26,8 +27,7 @@ from prepare_data import command, fail, parse_flags, provenance
 class Options:
     """what to measure"""
     lengths: str = "64,128,256,512,1024"    # tokens of a story
-    batch_sizes: str = "1,16"   # stories at a time
-    longest: int = 512          # with more than one story at a time, no longer stories than this (the uncached ones take minutes)
+    batch_sizes: str = "1"      # stories at a time
     places: int = 4             # steps are timed at so many places of a story
     device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for the results
@@ -49,11 +49,11 @@ def all_logits(model, stories, pattern, o):
     when, u = sample.story_noise(o.seed, stories, len(pattern), model.head.weight.device)
     tokens = pattern.to(u.device).expand_as(u)
     for step in range(o.steps):
-        masked = tokens == config.mask_id
+        masked, now = tokens == config.mask_id, (when * o.steps).long() == step
         batch = masking_batch(config, tokens, masked, masked.float().mean(dim=1))
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos)[:, 1:]
-        new, _ = sample.draw(logits.flatten(0, 1), u.flatten(), o.temperature, o.top_p)
-        tokens = torch.where((when * o.steps).long() == step, new.view_as(tokens), tokens)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos)[:, 1:]                # (B, L, V)
+        tokens = tokens.clone()
+        tokens[now] = sample.draw(logits[now], u[now], o.temperature, o.top_p)[0]
         yield tokens
 
 
@@ -105,8 +105,6 @@ def main():
     print(f"{'length':>6}{'batch':>6}" + "".join(f"{name:>16}" for name in COLUMNS))
     rows = []
     for batch, length in itertools.product(batch_sizes, lengths):
-        if batch > 1 and length > o.longest:
-            continue
         row = {"length": length, "batch": batch, "seconds": {}}
         print(f"{length:>6}{batch:>6}", end="", flush=True)
         for name, (mode, options, dtype, steps) in COLUMNS.items():
