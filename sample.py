@@ -95,8 +95,8 @@ def draw(logits, u, temperature: float, top_p: float):
         token = torch.searchsorted(cdf, u_row[:, None] * cdf[:, -1:], right=True)
         token = token.clamp(max=p.size(-1) - 1)                                     # rounding could reach the very end
         drawn.append((token[:, 0], p.gather(-1, token)[:, 0]))
-    tokens, probability = (torch.cat(part).to(logits.device) for part in zip(*drawn))
-    return tokens, probability
+    tokens, probability = map(torch.cat, zip(*drawn))
+    return tokens.to(logits.device), probability.float().to(logits.device)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def draw_masked(model, tokens, now, u, temperature: float, o: Options):
 
     Logits are computed only where they are read, and only for rows that read some; a gigabyte of them at a time.
     """
-    config, new, probability = model.config, tokens.clone(), torch.zeros(tokens.shape, dtype=torch.float64, device=tokens.device)
+    config, new, probability = model.config, tokens.clone(), torch.zeros(tokens.shape, device=tokens.device)
     for rows in now.any(dim=1).nonzero()[:, 0].split(max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))):
         masked, here = tokens[rows] == config.mask_id, now[rows]
         batch = masking_batch(config, tokens[rows], masked, timestep(config, masked.float().mean(dim=1)))
@@ -144,8 +144,8 @@ def draw_masked(model, tokens, now, u, temperature: float, o: Options):
             times = torch.zeros(len(rows), config.vocab_size + 1, device=tokens.device)
             times = times.scatter_add_(1, tokens[rows], torch.ones_like(times[:, :1]).expand(tokens[rows].shape))
             logits = logits.log_softmax(dim=-1) * o.repetition_penalty ** times[row, :-1].clamp(max=5)
-        new[rows[row], column], p = draw(logits, u[rows[row].to(u.device), column.to(u.device)], temperature, o.top_p)
-        probability[rows[row], column] = p.to(probability.dtype)
+        u_now = u[rows[row].to(u.device), column.to(u.device)]
+        new[rows[row], column], probability[rows[row], column] = draw(logits, u_now, temperature, o.top_p)
     return new, probability
 
 
@@ -245,6 +245,15 @@ def with_weights_in(model: Transformer, dtype: torch.dtype) -> Transformer:
     return model
 
 
+def open_model(folder: str, device: str, dtype: str = "float32"):
+    """The best model of a run, ready to sample; its tokenizer, and how its training windows were cut."""
+    try:
+        model, checkpoint = load(os.path.join(folder, "best.pt"), pick_device(device))
+    except (OSError, ValueError) as e:
+        fail(str(e))
+    return with_weights_in(model, getattr(torch, dtype)).eval(), Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
+
+
 # flags that mean nothing to a mode: refused, or where several models are sampled, ignored
 NOT_FOR = {"ar": ("sampler", "order", "steps", "final_temperature", "repetition_penalty"),
            "aogpt": ("sampler", "final_temperature", "repetition_penalty"), "mdlm": ("order", "kv_cache")}
@@ -276,6 +285,8 @@ def pattern_of(o: Options, config: Config, tokenizer: Tokenizer, windows: str):
     for name, low in (("num_samples", 1), ("batch_size", 1), ("blank", 1), ("seed", 0), ("temperature", 0), ("repetition_penalty", 1)):
         need(getattr(o, name) >= low, name, f"must be at least {low}")
     need(0 < o.top_p <= 1, "top_p", "must lie in (0, 1]")
+    for name in ("json", "picture", "plot"):
+        need(os.path.isdir(os.path.dirname(getattr(o, name)) or "."), name, "lies in a folder that does not exist")
     if o.sampler != "confidence":
         for name in ("final_temperature", "repetition_penalty"):
             need(getattr(o, name) == getattr(Options, name), name, "is for --sampler=confidence; leave it out")
@@ -343,12 +354,7 @@ def main():
         fail("which model? give --out_dir=DIR, the folder that train.py wrote")
     jobs = []       # everything is checked before anything is written
     for folder in folders:
-        try:
-            model, checkpoint = load(os.path.join(folder, "best.pt"), pick_device(flags.get("device", "auto")))
-        except (OSError, ValueError) as e:
-            fail(str(e))
-        model = with_weights_in(model, getattr(torch, flags.get("dtype", "float32"))).eval()
-        tokenizer = Tokenizer(**checkpoint["tokenizer"])
+        model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), flags.get("dtype", "float32"))
         mine = {k: v for k, v in flags.items() if len(folders) == 1 or k not in NOT_FOR[model.config.mode]}
         if flags.get("protocol") == "paper":
             mine = {k: [v] if k in SWEEP else v for k, v in PAPER[model.config.mode].items()} | mine
@@ -356,7 +362,7 @@ def main():
         combinations = list(itertools.product(*(mine[k] for k in swept)))
         for values in combinations:
             o = Options(**mine | dict(zip(swept, values)) | {"out_dir": folder})
-            pattern = pattern_of(o, model.config, tokenizer, checkpoint["windows"])
+            pattern = pattern_of(o, model.config, tokenizer, windows)
             varied = [str(v) for k, v in zip(swept, values) if len(mine[k]) > 1]
             o.out = o.out or os.path.join(folder, "-".join(["samples", *varied]) + ".jsonl")
             how = {"ar": "left to right", "mdlm": o.sampler.replace("_", " "), "aogpt": f"{o.order.replace('_', ' ')} order"}[model.config.mode]

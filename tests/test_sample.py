@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from conftest import ROOT, run, small_model
 from model import Config, order_batch
 from prepare_data import TOY, Tokenizer
-from sample import Options, draw, generate, story_noise
+from sample import Options, draw, generate, pattern_of, story_noise
 from show import layout
 
 MODES = ["ar", "mdlm", "aogpt"]
@@ -235,6 +235,20 @@ def test_prompts_and_blanks(trained, mode):
         assert [step == -1 for step in row["appeared"]] == [True] * 4 + [False] * 3 + [True] + [False] * 3 + [True] * 2
     done = run("sample.py", f"--out_dir=out/{mode}", "--prompt=One day, a", "--full_length", f"--out={mode}-p.jsonl", cwd=trained)
     assert all(row["tokens"][:4] == one and len(row["tokens"]) == 48 for row in stories(trained / f"{mode}-p.jsonl"))
+
+
+def test_where_a_story_starts():
+    tokenizer, config = Tokenizer("words", words=TOY.words()), Config("mdlm", vocab_size=len(TOY.words()) + 1, block_size=9)
+
+    def start(windows, **flags):
+        return pattern_of(Options(**flags), config, tokenizer, windows).tolist()
+    free = config.mask_id
+    assert start("aligned") == start("aligned", start="story") == start("random") == start("paper", start="anywhere") == [free] * 9
+    assert start("random", start="story", prompt="One day") == [tokenizer.eot, *tokenizer.encode("One day")] + [free] * 6
+    assert start("aligned", prompt="One ___ day ___", blank=2) == [*tokenizer.encode("One"), free, free, *tokenizer.encode("day"), free, free]
+    for windows, value in (("aligned", "anywhere"), ("paper", "story")):
+        with pytest.raises(SystemExit):
+            start(windows, start=value)
 
 
 def test_several_models_and_settings_in_one_call(trained):
