@@ -1,6 +1,7 @@
 """
 What there is to see: stories as they are revealed, in the terminal and as a picture, and the figures of results/.
 """
+import itertools
 import os
 import shutil
 import sys
@@ -72,7 +73,7 @@ class Screen:
 def draw_picture(panels: list, path: str):
     """panels: (title, pieces of text, step at which each appeared or -1 if given); one below the other."""
     width = 100                                                     # characters in a line
-    shades = LinearSegmentedColormap.from_list("", plt.get_cmap("YlGnBu")(np.linspace(0.08, 0.62, 64)))
+    shades = LinearSegmentedColormap.from_list("", plt.get_cmap("YlGnBu")(np.linspace(0.06, 0.56, 64)))
     places = [list(layout(pieces, width)) for _, pieces, _ in panels]
     heights = [max(line for line, *_ in place) + 2.2 for place in places]            # lines; a panel's title takes one
     figure = plt.figure(figsize=(10, 0.235 * sum(heights) + 0.55), dpi=140)
@@ -127,10 +128,14 @@ def draw_steps(summaries: list, path: str):
     lines = {}
     for s in summaries:
         lines.setdefault(s["mode"] + (f", {s['sampler']}" if s["mode"] == "mdlm" else ""), []).append(s)
-    for name, points in lines.items():
+    for (name, points), marker in zip(lines.items(), itertools.cycle("oDs^v")):
+        if name == "ar":
+            axes.axhline(100 * points[0]["grammatical"], color="k", ls="--", lw=1, label="ar, one token a step")
+            continue
         share = np.array([p["grammatical"] for p in points])
         error = 2 * np.sqrt(share * (1 - share) / [p["num_samples"] for p in points])
-        axes.errorbar([p["tokens_per_step"] for p in points], 100 * share, 100 * error, marker="o", ms=4, capsize=2, label=name)
+        axes.errorbar([p["tokens_per_step"] for p in points], 100 * share, 100 * error, marker=marker, ms=5,
+                      ls="--" if name == "aogpt" else "-", capsize=2, label=name.replace("_", " "))
     axes.set(xscale="log", xlabel="tokens revealed per step (1: as many steps as tokens)", ylabel="grammatical stories, % (± 2 s.e.)", ylim=(-3, 103))
     ticks = sorted({p["tokens_per_step"] for p in summaries})
     axes.set_xticks(ticks, [f"{t:g}" for t in ticks], minor=False)
