@@ -144,3 +144,44 @@ def draw_steps(summaries: list, path: str):
     axes.legend()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def draw_distances(columns: dict, path: str):
+    """Each metric of each set of samples as a multiple of real text's; columns as in diversity.py, "real text" among them."""
+    real = columns["real text"]
+    names = [name for name in columns if name != "real text"]
+    metrics = [m for m, (value, _) in real.items() if value > 0 and all(columns[n][m][0] > 0 for n in names)]
+    figure, axes = plt.subplots(figsize=(8, 0.34 * len(metrics) + 1.2), layout="constrained")
+    for i, name in enumerate(names):
+        value, error = np.array([columns[name][m] for m in metrics]).T
+        scale = np.array([real[m][0] for m in metrics])
+        y = np.arange(len(metrics)) + 0.5 * ((i + 0.5) / len(names) - 0.5)
+        axes.errorbar(value / scale, y, xerr=np.nan_to_num(error) / scale, fmt="o", ms=4, capsize=2, label=name)
+    axes.axvline(1, color="k", ls="--", lw=1, label="real text")
+    axes.set(xscale="log", xlabel="sample ÷ real text (with 95% interval)", yticks=range(len(metrics)), yticklabels=metrics)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "25" else "")
+    axes.invert_yaxis()
+    axes.grid(alpha=0.3, axis="x", which="both")
+    axes.legend()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def draw_frontier(curves: dict, path: str):
+    """Quality against diversity, a line a model over its temperatures; curves as in diversity.py, "real text" among them."""
+    quality, diversity = next(m for m in curves["real text"] if "judge" in m), "distinct-4"
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    for folder, points in curves.items():
+        if folder == "real text":
+            axes.plot(points[diversity][0], points[quality][0], "k*", ms=14, label=folder, zorder=3)
+            continue
+        x, y = ([m[name][0] for m in points.values()] for name in (diversity, quality))
+        axes.plot(x, y, marker="o", ms=4, label=folder)
+        for t, *place in zip(points, x, y):
+            axes.annotate(f"{t:g}", place, xytext=(4, -9), textcoords="offset points", fontsize=7)
+    axes.set(xlabel="distinct 4-grams (more diverse →)", ylabel=f"{quality} (better ↓)")
+    axes.grid(alpha=0.3)
+    axes.legend(title="numbers: temperature")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

@@ -73,6 +73,18 @@ BAD = [
     ("compare.py", [], ["NAME=FOLDER"]),
     ("compare.py", ["ar=out/none"], ["out/none holds no readable run"]),
     ("compare.py", ["ar=out/ar", "--json=no/such/folder/c.json"], ["no/such/folder"]),
+    ("diversity.py", [], ["NAME=FILE"]),
+    ("diversity.py", ["mine=none.jsonl"], ["none.jsonl cannot be read"]),
+    ("diversity.py", ["mine=malformed.jsonl"], ["malformed.jsonl, line 2", "object with a text"]),
+    ("diversity.py", ["mine=single.jsonl"], ["single.jsonl holds 1 samples", "at least 2"]),
+    ("diversity.py", ["mine=empty.txt"], ["empty.txt holds 0 samples"]),
+    ("diversity.py", ["mine=two.jsonl", "--data=none"], ["no data set at data/none/meta.json"]),
+    ("diversity.py", ["mine=two.jsonl", "--data=t"], ["--data=t", "zebra"]),
+    ("diversity.py", ["mine=two.jsonl", "--judge=out/mdlm"], ["--judge=out/mdlm", "exact"]),
+    ("diversity.py", ["mine=two.jsonl", "--judge=out/none"], ["no checkpoint at out/none/best.pt"]),
+    ("diversity.py", ["mine=two.jsonl", "--judge=out/ar", "--data=other"], ["--judge=out/ar", "another tokenizer"]),
+    ("diversity.py", ["--frontier=out/ar"], ["--data", "--judge"]),
+    ("diversity.py", ["--frontier=out/ar", "--data=t", "--judge=out/ar", "--temperatures=hot"], ["--temperatures=hot", "numbers"]),
 ]
 
 
@@ -82,8 +94,13 @@ def files(folder):
 
 @pytest.fixture(scope="module")
 def broken(trained):
+    (trained / "own.txt").write_text("<|endoftext|>".join(f"Story number {i}." for i in range(100)))
     (trained / "latin1.txt").write_bytes("caf\xe9 <|endoftext|> x".encode("latin-1"))
     (trained / "empty.txt").write_text("\n")
+    (trained / "malformed.jsonl").write_text('{"text": "a b"}\n{"txt": "a"}\n')
+    (trained / "single.jsonl").write_text('{"text": "One day"}\n')
+    (trained / "two.jsonl").write_text('{"text": "One zebra"}\n{"text": "One day"}\n')
+    run("prepare_data.py", "--text=own.txt", "--name=other", cwd=trained)      # works where there is a GPT-2 vocabulary
     (trained / "out/bad").mkdir()
     (trained / "out/bad/best.pt").write_bytes((trained / "out/ar/best.pt").read_bytes()[:3000])
     (trained / "data/damaged").mkdir()
@@ -96,7 +113,7 @@ def broken(trained):
 
 @pytest.mark.parametrize("script, arguments, words", BAD, ids=[f"{s} {' '.join(a[-2:])}" for s, a, _ in BAD])
 def test_bad_input_gets_one_line_and_changes_nothing(broken, request, script, arguments, words):
-    if script == "prepare_data.py":
+    if script == "prepare_data.py" or "--data=other" in arguments:
         request.getfixturevalue("gpt2")     # skips where there is none
     before = files(broken)
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(broken / "hf")} if "--dataset=tinystories" in arguments else {}

@@ -3,8 +3,10 @@ import itertools
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -277,6 +279,19 @@ def test_the_papers_protocol(trained):
 def test_bfloat16_weights(trained):
     done = run("sample.py", "--out_dir=out/ar", "--dtype=bfloat16", "--num_samples=2", "--out=s.jsonl", cwd=trained)
     assert done.returncode == 0 and len(stories(trained / "s.jsonl")) == 2, done.stderr
+
+
+def test_an_interrupted_run_keeps_what_it_wrote(trained):
+    command = [sys.executable, os.path.join(ROOT, "sample.py"), "--out_dir=out/mdlm", "--num_samples=100000", "--batch_size=4", "--out=i.jsonl"]
+    process = subprocess.Popen(command, cwd=trained, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (trained / "i.jsonl").exists() or not (trained / "i.jsonl").stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2 and "kept" in errors and "Traceback" not in errors
+    lines = open(trained / "i.jsonl").read().splitlines()
+    assert len(lines) % 4 == 0 and [json.loads(line)["story"] for line in lines] == list(range(len(lines)))
 
 
 def test_show_in_a_pipe_and_in_a_terminal(trained):

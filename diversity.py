@@ -1,0 +1,387 @@
+"""
+How diverse a set of stories is, how good, and how close to real text.
+
+    python diversity.py ar=out/toy-ar/samples.jsonl mdlm=out/toy-mdlm/samples.jsonl --data=toy --judge=out/toy-ar
+    python diversity.py mine=stories.txt --data=tinystories                   stories split at <|endoftext|>
+    python diversity.py --frontier=out/toy-ar,out/toy-mdlm --data=toy --judge=out/toy-ar --plot=frontier.png
+
+NAME=FILE,FILE,… are samples of several seeds; the table then shows mean ± standard deviation over them, else the value and
+its 95% interval. The last column is real text of the same number, length and starting rule: closer to it is better, not
+higher. Words are what white space separates, lower-cased.
+"""
+import collections
+import itertools
+import json
+import math
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+import sample
+from model import identity_order, order_batch, unit_losses
+from prepare_data import DATA_DIR, EOT, TOY, Tokenizer, command, fail, load_meta, parse_flags, provenance, read_stories
+from show import draw_distances, draw_frontier
+
+GROUPS = 20     # intervals come from leaving out each of so many groups of samples
+
+
+@dataclass
+class Options:
+    """what to compare with, and what to write"""
+    data: str = ""              # data set whose stories are the real text
+    judge: str = ""             # folder of an ar model that scores the stories; several: A,B
+    protocol: Literal["full", "paper"] = "full"  # paper: Self-BLEU of 200 random candidates against 50 random others
+    frontier: str = ""          # sample these models (A,B,…) over the temperatures, instead of reading samples
+    temperatures: str = "0.6,0.7,0.8,0.9,1.0,1.1"  # of the frontier
+    num_samples: int = 200      # of the frontier, stories per model and temperature
+    json: str = ""              # file for the results
+    plot: str = ""              # file for a figure (.png): distances to real text, or the frontier
+    seed: int = 1337            # of what is drawn at random
+    device: str = "auto"        # auto, cpu, cuda or mps
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Counting. All samples' words in one row: ids (M,), and owner (M,), the sample each belongs to
+
+
+def number(items) -> np.ndarray:
+    """Each distinct item as a number, (len(items),)."""
+    known = collections.defaultdict(lambda: len(known))
+    return np.fromiter((known[item] for item in items), dtype=np.int64, count=len(items))
+
+
+def ngrams(ids: np.ndarray, owner: np.ndarray, n: int):
+    """The n-grams within samples, numbered by identity, and their owners."""
+    gram = ids
+    for shift in range(1, n):
+        gram = np.unique(gram[:-1] * (ids.max(initial=0) + 1) + ids[shift:], return_inverse=True)[1]
+    start = np.arange(len(gram))
+    inside = owner[start] == owner[start + n - 1]
+    return gram[inside], owner[start[inside]]
+
+
+def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
+    """BLEU-4 (Papineni et al. 2002) of each sample against all others, (samples,): clipped counts, no smoothing, the closest
+    reference length (the shorter of two equally close). 0 where an n-gram order has no match.
+
+    A count is clipped by the largest count of that n-gram in another sample. So the largest, who holds it, and the second
+    largest are enough to leave out each sample in turn."""
+    length = np.bincount(owner, minlength=samples)
+    log_precision = np.zeros(samples)
+    for n in range(1, 5):
+        gram, who = ngrams(ids, owner, n)
+        pair, count = np.unique(gram * samples + who, return_counts=True)
+        gram, who = pair // samples, pair % samples
+        by_gram = np.lexsort((-count, gram))                        # each gram's largest count first
+        first = np.flatnonzero(np.diff(gram[by_gram], prepend=-1))
+        second = np.minimum(first + 1, len(gram) - 1)
+        shared = gram[by_gram[second]] == gram[by_gram[first]]
+        largest, holder = count[by_gram[first]], who[by_gram[first]]
+        runner_up = np.where(shared & (second > first), count[by_gram[second]], 0)
+        index = np.cumsum(np.diff(gram, prepend=-1) > 0) - 1        # gram is sorted: its place among the distinct ones
+        clipped = np.minimum(count, np.where(holder[index] == who, runner_up[index], largest[index]))
+        matched = np.bincount(who, clipped, samples)
+        with np.errstate(divide="ignore"):
+            log_precision += np.log(matched / np.maximum(1, length - n + 1)) / 4
+    lengths, among, times = np.unique(length, return_inverse=True, return_counts=True)
+    shorter = np.where(np.arange(len(lengths)) > 0, np.roll(lengths, 1), -10 ** 9)
+    longer = np.where(np.arange(len(lengths)) < len(lengths) - 1, np.roll(lengths, -1), 10 ** 9)
+    closest = np.where(times > 1, lengths, np.where(lengths - shorter <= longer - lengths, shorter, longer))[among]
+    brevity = np.where(length > closest, 0.0, 1 - closest / np.maximum(1, length))
+    return np.where(length > 0, np.exp(np.minimum(0, brevity) + log_precision), 0.0)
+
+
+def paper_self_bleu(words: list, seed: int) -> np.ndarray:
+    """The paper's: 200 random candidates, 50 random others as references each, the brevity penalty against their mean length."""
+    rng = np.random.default_rng(seed)
+    scores = []
+    for i in rng.permutation(len(words))[:200]:
+        others = rng.permutation(np.delete(np.arange(len(words)), i))[:50]
+        log_precision = 0.0
+        for n in range(1, 5):
+            def count(w):
+                return collections.Counter(zip(*(w[k:] for k in range(n))))
+            most = collections.Counter()
+            for j in others:
+                most |= count(words[j])
+            matched = sum((count(words[i]) & most).values())
+            log_precision += math.log(matched / (len(words[i]) - n + 1)) / 4 if matched else -math.inf
+        mean = np.mean([len(words[j]) for j in others])
+        scores.append(math.exp(log_precision + min(0, 1 - mean / max(1, len(words[i])))))
+    return np.array(scores)
+
+
+def longest_copies(samples: list, training: np.ndarray) -> np.ndarray:
+    """Tokens of each sample's longest stretch that occurs in the training tokens, (len(samples),). By polynomial hashes
+    modulo 2^64 of all stretches of a length, longer until nothing matches."""
+    flat = np.concatenate([np.asarray(s, dtype=np.uint64) for s in samples]) if samples else np.zeros(0, dtype=np.uint64)
+    owner = np.repeat(np.arange(len(samples)), [len(s) for s in samples])
+    base, longest = np.uint64(0x9E3779B97F4A7C15), np.zeros(len(samples), dtype=int)
+    ours, theirs = np.zeros_like(flat), np.zeros(len(training), dtype=np.uint64)
+    alive = np.arange(len(flat))                                    # places where a copy of the length before starts
+    for n in range(1, max(map(len, samples), default=0) + 1):
+        ours = ours[:len(flat) - n + 1] * base + flat[n - 1:] + np.uint64(1)
+        theirs = theirs[:len(training) - n + 1] * base + training[n - 1:].astype(np.uint64) + np.uint64(1)
+        alive = alive[alive + n <= len(flat)]
+        alive = alive[owner[alive] == owner[alive + n - 1]]
+        wanted = np.unique(ours[alive])
+        if not len(wanted) or not len(theirs):
+            break
+        place = np.minimum(np.searchsorted(wanted, theirs), len(wanted) - 1)
+        found = np.unique(wanted[place][wanted[place] == theirs])
+        alive = alive[np.isin(ours[alive], found)]
+        longest[owner[alive]] = n
+    return longest
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Metrics: {name: (value, half of the 95% interval)}
+
+
+def interval(statistic, group) -> tuple:
+    """statistic(keep), keep a mask of items, for all of them; and 1.96 standard errors from leaving out each group in turn (the
+    jackknife. Drawing samples again with replacement, the bootstrap, makes duplicates, and those are what we count)."""
+    left_out = [statistic(group != g) for g in np.unique(group)]
+    error = math.sqrt((len(left_out) - 1) * np.var(left_out)) if len(left_out) > 1 else math.nan
+    return float(statistic(group >= 0)), 1.96 * error
+
+
+def of_counts(statistic, items, group) -> tuple:
+    """A statistic of how often each distinct item occurs."""
+    return interval(lambda keep: statistic(np.bincount(items[keep], minlength=1)), group)
+
+
+def of_sums(above, group, below=None) -> tuple:
+    """Σ above / Σ below over samples; without below, the mean."""
+    above, below = np.asarray(above, dtype=float), np.ones(len(above)) if below is None else np.asarray(below, dtype=float)
+    return interval(lambda keep: above[keep].sum() / max(below[keep].sum(), 1e-300), group)
+
+
+def distinct(counts):
+    return np.count_nonzero(counts) / max(1, counts.sum())
+
+
+def entropy(counts):
+    p = counts[counts > 0] / max(1, counts.sum())
+    return -(p * np.log(p)).sum()
+
+
+@torch.no_grad()
+def judge_nll(model, tokenizer: Tokenizer, texts: list):
+    """−log p of each text under an ar model, (N,) nats, and (N,) tokens; as far as the model's block_size reaches."""
+    config, device, nats = model.config, model.head.weight.device, []
+    ids = [tokenizer.encode(text)[:config.block_size] for text in texts]
+    for part in (ids[i:i + 32] for i in range(0, len(ids), 32)):
+        x = torch.tensor([row + [config.bos_id] * (config.block_size - len(row)) for row in part])
+        batch = order_batch(config, x, identity_order(x))
+        real = torch.tensor([[1.0] * len(row) + [0.0] * (config.block_size - len(row)) for row in part])
+        nats.append(unit_losses(model, batch._replace(weight=real).to(device)).cpu())
+    return torch.cat(nats).double().numpy(), np.array([len(row) for row in ids])
+
+
+def measure(texts: list, o: Options, judges: dict, corpus) -> dict:
+    """{metric: (value, half of its 95% interval)}."""
+    words = [text.lower().split() for text in texts]
+    samples = len(words)
+    group = np.arange(samples) % GROUPS
+    owner = np.repeat(np.arange(samples), [len(w) for w in words])
+    ids = number(list(itertools.chain.from_iterable(words)))
+    metrics = {}
+    for n in range(1, 5):
+        gram, who = ngrams(ids, owner, n)
+        metrics[f"distinct-{n}"] = of_counts(distinct, gram, group[who])
+    bleu = paper_self_bleu(words, o.seed) if o.protocol == "paper" else self_bleu(ids, owner, samples)
+    metrics["self-BLEU"] = of_sums(bleu, np.arange(len(bleu)) % GROUPS)
+    metrics["vocabulary used"] = of_counts(np.count_nonzero, ids, group[owner])
+    first, opening = (number([" ".join(w[:n]) for w in words]) for n in (1, 5))
+    metrics["distinct first words"] = of_counts(distinct, first, group)
+    metrics["distinct 5-word openings"] = of_counts(distinct, opening, group)
+    metrics["most common first word"] = of_counts(lambda counts: counts.max() / counts.sum(), first, group)
+    metrics["entropy of openings"] = of_counts(entropy, opening, group)
+    metrics["entropy of words"] = of_counts(entropy, ids, group[owner])
+    for name, (model, tokenizer) in judges.items():
+        nats, count = judge_nll(model, tokenizer, texts)
+        metrics[f"nats/token, judge {name}"] = of_sums(nats, group, count)
+    gram, who = ngrams(ids, owner, 4)
+    once = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
+    total = np.bincount(who, minlength=samples)
+    metrics["repeated 4-grams"] = of_sums(total - once, group, total)
+    if corpus is None:
+        return metrics
+    tokens, tokenizer, stories, toy = corpus
+    try:
+        encoded = [tokenizer.encode(text) for text in texts]
+    except ValueError as e:
+        fail(f"--data={o.data}: {e}; give the data set that these samples are about")
+    metrics["copied stories"] = of_sums([np.array(row, dtype=np.uint16).tobytes() in stories for row in encoded], group)
+    metrics["longest copied n-gram"] = of_sums(longest_copies(encoded, tokens), group)
+    if toy:
+        log_p = [TOY.log_probs(text) for text in texts]
+        valid = np.array([p is not None for p in log_p])
+        metrics["grammatical"] = of_sums(valid, group)
+        metrics["nats/token, true law"] = of_sums([0 if p is None else -p.sum() for p in log_p], group, [0 if p is None else len(p) for p in log_p])
+    return metrics
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Samples and real text
+
+
+def read_samples(path: str):
+    """Texts, and the settings they were made with (of a .txt file none)."""
+    if path.endswith(".txt"):
+        texts, settings = list(read_stories(path)), {}
+    else:
+        try:
+            with open(path, encoding="utf-8") as f:
+                rows = [read_row(path, i, line) for i, line in enumerate(f, 1)]
+        except (OSError, UnicodeDecodeError) as e:
+            fail(f"{path} cannot be read ({e}); give a file that sample.py wrote, or a .txt")
+        texts, settings = [row["text"] for row in rows], rows[0] if rows else {}
+    if len(texts) < 2:
+        fail(f"{path} holds {len(texts)} samples; at least 2 are needed to compare them with each other")
+    return texts, settings
+
+
+def read_row(path: str, i: int, line: str) -> dict:
+    try:
+        row = json.loads(line)
+        row["text"].lower()
+        return row
+    except (ValueError, KeyError, TypeError, AttributeError):
+        fail(f"{path}, line {i} is not an object with a text; each line must be, as sample.py writes them")
+
+
+def load_corpus(name: str):
+    """Training tokens, tokenizer, the training stories as a set of bytes, and whether it is the toy."""
+    meta = load_meta(name)
+    tokens = np.fromfile(os.path.join(DATA_DIR, name, "train.bin"), dtype=np.uint16)
+    stories = {story.tobytes() for story in np.split(tokens, np.flatnonzero(tokens == meta["eot"]))}
+    stories = {story[2:] for story in stories} - {b""}              # without the end-of-text before it
+    return tokens, Tokenizer(**meta["tokenizer"]), stories, "entropy" in meta
+
+
+def real_text(name: str, samples: int, length, start: str, full_length: bool, tokenizer: Tokenizer):
+    """(texts, how many of them are from the validation split): pieces of `length` tokens from story starts, or one after the
+    other from anywhere. Where validation text is too short for so many, training text follows."""
+    texts, held_out = [], 0
+    for split in ("val", "train"):
+        tokens = np.fromfile(os.path.join(DATA_DIR, name, f"{split}.bin"), dtype=np.uint16)
+        ends = np.append(np.flatnonzero(tokens == tokenizer.eot), len(tokens))
+        if start == "story":
+            pieces = [(a + 1, b if not full_length else len(tokens)) for a, b in itertools.pairwise(ends)]
+        else:
+            pieces = [(a, a + length) for a in range(0, len(tokens) - length, length)]
+        wanted = samples - len(texts)
+        chosen = np.linspace(0, len(pieces) - 1, min(wanted, len(pieces))).astype(int)
+        for a, b in (pieces[i] for i in chosen):
+            ids = tokens[a:min(b, a + length) if length else b]
+            texts.append(tokenizer.decode(ids[ids != tokenizer.eot]) if start != "story" else tokenizer.decode(ids))
+        held_out = len(texts) if split == "val" else held_out
+    return texts, held_out
+
+
+def sampled_from(settings: dict) -> tuple:
+    """What of a sample's settings the real text must match: length, start, full_length; and the prompt, which it can't."""
+    return settings.get("length"), settings.get("start", "story"), settings.get("full_length", False), settings.get("prompt", "")
+
+
+def warnings(sets: dict) -> list:
+    """What makes a row incomparable, for the table itself."""
+    how = {name: {sampled_from(settings) for _, settings in seeds} for name, seeds in sets.items()}
+    lines = [f"{name} was written after the prompt {h[3]!r}; real text begins freely" for name, hs in how.items() for h in hs if h[3]]
+    if len(set.union(*how.values())) > 1:
+        lines.append("the samples were made with different settings: " + "; ".join(
+            f"{name}: length {h[0]}, start {h[1]}, {'not ' if h[2] else ''}cut at the end{f', prompt {h[3]!r}' if h[3] else ''}"
+            for name, hs in how.items() for h in sorted(hs, key=str)))
+    if len({len(texts) for seeds in sets.values() for texts, _ in seeds}) > 1:
+        lines.append("the sets differ in size, on which most of these metrics depend")
+    return lines
+
+
+def frontier(o: Options, judges: dict, corpus) -> dict:
+    """{folder: {temperature: metrics}}."""
+    try:
+        temperatures = [float(t) for t in o.temperatures.split(",")]
+    except ValueError:
+        fail(f"--temperatures={o.temperatures} must be numbers separated by commas")
+    curves, reference = {}, None
+    for folder in o.frontier.split(","):
+        model, tokenizer, windows = sample.open_model(folder, o.device)
+        for temperature in temperatures:
+            s = sample.Options(out_dir=folder, temperature=temperature, num_samples=o.num_samples, seed=o.seed,
+                               out=os.path.join(folder, f"samples-t{temperature:g}.jsonl"),
+                               sampler="first_hitting" if model.config.mode == "mdlm" else "ancestral")
+            pattern = sample.pattern_of(s, model.config, tokenizer, windows)
+            sample.write_stories(model, tokenizer, pattern, s, f"{folder}, temperature {temperature:g}")
+            texts, settings = read_samples(s.out)
+            curves.setdefault(folder, {})[temperature] = measure(texts, o, judges, corpus)
+            reference = reference or real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus[1])[0]
+    return {**curves, "real text": measure(reference, o, judges, corpus)}
+
+
+def show_table(columns: dict, notes: list):
+    print(f"{'':28}" + "".join(f"{name:>22}" for name in columns))
+    for metric in next(iter(columns.values())):
+        cells = (column.get(metric, (math.nan, math.nan)) for column in columns.values())
+        print(f"{metric:28}" + "".join(f"{v:>13,.4g} ± {e:<6.2g}" if math.isfinite(e) else f"{v:>13,.4g}{'':9}" for v, e in cells))
+    print(*(f"  ! {note}" for note in notes), sep="\n")
+
+
+def main():
+    flags = parse_flags(__doc__, Options, positional="NAME=FILE")
+    named = flags.pop("positional")
+    o = Options(**flags)
+    if not all("=" in n for n in named) or bool(named) == bool(o.frontier):
+        fail("which samples? give NAME=FILE for each, e.g. mdlm=out/toy-mdlm/samples.jsonl, or --frontier=DIR,DIR")
+    if o.frontier and not (o.data and o.judge):
+        fail("--frontier needs --data=NAME, the real text, and --judge=DIR, an ar model that scores the stories")
+    corpus = load_corpus(o.data) if o.data else None
+    judges = {}
+    for folder in filter(None, o.judge.split(",")):
+        model, tokenizer, _ = sample.open_model(folder, o.device)
+        if model.config.mode != "ar":
+            fail(f"--judge={folder} is {model.config.mode}; a judge's likelihood must be exact, so give an ar model")
+        if corpus and tokenizer.to_dict() != corpus[1].to_dict():
+            fail(f"--judge={folder} has another tokenizer than data/{o.data}; give a judge trained on that data set")
+        judges[os.path.basename(os.path.normpath(folder))] = model, tokenizer
+    if o.frontier:
+        curves = frontier(o, judges, corpus)
+        for folder, points in curves.items():
+            if folder != "real text":
+                print(folder)
+                show_table({f"{t:g}": m for t, m in points.items()} | {"real text": curves["real text"]}, [])
+        if o.plot:
+            draw_frontier(curves, o.plot)
+        results = {"curves": curves}
+    else:
+        sets = {name: [read_samples(path) for path in files.split(",")] for name, files in (n.split("=", 1) for n in named)}
+        columns = {}
+        for name, seeds in sets.items():
+            runs = [measure(texts, o, judges, corpus) for texts, _ in seeds]
+            columns[name] = runs[0] if len(runs) == 1 else {
+                k: (float(np.mean([r[k][0] for r in runs])), float(np.std([r[k][0] for r in runs], ddof=1))) for k in runs[0]}
+        notes = warnings(sets)
+        if corpus:
+            texts, settings = next(iter(sets.values()))[0]
+            length, start, full_length, _ = sampled_from(settings)
+            reference, held_out = real_text(o.data, len(texts), length, start, full_length, corpus[1])
+            columns["real text"] = measure(reference, o, judges, corpus)
+            if held_out < len(reference):
+                notes.append(f"real text: {held_out} pieces were held out; {len(reference) - held_out} more are training text")
+            if len(reference) < len(texts):
+                notes.append(f"real text: data/{o.data} holds {len(reference)} pieces only")
+        show_table(columns, notes)
+        if o.plot and corpus:
+            draw_distances(columns, o.plot)
+        results = {"columns": columns, "notes": notes}
+    if o.json:
+        with open(o.json, "w") as f:
+            json.dump({**provenance(o.seed), "protocol": o.protocol, **results}, f, indent=1)
+
+
+if __name__ == "__main__":
+    command(main, "nothing was written")
