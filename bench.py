@@ -6,7 +6,7 @@ How long it takes to write: seconds and tokens per second of the samplers, with 
     python bench.py --n_layer=4 --n_head=4 --n_embd=256 --n_hidden=704 --vocab_size=4096 --lengths=128,256
 
 Whole stories would take hours without a cache, so a story's cost is the mean of steps timed at evenly spaced places in it,
-times the number of steps. All columns of a row are measured in turn, so that a machine's moods fall on all of them.
+times the number of steps. The columns of a row are measured one after the other, in one run.
 """
 import dataclasses
 import itertools
@@ -46,31 +46,32 @@ def whole_numbers(name: str, text: str) -> list:
 def all_logits(model, stories, pattern, o):
     """mdlm as a plain loop has it: every step computes the logits of all slots. Compare sample.sample_masked."""
     config = model.config
-    when, u = sample.story_noise(o.seed, stories, len(pattern), model.head.weight.device)
-    tokens = pattern.to(u.device).expand_as(u)
+    device = model.head.weight.device
+    when, u = sample.story_noise(o.seed, stories, len(pattern), device)
+    tokens = pattern.to(device).expand_as(u)
     for step in range(o.steps):
-        masked, now = tokens == config.mask_id, (when * o.steps).long() == step
+        masked, now = tokens == config.mask_id, (when * o.steps).long().to(device) == step
         batch = masking_batch(config, tokens, masked, masked.float().mean(dim=1))
         logits = model(batch.tokens, batch.key_pos, batch.target_pos)[:, 1:]                # (B, L, V)
         tokens = tokens.clone()
-        tokens[now] = sample.draw(logits[now], u[now], o.temperature, o.top_p)[0]
+        tokens[now] = sample.draw(logits[now], u[now.to(u.device)], o.temperature, o.top_p)[0]
         yield tokens
 
 
 @torch.no_grad()
-def step_seconds(model, length: int, batch: int, places: int, states=sample.states, **flags) -> float:
-    """Seconds of one step, the mean over places in a story of the median of three steps there. (A masked diffusion step is a
-    pass over the whole window, so it costs the same everywhere.)"""
+def step_seconds(model, length: int, batch: int, places: int, timed=3, states=sample.states, **flags) -> float:
+    """Seconds of one step, the mean of so many steps at each of so many places in a story. (A masked diffusion step is a pass
+    over the whole window and costs the same everywhere, so there it is one place, the beginning.)"""
     config, seconds = model.config, []
     for place in range(places if config.mode != "mdlm" else 1):
         pattern = torch.full((length,), config.mask_id)
         given = length * (2 * place + 1) // (2 * places) if config.mode != "mdlm" else 0
         pattern[:given] = torch.randint(config.vocab_size, (given,))
         ticks = []
-        for _, tokens in zip(range(4), states(model, range(batch), pattern, sample.Options(**flags))):     # the first reads the prompt
+        for _, tokens in zip(range(timed + 1), states(model, range(batch), pattern, sample.Options(**flags))):     # the first reads the prompt
             tokens[0, 0].item()                                     # waits for the device
             ticks.append(time.perf_counter())
-        seconds.append(np.median(np.diff(ticks)))
+        seconds.append(np.mean(np.diff(ticks)))
     return float(np.mean(seconds))
 
 
@@ -80,8 +81,8 @@ COLUMNS = {"ar": ("ar", {}, torch.float32, None),
            "ar, bf16": ("ar", {}, torch.bfloat16, None),
            "aogpt": ("aogpt", {}, torch.float32, None),
            "mdlm": ("mdlm", dict(sampler="first_hitting"), torch.float32, None),
-           "mdlm, 64 steps": ("mdlm", dict(sampler="ancestral", steps=64), torch.float32, 64),
-           "64, all logits": ("mdlm", dict(states=all_logits, steps=64), torch.float32, 64)}
+           "mdlm, 64 steps": ("mdlm", dict(sampler="ancestral", steps=64, timed=12), torch.float32, 64),
+           "64, all logits": ("mdlm", dict(states=all_logits, steps=64, timed=12), torch.float32, 64)}
 
 
 def main():

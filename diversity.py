@@ -116,24 +116,25 @@ def paper_self_bleu(words: list, seed: int) -> np.ndarray:
 
 def longest_copies(samples: list, training: np.ndarray) -> np.ndarray:
     """Tokens of each sample's longest stretch that occurs in the training tokens, (len(samples),). By polynomial hashes
-    modulo 2^64 of all stretches of a length, longer until nothing matches."""
-    flat = np.concatenate([np.asarray(s, dtype=np.uint64) for s in samples]) if samples else np.zeros(0, dtype=np.uint64)
+    modulo 2^64 of all stretches of n tokens, n = 1, 2, …; a place stays in the race while its stretch has a match."""
+    ours, theirs = np.concatenate([[], *samples]).astype(np.uint64), training.astype(np.uint64)
     owner = np.repeat(np.arange(len(samples)), [len(s) for s in samples])
+    our_place, their_place = np.arange(len(ours)), np.arange(len(theirs))
+    our_hash, their_hash = np.zeros_like(ours), np.zeros_like(theirs)
     base, longest = np.uint64(0x9E3779B97F4A7C15), np.zeros(len(samples), dtype=int)
-    ours, theirs = np.zeros_like(flat), np.zeros(len(training), dtype=np.uint64)
-    alive = np.arange(len(flat))                                    # places where a copy of the length before starts
     for n in range(1, max(map(len, samples), default=0) + 1):
-        ours = ours[:len(flat) - n + 1] * base + flat[n - 1:] + np.uint64(1)
-        theirs = theirs[:len(training) - n + 1] * base + training[n - 1:].astype(np.uint64) + np.uint64(1)
-        alive = alive[alive + n <= len(flat)]
-        alive = alive[owner[alive] == owner[alive + n - 1]]
-        wanted = np.unique(ours[alive])
-        if not len(wanted) or not len(theirs):
-            break
-        place = np.minimum(np.searchsorted(wanted, theirs), len(wanted) - 1)
-        found = np.unique(wanted[place][wanted[place] == theirs])
-        alive = alive[np.isin(ours[alive], found)]
-        longest[owner[alive]] = n
+        inside = our_place + n <= len(ours)
+        inside[inside] = owner[our_place[inside]] == owner[our_place[inside] + n - 1]
+        our_place, our_hash = our_place[inside], our_hash[inside]
+        inside = their_place + n <= len(theirs)
+        their_place, their_hash = their_place[inside], their_hash[inside]
+        our_hash = our_hash * base + ours[our_place + n - 1] + np.uint64(1)
+        their_hash = their_hash * base + theirs[their_place + n - 1] + np.uint64(1)
+        shared = np.isin(their_hash, our_hash)
+        their_place, their_hash = their_place[shared], their_hash[shared]
+        shared = np.isin(our_hash, their_hash)
+        our_place, our_hash = our_place[shared], our_hash[shared]
+        longest[owner[our_place]] = n
     return longest
 
 
@@ -157,7 +158,7 @@ def of_counts(statistic, items, group) -> tuple:
 def of_sums(above, group, below=None) -> tuple:
     """Σ above / Σ below over samples; without below, the mean."""
     above, below = np.asarray(above, dtype=float), np.ones(len(above)) if below is None else np.asarray(below, dtype=float)
-    return interval(lambda keep: above[keep].sum() / max(below[keep].sum(), 1e-300), group)
+    return interval(lambda keep: above[keep].sum() / below[keep].sum() if below[keep].any() else math.nan, group)
 
 
 def distinct(counts):
@@ -169,12 +170,25 @@ def entropy(counts):
     return -(p * np.log(p)).sum()
 
 
+def encode(tokenizer: Tokenizer, text: str) -> list:
+    """Ids of a text in which end-of-text marks may stand, as --full_length leaves them; one clear line for unknown words."""
+    ids = []
+    try:
+        for i, part in enumerate(text.split(EOT)):
+            ids += ([tokenizer.eot] if i else []) + tokenizer.encode(part)
+    except ValueError as e:
+        fail(f"a sample can't be read with the tokenizer of --data and --judge: {e}; give those that it is about")
+    return ids
+
+
 @torch.no_grad()
-def judge_nll(model, tokenizer: Tokenizer, texts: list):
-    """−log p of each text under an ar model, (N,) nats, and (N,) tokens; as far as the model's block_size reaches."""
+def judge_nll(model, encoded: list):
+    """−log p of each sample's tokens under an ar model, (N,) nats, and (N,) tokens; as far as its block_size reaches. The end
+    of a story is not scored, for a sample may have been cut."""
     config, device, nats = model.config, model.head.weight.device, []
-    ids = [tokenizer.encode(text)[:config.block_size] for text in texts]
-    for part in (ids[i:i + 32] for i in range(0, len(ids), 32)):
+    ids = [row[:config.block_size] for row in encoded]
+    rows = max(1, 2 ** 27 // (config.block_size * config.vocab_size))       # half a gigabyte of logits
+    for part in (ids[i:i + rows] for i in range(0, len(ids), rows)):
         x = torch.tensor([row + [config.bos_id] * (config.block_size - len(row)) for row in part])
         batch = order_batch(config, x, identity_order(x))
         real = torch.tensor([[1.0] * len(row) + [0.0] * (config.block_size - len(row)) for row in part])
@@ -203,26 +217,22 @@ def measure(texts: list, o: Options, judges: dict, corpus) -> dict:
     metrics["entropy of openings"] = of_counts(entropy, opening, group)
     metrics["entropy of words"] = of_counts(entropy, ids, group[owner])
     for name, (model, tokenizer) in judges.items():
-        nats, count = judge_nll(model, tokenizer, texts)
+        nats, count = judge_nll(model, [encode(tokenizer, text) for text in texts])
         metrics[f"nats/token, judge {name}"] = of_sums(nats, group, count)
-    gram, who = ngrams(ids, owner, 4)
     once = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
     total = np.bincount(who, minlength=samples)
     metrics["repeated 4-grams"] = of_sums(total - once, group, total)
     if corpus is None:
         return metrics
     tokens, tokenizer, stories, toy = corpus
-    try:
-        encoded = [tokenizer.encode(text) for text in texts]
-    except ValueError as e:
-        fail(f"--data={o.data}: {e}; give the data set that these samples are about")
+    encoded = [encode(tokenizer, text) for text in texts]
     metrics["copied stories"] = of_sums([np.array(row, dtype=np.uint16).tobytes() in stories for row in encoded], group)
     metrics["longest copied n-gram"] = of_sums(longest_copies(encoded, tokens), group)
     if toy:
         log_p = [TOY.log_probs(text) for text in texts]
         valid = np.array([p is not None for p in log_p])
         metrics["grammatical"] = of_sums(valid, group)
-        metrics["nats/token, true law"] = of_sums([0 if p is None else -p.sum() for p in log_p], group, [0 if p is None else len(p) for p in log_p])
+        metrics["nats/token, true law, of those"] = of_sums([0 if p is None else -p.sum() for p in log_p], group, [0 if p is None else len(p) for p in log_p])
     return metrics
 
 
@@ -235,24 +245,20 @@ def read_samples(path: str):
     if path.endswith(".txt"):
         texts, settings = list(read_stories(path)), {}
     else:
+        texts, settings, i = [], {}, 0
         try:
             with open(path, encoding="utf-8") as f:
-                rows = [read_row(path, i, line) for i, line in enumerate(f, 1)]
+                for i, line in enumerate(f, 1):
+                    row = json.loads(line)
+                    texts.append(str(row["text"]))
+                    settings = settings or row
         except (OSError, UnicodeDecodeError) as e:
             fail(f"{path} cannot be read ({e}); give a file that sample.py wrote, or a .txt")
-        texts, settings = [row["text"] for row in rows], rows[0] if rows else {}
+        except (ValueError, KeyError, TypeError):
+            fail(f"{path}, line {i} is not an object with a text; each line must be, as sample.py writes them")
     if len(texts) < 2:
         fail(f"{path} holds {len(texts)} samples; at least 2 are needed to compare them with each other")
     return texts, settings
-
-
-def read_row(path: str, i: int, line: str) -> dict:
-    try:
-        row = json.loads(line)
-        row["text"].lower()
-        return row
-    except (ValueError, KeyError, TypeError, AttributeError):
-        fail(f"{path}, line {i} is not an object with a text; each line must be, as sample.py writes them")
 
 
 def load_corpus(name: str):
@@ -274,12 +280,11 @@ def real_text(name: str, samples: int, length, start: str, full_length: bool, to
         if start == "story":
             pieces = [(a + 1, b if not full_length else len(tokens)) for a, b in itertools.pairwise(ends)]
         else:
-            pieces = [(a, a + length) for a in range(0, len(tokens) - length, length)]
+            pieces = [(a, a + length if full_length else ends[np.searchsorted(ends, a)]) for a in range(0, len(tokens) - length + 1, length)]
         wanted = samples - len(texts)
         chosen = np.linspace(0, len(pieces) - 1, min(wanted, len(pieces))).astype(int)
         for a, b in (pieces[i] for i in chosen):
-            ids = tokens[a:min(b, a + length) if length else b]
-            texts.append(tokenizer.decode(ids[ids != tokenizer.eot]) if start != "story" else tokenizer.decode(ids))
+            texts.append(tokenizer.decode(tokens[a:min(b, a + length) if length else b]))
         held_out = len(texts) if split == "val" else held_out
     return texts, held_out
 
@@ -309,8 +314,8 @@ def frontier(o: Options, judges: dict, corpus) -> dict:
     except ValueError:
         fail(f"--temperatures={o.temperatures} must be numbers separated by commas")
     curves, reference = {}, None
-    for folder in o.frontier.split(","):
-        model, tokenizer, windows = sample.open_model(folder, o.device)
+    models = {folder: sample.open_model(folder, o.device) for folder in o.frontier.split(",")}
+    for folder, (model, tokenizer, windows) in models.items():
         for temperature in temperatures:
             s = sample.Options(out_dir=folder, temperature=temperature, num_samples=o.num_samples, seed=o.seed,
                                out=os.path.join(folder, f"samples-t{temperature:g}.jsonl"),
@@ -321,6 +326,12 @@ def frontier(o: Options, judges: dict, corpus) -> dict:
             curves.setdefault(folder, {})[temperature] = measure(texts, o, judges, corpus)
             reference = reference or real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus[1])[0]
     return {**curves, "real text": measure(reference, o, judges, corpus)}
+
+
+def write_json(path: str, results: dict):
+    """NaN, an interval that could not be had, becomes null."""
+    with open(path, "w") as f:
+        json.dump(json.loads(json.dumps(results), parse_constant=lambda _: None), f, indent=1)
 
 
 def show_table(columns: dict, notes: list):
@@ -339,24 +350,30 @@ def main():
         fail("which samples? give NAME=FILE for each, e.g. mdlm=out/toy-mdlm/samples.jsonl, or --frontier=DIR,DIR")
     if o.frontier and not (o.data and o.judge):
         fail("--frontier needs --data=NAME, the real text, and --judge=DIR, an ar model that scores the stories")
+    for path in (o.json, o.plot):
+        if not os.path.isdir(os.path.dirname(path) or "."):
+            fail(f"{path} lies in a folder that does not exist")
+    if o.seed < 0 or o.num_samples < 2:
+        fail("--seed must be at least 0 and --num_samples at least 2")
+    if o.plot and not o.data:
+        fail(f"--plot={o.plot} draws distances to real text; give --data=NAME")
     corpus = load_corpus(o.data) if o.data else None
     judges = {}
     for folder in filter(None, o.judge.split(",")):
-        model, tokenizer, _ = sample.open_model(folder, o.device)
-        if model.config.mode != "ar":
-            fail(f"--judge={folder} is {model.config.mode}; a judge's likelihood must be exact, so give an ar model")
+        model, tokenizer, windows = sample.open_model(folder, o.device)
+        if (model.config.mode, windows) != ("ar", "aligned"):
+            fail(f"--judge={folder} is {model.config.mode} on {windows} windows; a judge's likelihood must be exact and start with "
+                 f"the story, so give an ar model trained on aligned windows")
         if corpus and tokenizer.to_dict() != corpus[1].to_dict():
             fail(f"--judge={folder} has another tokenizer than data/{o.data}; give a judge trained on that data set")
-        judges[os.path.basename(os.path.normpath(folder))] = model, tokenizer
+        judges[folder] = model, tokenizer
     if o.frontier:
         curves = frontier(o, judges, corpus)
         for folder, points in curves.items():
             if folder != "real text":
                 print(folder)
                 show_table({f"{t:g}": m for t, m in points.items()} | {"real text": curves["real text"]}, [])
-        if o.plot:
-            draw_frontier(curves, o.plot)
-        results = {"curves": curves}
+        results, draw = {"curves": curves}, draw_frontier
     else:
         sets = {name: [read_samples(path) for path in files.split(",")] for name, files in (n.split("=", 1) for n in named)}
         columns = {}
@@ -375,12 +392,11 @@ def main():
             if len(reference) < len(texts):
                 notes.append(f"real text: data/{o.data} holds {len(reference)} pieces only")
         show_table(columns, notes)
-        if o.plot and corpus:
-            draw_distances(columns, o.plot)
-        results = {"columns": columns, "notes": notes}
+        results, draw = {"columns": columns, "notes": notes}, draw_distances
     if o.json:
-        with open(o.json, "w") as f:
-            json.dump({**provenance(o.seed), "protocol": o.protocol, **results}, f, indent=1)
+        write_json(o.json, {**provenance(o.seed), "protocol": o.protocol, **results})
+    if o.plot:
+        draw(next(iter(results.values())), o.plot)
 
 
 if __name__ == "__main__":

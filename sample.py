@@ -7,7 +7,7 @@ Write stories with a trained model, or fill the blanks of one.
 
 All samplers reveal tokens step by step; they differ in who chooses the next positions. ar: left to right. aogpt: a random or
 given order, one position a step, or several that do not see each other. mdlm: any masked positions may come next, and every
-step is a pass over the whole window. Stories begin at their beginning and are cut at the first end-of-text.
+step is a pass over the whole window. Stories are cut at the first end-of-text.
 
 --out_dir, --sampler, --steps and --temperature take several values separated by commas; every combination is run.
 """
@@ -39,7 +39,7 @@ class Options:
     start: Literal["auto", "story", "anywhere"] = "auto"  # begin at a story's start, or where training windows began
     sampler: Literal["ancestral", "first_hitting", "confidence"] = "ancestral"  # mdlm: each masked token by chance, equally many a step, or the surest
     order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
-    steps: int = None           # network passes per story; default: one per token. Fewer (mdlm, aogpt) is faster and worse
+    steps: int = None           # network passes per story; default: as many as tokens. Fewer (mdlm, aogpt) is faster and worse
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
     final_temperature: float = None     # confidence: temperature falls linearly to this one; default: it does not fall
@@ -49,7 +49,7 @@ class Options:
     batch_size: int = 64        # stories at a time; changes speed, not stories
     full_length: bool = False   # keep what comes after the end of the story
     show: bool = False          # watch the tokens appear
-    picture: str = ""           # file for a picture (.png) of the first story of each model, shaded by step
+    picture: str = ""           # file for a picture (.png) of each setting's first story, shaded by step
     out: str = ""               # where the stories go; default: samples.jsonl in out_dir
     json: str = ""              # file for summaries: settings, seconds and, for the toy, the share that obeys the grammar
     plot: str = ""              # toy: file for a figure (.png) of that share against the tokens revealed per step
@@ -285,6 +285,7 @@ def pattern_of(o: Options, config: Config, tokenizer: Tokenizer, windows: str):
     for name, low in (("num_samples", 1), ("batch_size", 1), ("blank", 1), ("seed", 0), ("temperature", 0), ("repetition_penalty", 1)):
         need(getattr(o, name) >= low, name, f"must be at least {low}")
     need(0 < o.top_p <= 1, "top_p", "must lie in (0, 1]")
+    need(o.final_temperature is None or o.final_temperature >= 0, "final_temperature", "must be at least 0")
     for name in ("json", "picture", "plot"):
         need(os.path.isdir(os.path.dirname(getattr(o, name)) or "."), name, "lies in a folder that does not exist")
     if o.sampler != "confidence":
@@ -312,6 +313,11 @@ def pattern_of(o: Options, config: Config, tokenizer: Tokenizer, windows: str):
     need(o.order in ("random", "left_to_right") or sorted(o.order.split(",")) == sorted(map(str, range(o.length))), "order",
          f"is not random, left_to_right or each of the positions 0 to {o.length - 1} once, separated by commas")
     return pattern
+
+
+def has_grammar(tokenizer: Tokenizer, config: Config, o: Options) -> bool:
+    """Whether these are whole stories of the toy, whose grammar is known."""
+    return tokenizer.kind == "words" and o.length == config.block_size and not o.full_length
 
 
 def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: Options, name: str):
@@ -342,7 +348,7 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: Options,
             f.flush()
             bar.update(len(stories))
     summary = {**settings, "first_stories": texts[:3], "seconds": total_seconds}
-    if tokenizer.kind == "words" and o.length == config.block_size and not o.full_length:
+    if has_grammar(tokenizer, config, o):
         summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
     return summary, panel
 
@@ -357,7 +363,12 @@ def main():
         model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), flags.get("dtype", "float32"))
         mine = {k: v for k, v in flags.items() if len(folders) == 1 or k not in NOT_FOR[model.config.mode]}
         if flags.get("protocol") == "paper":
-            mine = {k: [v] if k in SWEEP else v for k, v in PAPER[model.config.mode].items()} | mine
+            paper = PAPER[model.config.mode] | {"length": mine.get("length", min(128, model.config.block_size))}
+            if "sampler" in mine:
+                paper = {k: v for k, v in paper.items() if k not in ("final_temperature", "repetition_penalty")}
+            if "steps" in paper:
+                paper["steps"] = min(paper["steps"], paper["length"])
+            mine = {k: [v] if k in SWEEP else v for k, v in paper.items()} | mine
         swept = [k for k in SWEEP if k in mine]
         combinations = list(itertools.product(*(mine[k] for k in swept)))
         for values in combinations:
@@ -369,8 +380,8 @@ def main():
             jobs.append((model, tokenizer, pattern, o, f"{model.config.mode}, {how}, {o.steps} steps"))
     if "out" in flags and len(jobs) > 1:
         fail(f"--out={flags['out']} is for one model and one setting, these are {len(jobs)}; leave it out")
-    if flags.get("plot") and jobs[0][1].kind != "words":
-        fail(f"--plot={flags['plot']} is for models of the toy, whose grammar is known")
+    if flags.get("plot") and not all(has_grammar(tokenizer, model.config, o) for model, tokenizer, _, o, _ in jobs):
+        fail(f"--plot={flags['plot']} is for whole stories of the toy, whose grammar is known")
 
     summaries, panels = [], []
     for job in jobs:

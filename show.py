@@ -21,10 +21,11 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 
 def layout(pieces: list, width: int):
-    """(line, column, text) of each piece, broken between pieces at the width; a line doesn't begin with a space."""
+    """(line, column, text) of each piece, broken between words at the width; a line doesn't begin with a space."""
     line = column = 0
-    for piece in pieces:
-        if column + len(piece.rstrip()) > width:
+    for i, piece in enumerate(pieces):
+        word = "".join(itertools.takewhile(lambda text: text[:1] not in (" ", "↵"), pieces[i + 1:]))    # what must stay with it
+        if column and column + len(piece.rstrip()) + len(word.rstrip()) > width:
             line, column = line + 1, 0
         piece = piece if column else piece.lstrip()
         yield line, column, piece
@@ -52,10 +53,10 @@ class Screen:
         ids, rows = tokens[0].tolist(), {}
         pieces = token_texts(self.tokenizer, ids, self.mask_id)
         for i, (line, _, text) in enumerate(layout(pieces, width - 1)):
-            mark = self.new if self.before and ids[i] != self.before[i] else "{}"
+            mark = self.new if ids[i] != (self.before[i] if self.before else self.mask_id) else "{}"
             rows[line] = rows.get(line, "") + mark.format(text)
         self.erase()
-        shown = list(rows.values())[:height - 2]                    # what has scrolled away could not be redrawn
+        shown = list(rows.values())[:max(1, height - 2)]            # what has scrolled away could not be redrawn
         print(*shown, sep="\n", flush=True)
         self.before, self.lines = ids, len(shown)
         time.sleep(0.05)
@@ -75,7 +76,7 @@ def draw_picture(panels: list, path: str):
     width = 100                                                     # characters in a line
     shades = LinearSegmentedColormap.from_list("", plt.get_cmap("YlGnBu")(np.linspace(0.06, 0.56, 64)))
     places = [list(layout(pieces, width)) for _, pieces, _ in panels]
-    heights = [max(line for line, *_ in place) + 2.2 for place in places]            # lines; a panel's title takes one
+    heights = [max((line for line, *_ in place), default=0) + 2.2 for place in places]            # lines; a panel's title takes one
     figure = plt.figure(figsize=(10, 0.235 * sum(heights) + 0.55), dpi=140)
     axes = figure.add_axes([0.01, 0.5 / figure.get_figheight(), 0.98, 1 - 0.5 / figure.get_figheight()])
     axes.set(xlim=(0, width), ylim=(sum(heights), 0))
@@ -86,7 +87,7 @@ def draw_picture(panels: list, path: str):
         axes.text(0, top + 0.55, title, fontsize=10, fontweight="bold", va="center")
         for step, (line, column, piece) in zip(steps, place):
             y, lead, text = top + line + 1.1, len(piece) - len(piece.lstrip()), piece.strip()
-            fill = shades(step / max(1, max(steps))) if step >= 0 else "0.88"
+            fill = shades(step / max(1, *steps)) if step >= 0 else "0.88"
             axes.add_patch(plt.Rectangle((column + lead - 0.1, y + 0.06), len(text) + 0.2, 0.88, facecolor=fill, lw=0))
             axes.text(column + lead, y + 0.5, text, family="DejaVu Sans Mono", fontsize=points, va="center_baseline", parse_math=False)
         top += height
@@ -132,6 +133,7 @@ def draw_steps(summaries: list, path: str):
         if name == "ar":
             axes.axhline(100 * points[0]["grammatical"], color="k", ls="--", lw=1, label="ar, one token a step")
             continue
+        points.sort(key=lambda p: p["tokens_per_step"])
         share = np.array([p["grammatical"] for p in points])
         error = 2 * np.sqrt(share * (1 - share) / [p["num_samples"] for p in points])
         axes.errorbar([p["tokens_per_step"] for p in points], 100 * share, 100 * error, marker=marker, ms=5,

@@ -269,11 +269,11 @@ def test_several_models_and_settings_in_one_call(trained):
 
 
 def test_the_papers_protocol(trained):
-    done = run("sample.py", "--out_dir=out/mdlm", "--protocol=paper", "--length=40", "--steps=10", "--json=s.json", "--out=s.jsonl", cwd=trained)
+    done = run("sample.py", "--out_dir=out/mdlm", "--protocol=paper", "--steps=10", "--json=s.json", "--out=s.jsonl", cwd=trained)
     assert done.returncode == 0, done.stderr
     summary, = json.load(open(trained / "s.json"))
     assert {k: summary[k] for k in ("sampler", "steps", "temperature", "final_temperature", "repetition_penalty", "length")} == \
-        {"sampler": "confidence", "steps": 10, "temperature": 0.8, "final_temperature": 0.32, "repetition_penalty": 1.3, "length": 40}
+        {"sampler": "confidence", "steps": 10, "temperature": 0.8, "final_temperature": 0.32, "repetition_penalty": 1.3, "length": 48}
 
 
 def test_bfloat16_weights(trained):
