@@ -81,8 +81,8 @@ COLUMNS = {"ar": ("ar", {}, torch.float32, None),
            "ar, bf16": ("ar", {}, torch.bfloat16, None),
            "aogpt": ("aogpt", {}, torch.float32, None),
            "mdlm": ("mdlm", dict(sampler="first_hitting"), torch.float32, None),
-           "mdlm, 64 steps": ("mdlm", dict(sampler="ancestral", steps=64, timed=12), torch.float32, 64),
-           "64, all logits": ("mdlm", dict(states=all_logits, steps=64, timed=12), torch.float32, 64)}
+           "mdlm, 64 steps": ("mdlm", dict(sampler="ancestral", steps=64, timed=8), torch.float32, 64),
+           "64, all logits": ("mdlm", dict(states=all_logits, steps=64, timed=8), torch.float32, 64)}
 
 
 def main():
