@@ -331,7 +331,8 @@ def main():
     blank = torch.full((config.block_size,), config.mask_id)
     for ids in generate(model, range(3), blank, Sampling(sampler="first_hitting", full_length=True, seed=s.seed))[0].tolist():
         print(tokenizer.decode_story(ids), end="\n\n")
-    print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py --out_dir={s.out_dir} --num_samples=1000")
+    print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py --out_dir={s.out_dir} --num_samples=1000"
+          f"{' --sampler=first_hitting' if config.mode == 'mdlm' else ''}")
 
 
 if __name__ == "__main__":
