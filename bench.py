@@ -1,46 +1,213 @@
 """
-How long it takes to write: seconds and tokens per second of the samplers, with random weights.
+How fast it trains and writes, with random weights and random tokens.
 
-    python bench.py                                     the paper's sizes, lengths 64 to 1,024, one story at a time
-    python bench.py --batch_sizes=16 --lengths=256,512
-    python bench.py --n_layer=4 --n_head=4 --n_embd=256 --n_hidden=704 --vocab_size=4096 --lengths=128,256
+    python bench.py                                     training: every mode, tuned beside the plain way, and their ratios
+    python bench.py --preset=paper --batch_size=2       the same at 124M parameters
+    python bench.py --what=sample --preset=paper        writing: every sampler, lengths 64 to 1,024, one story at a time
+    python bench.py --what=sample --stories=16 --lengths=256,512
+    python bench.py --what=scaling --modes=ar,mdlm      a step's cost against block size, batch, width and processes
 
-Whole stories would take hours without a cache, so a story's cost is the mean of steps timed at evenly spaced places in it,
-times the number of steps. The columns of a row are measured one after the other, in one run.
+What stands in one table is measured in one run, by turns. tuned: as train.py does it by default. baseline: eager float32 and
+logits of every slot, as the paper's code has it. --json=F keeps all of it.
 """
-import dataclasses
 import itertools
 import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 import sample
-from model import Config, Transformer, masking_batch
-from prepare_data import command, fail, parse_flags, provenance
+from model import Config, Transformer, flops_per_token, masking_batch, training_batch
+from prepare_data import command, fail, parse_flags, print_table, provenance, write_json
+from show import draw_speed
+from train import RANK, WORLD, Settings, join_processes, make_update, numerics, part_processes, total
+
+SWEEP = ("what", "modes", "lengths", "stories")
 
 
 @dataclass
 class Options:
     """what to measure"""
-    lengths: str = "64,128,256,512,1024"    # tokens of a story
-    batch_sizes: str = "1"      # stories at a time
-    places: int = 4             # steps are timed at so many places of a story
+    what: Literal["train", "sample", "scaling"] = ("train",)  # several: train,sample
+    modes: Literal["ar", "mdlm", "aogpt"] = ("ar", "mdlm", "aogpt")  # of training
+    preset: Literal["auto", "small", "paper"] = "auto"  # sizes, where no flag says otherwise; auto: paper where CUDA is present
+    batch_size: int = None      # windows per training step; default: 8, paper 32
+    repeats: int = 5            # measurements of each, by turns
+    lengths: int = (64, 128, 256, 512, 1024)  # tokens of a story
+    stories: int = (1,)         # written at a time
+    places: int = 4             # steps of ar and aogpt are timed at so many places of a story
     device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for the results
+    plot: str = ""              # training: file for a figure (.png)
 
 
-def whole_numbers(name: str, text: str) -> list:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 1:
-        fail(f"--{name}={text} must be whole numbers above 0, separated by commas")
-    return numbers
+SIZES = {"small": dict(n_layer=6, n_head=4, n_embd=256, n_hidden=704, block_size=256, batch_size=8), "paper": dict(batch_size=32)}
+PEAK = {"H200": 989e12, "H100": 989e12, "A100": 312e12}     # dense bfloat16 FLOP/s, from the makers' data sheets
+
+
+def wait(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def by_turns(steps: dict, repeats: int, device) -> dict:
+    """{name: seconds per step of each repeat}, the names by turns; a repeat lasts half a second or one step."""
+    seconds, count = {name: [] for name in steps}, {}
+    for _ in range(repeats + 1):
+        for name, step in steps.items():
+            wait(device)
+            began = time.perf_counter()
+            for _ in range(count.get(name, 1)):
+                step()
+            wait(device)
+            took = (time.perf_counter() - began) / count.get(name, 1)
+            if name in count:
+                seconds[name].append(took)
+            else:   # the first turn, which doesn't count; several processes must agree
+                count[name] = max(1, int(total(torch.tensor(0.5 / took, device=device)) / WORLD))
+    return seconds
+
+
+def peak_flops(device, dtype) -> float:
+    """FLOP/s of the device: from the table, else those of a large matrix product."""
+    if device.type == "cuda" and dtype == torch.bfloat16:
+        for name, peak in PEAK.items():
+            if name in torch.cuda.get_device_name():
+                return peak
+    n = 2048 if device.type == "cpu" else 8192
+    a = torch.randn(n, n, device=device, dtype=dtype)
+    return 2 * n ** 3 / min(by_turns({"": lambda: a @ a}, 10, device)[""])
+
+
+def memory_mb(device, reset=False) -> float:
+    """The most memory in use since the last reset, in MB; on a CPU that of the whole process, nan where Linux isn't."""
+    if device.type == "cuda":
+        if reset:
+            torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.max_memory_allocated() / 2 ** 20
+    if not os.path.exists("/proc/self/clear_refs"):
+        return float("nan")
+    if reset:
+        with open("/proc/self/clear_refs", "w") as f:
+            f.write("5")
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmHWM")) / 1024
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Training
+
+
+def training_step(config: Config, batch_size: int, device, tuned=True):
+    """step(), one optimizer step as train.py makes it, compiled and warm; and what it needs: memory, logits, in MB."""
+    torch.manual_seed(0)
+    s = Settings(batch_size=batch_size, **({} if tuned else dict(dtype="float32", compile="false")))
+    dtype, _ = numerics(s, device)
+    model = Transformer(config).to(device)
+    _, update = make_update(model, s)
+    x, generator = torch.randint(config.vocab_size, (batch_size, config.block_size)), torch.Generator().manual_seed(0)
+
+    def step():
+        return update(training_batch(config, x, generator), s.lr)
+
+    step()                                                              # compiles
+    step()[0].item()
+    before = memory_mb(device, reset=True)
+    step()[0].item()
+    held = 12 / 2 ** 20 * sum(p.numel() for p in model.parameters())    # float32 weights and two moments
+    slots = training_batch(config, x, generator).targets.numel()
+    return step, {"dtype": str(dtype).removeprefix("torch."), "peak_mem_mb": held + memory_mb(device) - before,
+                  "logits_mb": slots * config.padded_vocab * dtype.itemsize / 2 ** 20}
+
+
+def bench_train(o: Options, sizes: dict, batch_size: int, device) -> dict:
+    """Prints a table; {mode: figures}."""
+    steps, figures = {}, {}
+    for mode in o.modes:
+        plain = dict(objective="masked_ce", schedule="cosine") if mode == "mdlm" else {}    # its head is on every slot
+        config, figures[mode] = Config(mode, **sizes), {}
+        for kind, c in (("", config), ("baseline_", Config(mode, **sizes | plain))):
+            steps[mode, kind], needs = training_step(c, batch_size, device, tuned=not kind)
+            figures[mode] |= {kind + name: value for name, value in needs.items()}
+    seconds = by_turns(steps, o.repeats, device)
+    peak, tokens = peak_flops(device, numerics(Settings(), device)[0]) * WORLD, batch_size * config.block_size
+    rows = [["", "tokens/s", "(range)", "baseline", "tuned ÷ that", "÷ ar", "ms/step", "MFLOP/token", "MFU", "peak MB", "baseline", "logits MB"]]
+    for mode, f in figures.items():
+        took, flops = seconds[mode, ""], flops_per_token(Config(mode, **sizes))
+        to_ar = statistics.median(np.divide(seconds.get(("ar", ""), math.nan), took))
+        f |= dict(tok_per_s=tokens / statistics.median(took), baseline_tok_per_s=tokens / statistics.median(seconds[mode, "baseline_"]),
+                  ms_per_step=1000 * statistics.median(took), flops_per_token=flops, ratio_to_ar=to_ar, seconds=took)
+        f["mfu"] = f["tok_per_s"] * flops / peak
+        rows.append([mode, f"{f['tok_per_s']:,.0f}", f"({tokens / max(took):,.0f}–{tokens / min(took):,.0f})", f"{f['baseline_tok_per_s']:,.0f}",
+                     f"{f['tok_per_s'] / f['baseline_tok_per_s']:.2f}", f"{to_ar:.2f}", f"{f['ms_per_step']:.1f}", f"{flops / 1e6:.1f}",
+                     f"{f['mfu']:.1%}", f"{f['peak_mem_mb']:,.0f}", f"{f['baseline_peak_mem_mb']:,.0f}", f"{f['logits_mb']:,.0f}"])
+    print(f"\ntraining, {batch_size} windows of {config.block_size} tokens a step, median of {o.repeats}; peak {peak / 1e12:.3g} TFLOP/s")
+    print_table(rows)
+    return figures
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Scaling: how a step's cost grows
+
+
+def exponent(x, y) -> float:
+    """The slope of log y over log x."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def bench_scaling(o: Options, sizes: dict, batch_size: int, device) -> list:
+    """Each size in turn at ½, 1, 2 and 4 times, the expected exponent being that of the FLOPs; and 1, 2, 4 … processes of one thread
+    or GPU each, with as many windows for each, where a step should take as long."""
+    results, base = [], Config("ar", **sizes)
+
+    def add(mode, name, values, ms, expected):
+        results.append({"mode": mode, "against": name, "values": values, "ms": ms, "exponent": exponent(values, ms), "expected": expected})
+
+    for mode, name in itertools.product(o.modes, ("block_size", "batch_size", "n_embd")):
+        values = [int(f * (batch_size if name == "batch_size" else getattr(base, name))) for f in (0.5, 1, 2, 4)]
+        ms, flops = [], []
+        for value in tqdm(values, desc=f"{mode}, {name}", leave=False, disable=None):
+            wider = dict(n_hidden=base.n_hidden * value // base.n_embd) if name == "n_embd" else {}
+            config = Config(mode, **sizes | wider | ({name: value} if name != "batch_size" else {}))
+            batch = value if name == "batch_size" else batch_size
+            torch._dynamo.reset()
+            step, _ = training_step(config, batch, device)
+            ms.append(1000 * statistics.median(by_turns({"": step}, o.repeats, device)[""]))
+            flops.append(flops_per_token(config) * config.block_size * batch)
+        add(mode, name, values, ms, exponent(values, flops))
+    most = torch.cuda.device_count() if device.type == "cuda" else len(os.sched_getaffinity(0))
+    processes = [2 ** i for i in range(most.bit_length())]
+    for mode in o.modes if most > 1 else ():
+        ms = []
+        for n in processes:
+            with tempfile.TemporaryDirectory() as folder:
+                flags = sizes | dict(modes=mode, batch_size=n * batch_size, repeats=o.repeats, device=o.device, json=f"{folder}/r.json")
+                subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}", __file__,
+                                *(f"--{k}={v}" for k, v in flags.items())], check=True, capture_output=True,
+                               env={**os.environ, "OMP_NUM_THREADS": "1"})
+                with open(f"{folder}/r.json") as f:
+                    ms.append(json.load(f)["train"][mode]["ms_per_step"])
+        add(mode, "processes", processes, ms, 0.0)
+    print("\nms of a training step")
+    print_table([["", "against", "", "exponent", "expected"], *(
+        [r["mode"], r["against"], ", ".join(f"{v}: {t:,.0f}" for v, t in zip(r["values"], r["ms"])), f"{r['exponent']:.2f}", f"{r['expected']:.2f}"]
+        for r in results)])
+    return results
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sampling. Whole stories would take hours without a cache, so a story's cost is the mean of steps timed at evenly spaced places
+# in it, times the number of steps
 
 
 def all_logits(model, stories, pattern, o):
@@ -59,7 +226,7 @@ def all_logits(model, stories, pattern, o):
 
 
 @torch.no_grad()
-def step_seconds(model, length: int, batch: int, places: int, timed=3, states=sample.states, **flags) -> float:
+def step_seconds(model, length: int, stories: int, places: int, timed=3, states=sample.states, **flags) -> float:
     """Seconds of one step, the mean of so many steps at each of so many places in a story. (A masked diffusion step is a pass
     over the whole window and costs the same everywhere, so there it is one place, the beginning.)"""
     config, seconds = model.config, []
@@ -68,7 +235,7 @@ def step_seconds(model, length: int, batch: int, places: int, timed=3, states=sa
         given = length * (2 * place + 1) // (2 * places) if config.mode != "mdlm" else 0
         pattern[:given] = torch.randint(config.vocab_size, (given,))
         ticks = []
-        for _, tokens in zip(range(timed + 1), states(model, range(batch), pattern, sample.Options(**flags))):     # the first reads the prompt
+        for _, tokens in zip(range(timed + 1), states(model, range(stories), pattern, sample.Options(**flags))):   # the first reads the prompt
             tokens[0, 0].item()                                     # waits for the device
             ticks.append(time.perf_counter())
         seconds.append(np.mean(np.diff(ticks)))
@@ -83,45 +250,64 @@ COLUMNS = {"ar": ("ar", {}, torch.float32, None),
            "mdlm": ("mdlm", dict(sampler="first_hitting"), torch.float32, None),
            "mdlm, 64 steps": ("mdlm", dict(sampler="ancestral", steps=64, timed=8), torch.float32, 64),
            "64, all logits": ("mdlm", dict(states=all_logits, steps=64, timed=8), torch.float32, 64)}
+RATIOS = {"÷ cache": ("ar, no cache", "ar"), "mdlm ÷ aogpt": ("mdlm", "aogpt"), "all logits ÷ ours": ("64, all logits", "mdlm, 64 steps")}
+
+
+def bench_sample(o: Options, sizes: dict, device) -> list:
+    if min(o.lengths) < 4 * o.places or o.places < 1:
+        fail(f"--places={o.places} must be at least 1 and at most a quarter of the shortest length, {min(o.lengths)}")
+    models = {}
+    for mode, _, dtype, _ in COLUMNS.values():
+        if (mode, dtype) not in models:
+            torch.manual_seed(0)
+            model = Transformer(Config(mode, **sizes | {"block_size": max(o.lengths)})).to(device)
+            models[mode, dtype] = sample.with_weights_in(model, dtype).eval()
+    results, rows = [], [["tokens", "stories", *COLUMNS, *RATIOS]]
+    for stories, length in tqdm(list(itertools.product(o.stories, o.lengths)), leave=False, disable=None):
+        seconds = {name: step_seconds(models[mode, dtype], length, stories, o.places, **flags) * (steps or length)
+                   for name, (mode, flags, dtype, steps) in COLUMNS.items()}
+        ratios = {name: seconds[a] / seconds[b] for name, (a, b) in RATIOS.items()}
+        results.append({"length": length, "stories": stories, "seconds": seconds, "ratios": ratios})
+        rows.append([str(length), str(stories), *(f"{v:.3g}" for v in seconds.values()), *(f"{v:.2f}" for v in ratios.values())])
+    print("\nsampling, seconds to write a batch of stories, one token a step unless said; and ratios")
+    print_table(rows)
+    return results
 
 
 def main():
-    flags = parse_flags(__doc__, Options, Config)
+    flags = parse_flags(__doc__, Options, Config, sweep=SWEEP)
     o = Options(**{k: v for k, v in flags.items() if k in Options.__dataclass_fields__})
-    lengths, batch_sizes = whole_numbers("lengths", o.lengths), whole_numbers("batch_sizes", o.batch_sizes)
-    if min(lengths) < 4 * o.places or o.places < 1:
-        fail(f"--places={o.places} must be at least 1 and at most a quarter of the shortest length, {min(lengths)}")
-    device = sample.pick_device(o.device)
-    sizes = {k: v for k, v in flags.items() if k in Config.__dataclass_fields__} | {"block_size": max(lengths)}
-    models = {}
+    if "mode" in flags:
+        fail(f"--mode={flags['mode']}: the modes to measure are --modes=ar,mdlm,aogpt")
+    for name, values in (("lengths", o.lengths), ("stories", o.stories), ("repeats", [o.repeats]), ("batch_size", [o.batch_size or 2])):
+        if min(values) < 1:
+            fail(f"--{name}={min(values)} must be at least 1")
+    device = join_processes(o.device)
+    preset = o.preset if o.preset != "auto" else "paper" if device.type == "cuda" else "small"
+    sizes = SIZES[preset] | {k: v for k, v in flags.items() if k in Config.__dataclass_fields__}
+    batch_size = o.batch_size or sizes["batch_size"]
+    del sizes["batch_size"]
+    if batch_size % (2 * WORLD):
+        fail(f"--batch_size={batch_size} must be even for every process (mdlm's rows come in pairs)")
     try:
-        for mode, _, dtype, _ in COLUMNS.values():
-            if (mode, dtype) not in models:
-                torch.manual_seed(0)
-                models[mode, dtype] = sample.with_weights_in(Transformer(Config(**sizes | {"mode": mode})).to(device), dtype).eval()
+        Config(**sizes)
     except ValueError as e:
         fail(str(e))
-    print(f"{provenance(0)['machine']}; {device.type}, torch {torch.__version__}, {torch.get_num_threads()} threads; "
-          f"seconds to write a batch of stories, one token a step unless said")
-    print(f"{'length':>6}{'batch':>6}" + "".join(f"{name:>16}" for name in COLUMNS))
-    rows = []
-    for batch, length in itertools.product(batch_sizes, lengths):
-        row = {"length": length, "batch": batch, "seconds": {}}
-        print(f"{length:>6}{batch:>6}", end="", flush=True)
-        for name, (mode, options, dtype, steps) in COLUMNS.items():
-            row["seconds"][name] = step_seconds(models[mode, dtype], length, batch, o.places, **options) * (steps or length)
-            print(f"{row['seconds'][name]:>16.3g}", end="", flush=True)
-        s = row["seconds"]
-        row["ratios"] = {"ar: no cache / cache": s["ar, no cache"] / s["ar"], "mdlm / aogpt": s["mdlm"] / s["aogpt"],
-                         "ar: float32 / bf16": s["ar"] / s["ar, bf16"], "mdlm, 64 steps: all logits / revealed": s["64, all logits"] / s["mdlm, 64 steps"]}
-        rows.append(row)
-        print()
-    for row in rows:
-        print(f"length {row['length']}, batch {row['batch']}: " + "; ".join(f"{k} {v:.1f}" for k, v in row["ratios"].items()))
-    if o.json:
-        with open(o.json, "w") as f:
-            json.dump({**provenance(0), "device": device.type, "torch": torch.__version__, "threads": torch.get_num_threads(),
-                       "config": dataclasses.asdict(models["ar", torch.float32].config), "rows": rows}, f, indent=1)
+    results = {**provenance(0), "device": torch.cuda.get_device_name() if device.type == "cuda" else device.type, "torch": torch.__version__,
+               "threads": torch.get_num_threads(), "processes": WORLD, "sizes": sizes, "batch_size": batch_size}
+    print(f"{results['machine']}; {results['device']}, torch {torch.__version__}, {results['threads']} threads, {WORLD} processes, "
+          f"{str(numerics(Settings(), device)[0]).removeprefix('torch.')}, commit {results['commit']}; {sizes or 'the sizes of the paper'}", flush=True)
+    if "train" in o.what:
+        results["train"] = bench_train(o, sizes, batch_size, device)
+        if o.plot:
+            draw_speed(results["train"], o.plot)
+    if "scaling" in o.what:
+        results["scaling"] = bench_scaling(o, sizes, batch_size, device)
+    if "sample" in o.what:
+        results["sample"] = bench_sample(o, sizes, device)
+    part_processes()
+    if o.json and RANK == 0:
+        write_json(o.json, results)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ import json
 import os
 from dataclasses import dataclass
 
-from prepare_data import command, fail, parse_flags, provenance
+import numpy as np
+
+from prepare_data import command, fail, parse_flags, print_table, provenance, write_json
 from show import draw_losses
 
 
@@ -36,12 +38,7 @@ def read_run(folder: str) -> dict:
 
 def loss_at(curve: list, key: str, value: float) -> float:
     """Validation loss at that step or second, by linear interpolation between evaluations; nan before the first."""
-    if value < curve[0][key]:
-        return float("nan")
-    for a, b in zip(curve, curve[1:]):
-        if value <= b[key]:
-            return a["val_nll"] + (b["val_nll"] - a["val_nll"]) * (value - a[key]) / (b[key] - a[key])
-    return curve[-1]["val_nll"]
+    return float(np.interp(value, [e[key] for e in curve], [e["val_nll"] for e in curve], left=np.nan))
 
 
 def main():
@@ -52,21 +49,21 @@ def main():
         fail("which runs? give NAME=FOLDER for each, e.g. mdlm=out/toy-mdlm")
     runs = {name: read_run(folder) for name, folder in (n.split("=", 1) for n in named)}
     steps, seconds = (min(run["curve"][-1][key] for run in runs.values()) for key in ("step", "seconds"))
-    print(f"{'nats per token':24}{'best':>9}{'± s.e.':>9}{f'at {steps:,} steps':>18}{f'at {seconds:,.0f} s':>12}{'true law':>10}")
+    rows = [["nats per token", "best", "± s.e.", f"at {steps:,} steps", f"at {seconds:,.0f} s", "true law"]]
     for name, run in runs.items():
         best = min(run["curve"], key=lambda e: e["val_nll"])
         at_steps, at_seconds = loss_at(run["curve"], "step", steps), loss_at(run["curve"], "seconds", seconds)
-        run["table"] = {"best": best["val_nll"], "best_se": best["val_nll_se"], "best_step": best["step"],
-                        "equal_steps": steps, "at_equal_steps": at_steps, "equal_seconds": seconds, "at_equal_seconds": at_seconds}
-        print(f"{name:24}{best['val_nll']:>9.4f}{best['val_nll_se']:>9.4f}{at_steps:>18.4f}{at_seconds:>12.4f}"
-              + (f"{best['val_floor']:>10.4f}" if "val_floor" in best else ""))
+        run["table"] = {"best": best["val_nll"], "best_se": best["val_nll_se"], "best_step": best["step"], "equal_steps": steps,
+                        "at_equal_steps": at_steps, "equal_seconds": seconds, "at_equal_seconds": at_seconds}
+        numbers = best["val_nll"], best["val_nll_se"], at_steps, at_seconds, best.get("val_floor", float("nan"))
+        rows.append([name, *(f"{x:.4f}".replace("nan", "–") for x in numbers)])
+    print_table(rows)
     if o.plot:
         draw_losses(runs, o.plot)
     if o.json:
         for run in runs.values():
             del run["training"]
-        with open(o.json, "w") as f:
-            json.dump({**provenance(run["seed"]), "runs": runs}, f, indent=1)
+        write_json(o.json, {**provenance(run["seed"]), "runs": runs})
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ its 95% interval. The last column is real text of the same number, length and st
 higher. Words are what white space separates, lower-cased.
 """
 import collections
+import importlib.util
 import itertools
 import json
 import math
@@ -22,7 +23,7 @@ import torch
 
 import sample
 from model import identity_order, order_batch, unit_losses
-from prepare_data import DATA_DIR, EOT, TOY, Tokenizer, command, fail, load_meta, parse_flags, provenance, read_stories
+from prepare_data import DATA_DIR, EOT, TOY, Tokenizer, command, fail, load_meta, parse_flags, print_table, provenance, read_stories, write_json
 from show import draw_distances, draw_frontier
 
 GROUPS = 20     # intervals come from leaving out each of so many groups of samples
@@ -35,8 +36,9 @@ class Options:
     judge: str = ""             # folder of an ar model that scores the stories; several: A,B
     protocol: Literal["full", "paper"] = "full"  # paper: Self-BLEU of 200 random candidates against 50 random others
     frontier: str = ""          # sample these models (A,B,…) over the temperatures, instead of reading samples
-    temperatures: str = "0.6,0.7,0.8,0.9,1.0,1.1"  # of the frontier
+    temperatures: float = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)  # of the frontier
     num_samples: int = 200      # of the frontier, stories per model and temperature
+    length: int = None          # of the frontier, tokens of a story before it is cut; default: block_size
     json: str = ""              # file for the results
     plot: str = ""              # file for a figure (.png): distances to real text, or the frontier
     seed: int = 1337            # of what is drawn at random
@@ -58,9 +60,8 @@ def ngrams(ids: np.ndarray, owner: np.ndarray, n: int):
     gram = ids
     for shift in range(1, n):
         gram = np.unique(gram[:-1] * (ids.max(initial=0) + 1) + ids[shift:], return_inverse=True)[1]
-    start = np.arange(len(gram))
-    inside = owner[start] == owner[start + n - 1]
-    return gram[inside], owner[start[inside]]
+    inside = owner[:len(gram)] == owner[n - 1:]
+    return gram[inside], owner[:len(gram)][inside]
 
 
 def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
@@ -182,10 +183,11 @@ def encode(tokenizer: Tokenizer, text: str) -> list:
 
 
 @torch.no_grad()
-def judge_nll(model, encoded: list):
-    """−log p of each sample's tokens under an ar model, (N,) nats, and (N,) tokens; as far as its block_size reaches. The end
-    of a story is not scored, for a sample may have been cut."""
-    config, device, nats = model.config, model.head.weight.device, []
+def judge_of(model, encoded: list):
+    """Under an ar model, of each sample: −log p of its tokens in nats, (N,); how many tokens, (N,); and the last hidden state,
+    (N, C). As far as its block_size reaches. The end of a story is not scored, for a sample may have been cut."""
+    config, device, nats, hidden = model.config, model.head.weight.device, [], []
+    hook = model.norm.register_forward_hook(lambda module, inputs, h: hidden.append(h))
     ids = [row[:config.block_size] for row in encoded]
     rows = max(1, 2 ** 27 // (config.block_size * config.vocab_size))       # half a gigabyte of logits
     for part in (ids[i:i + rows] for i in range(0, len(ids), rows)):
@@ -193,11 +195,25 @@ def judge_nll(model, encoded: list):
         batch = order_batch(config, x, identity_order(x))
         real = torch.tensor([[1.0] * len(row) + [0.0] * (config.block_size - len(row)) for row in part])
         nats.append(unit_losses(model, batch._replace(weight=real).to(device)).cpu())
-    return torch.cat(nats).double().numpy(), np.array([len(row) for row in ids])
+        hidden[-1] = hidden[-1][range(len(part)), [max(0, len(row) - 1) for row in part]].cpu()     # (n, C)
+    hook.remove()
+    return torch.cat(nats).double().numpy(), np.array([len(row) for row in ids]), torch.cat(hidden).numpy()
 
 
-def measure(texts: list, o: Options, judges: dict, corpus) -> dict:
-    """{metric: (value, half of its 95% interval)}."""
+def mauve_of(features, real) -> tuple:
+    """MAUVE (Pillutla et al. 2021) between two sets of hidden states, and its standard deviation over the seeds of its k-means."""
+    import mauve
+    scores = [mauve.compute_mauve(p_features=real, q_features=features, seed=seed, verbose=False).mauve for seed in range(5)]
+    return float(np.mean(scores)), float(np.std(scores, ddof=1))
+
+
+def judge(texts: list, judges: dict) -> dict:
+    """{name of the judge: what judge_of says of the texts}."""
+    return {name: judge_of(model, [encode(tokenizer, text) for text in texts]) for name, (model, tokenizer) in judges.items()}
+
+
+def measure(texts: list, o: Options, judged: dict, corpus, real=None) -> dict:
+    """{metric: (value, half of its 95% interval)}; judged: judge(texts); real: the same of real text, for MAUVE."""
     words = [text.lower().split() for text in texts]
     samples = len(words)
     group = np.arange(samples) % GROUPS
@@ -216,9 +232,10 @@ def measure(texts: list, o: Options, judges: dict, corpus) -> dict:
     metrics["most common first word"] = of_counts(lambda counts: counts.max() / counts.sum(), first, group)
     metrics["entropy of openings"] = of_counts(entropy, opening, group)
     metrics["entropy of words"] = of_counts(entropy, ids, group[owner])
-    for name, (model, tokenizer) in judges.items():
-        nats, count = judge_nll(model, [encode(tokenizer, text) for text in texts])
+    for name, (nats, count, hidden) in judged.items():
         metrics[f"nats/token, judge {name}"] = of_sums(nats, group, count)
+        if real and importlib.util.find_spec("mauve"):
+            metrics[f"MAUVE, judge {name}"] = mauve_of(hidden, real[name][2])
     once = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
     total = np.bincount(who, minlength=samples)
     metrics["repeated 4-grams"] = of_sums(total - once, group, total)
@@ -265,8 +282,7 @@ def load_corpus(name: str):
     """Training tokens, tokenizer, the training stories as a set of bytes, and whether it is the toy."""
     meta = load_meta(name)
     tokens = np.fromfile(os.path.join(DATA_DIR, name, "train.bin"), dtype=np.uint16)
-    stories = {story.tobytes() for story in np.split(tokens, np.flatnonzero(tokens == meta["eot"]))}
-    stories = {story[2:] for story in stories} - {b""}              # without the end-of-text before it
+    stories = {story[1:].tobytes() for story in np.split(tokens, np.flatnonzero(tokens == meta["eot"]))[1:]}    # no end-of-text
     return tokens, Tokenizer(**meta["tokenizer"]), stories, "entropy" in meta
 
 
@@ -275,6 +291,8 @@ def real_text(name: str, samples: int, length, start: str, full_length: bool, to
     other from anywhere. Where validation text is too short for so many, training text follows."""
     texts, held_out = [], 0
     for split in ("val", "train"):
+        if len(texts) == samples:
+            break
         tokens = np.fromfile(os.path.join(DATA_DIR, name, f"{split}.bin"), dtype=np.uint16)
         ends = np.append(np.flatnonzero(tokens == tokenizer.eot), len(tokens))
         if start == "story":
@@ -295,7 +313,7 @@ def sampled_from(settings: dict) -> tuple:
 
 
 def warnings(sets: dict) -> list:
-    """What makes a row incomparable, for the table itself."""
+    """What makes a column incomparable, for the table itself."""
     how = {name: {sampled_from(settings) for _, settings in seeds} for name, seeds in sets.items()}
     lines = [f"{name} was written after the prompt {h[3]!r}; real text begins freely" for name, hs in how.items() for h in hs if h[3]]
     if len(set.union(*how.values())) > 1:
@@ -308,46 +326,39 @@ def warnings(sets: dict) -> list:
 
 
 def frontier(o: Options, judges: dict, corpus) -> dict:
-    """{folder: {temperature: metrics}}."""
-    try:
-        temperatures = [float(t) for t in o.temperatures.split(",")]
-    except ValueError:
-        fail(f"--temperatures={o.temperatures} must be numbers separated by commas")
-    curves, reference = {}, None
-    models = {folder: sample.open_model(folder, o.device) for folder in o.frontier.split(",")}
-    for folder, (model, tokenizer, windows) in models.items():
-        for temperature in temperatures:
-            s = sample.Options(out_dir=folder, temperature=temperature, num_samples=o.num_samples, seed=o.seed,
+    """{folder: {temperature: metrics}, "real text": metrics}."""
+    curves, real = {}, None
+    for folder in o.frontier.split(","):
+        model, tokenizer, windows = sample.open_model(folder, o.device)
+        for temperature in o.temperatures:
+            s = sample.Options(out_dir=folder, temperature=temperature, num_samples=o.num_samples, length=o.length, seed=o.seed,
                                out=os.path.join(folder, f"samples-t{temperature:g}.jsonl"),
                                sampler="first_hitting" if model.config.mode == "mdlm" else "ancestral")
             pattern = sample.pattern_of(s, model.config, tokenizer, windows)
             sample.write_stories(model, tokenizer, pattern, s, f"{folder}, temperature {temperature:g}")
             texts, settings = read_samples(s.out)
-            curves.setdefault(folder, {})[temperature] = measure(texts, o, judges, corpus)
-            reference = reference or real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus[1])[0]
-    return {**curves, "real text": measure(reference, o, judges, corpus)}
-
-
-def write_json(path: str, results: dict):
-    """NaN, an interval that could not be had, becomes null."""
-    with open(path, "w") as f:
-        json.dump(json.loads(json.dumps(results), parse_constant=lambda _: None), f, indent=1)
+            if real is None:
+                reference = real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus[1])[0]
+                real = judge(reference, judges)
+            curves.setdefault(folder, {})[temperature] = measure(texts, o, judge(texts, judges), corpus, real)
+    return {**curves, "real text": measure(reference, o, real, corpus)}
 
 
 def show_table(columns: dict, notes: list):
-    print(f"{'':28}" + "".join(f"{name:>22}" for name in columns))
-    for metric in next(iter(columns.values())):
-        cells = (column.get(metric, (math.nan, math.nan)) for column in columns.values())
-        print(f"{metric:28}" + "".join(f"{v:>13,.4g} ± {e:<6.2g}" if math.isfinite(e) else f"{v:>13,.4g}{'':9}" for v, e in cells))
+    def cell(value, error):
+        return f"{value:,.4g}" + (f" ± {error:<6.2g}" if math.isfinite(error) else " " * 9)
+
+    metrics = next(iter(columns.values()))
+    print_table([["", *columns], *([m, *(cell(*c.get(m, (math.nan, math.nan))) for c in columns.values())] for m in metrics)])
     print(*(f"  ! {note}" for note in notes), sep="\n")
 
 
 def main():
-    flags = parse_flags(__doc__, Options, positional="NAME=FILE")
+    flags = parse_flags(__doc__, Options, positional="NAME=FILE", sweep=("temperatures",))
     named = flags.pop("positional")
     o = Options(**flags)
-    if not all("=" in n for n in named) or bool(named) == bool(o.frontier):
-        fail("which samples? give NAME=FILE for each, e.g. mdlm=out/toy-mdlm/samples.jsonl, or --frontier=DIR,DIR")
+    if not all("=" in n for n in named) or bool(named) == bool(o.frontier) or len({n.split("=")[0] for n in named}) < len(named):
+        fail("which samples? give NAME=FILE for each, every NAME once, e.g. mdlm=out/toy-mdlm/samples.jsonl, or --frontier=DIR,DIR")
     if o.frontier and not (o.data and o.judge):
         fail("--frontier needs --data=NAME, the real text, and --judge=DIR, an ar model that scores the stories")
     for path in (o.json, o.plot):
@@ -367,30 +378,35 @@ def main():
         if corpus and tokenizer.to_dict() != corpus[1].to_dict():
             fail(f"--judge={folder} has another tokenizer than data/{o.data}; give a judge trained on that data set")
         judges[folder] = model, tokenizer
+    notes = []
+    if o.judge and o.data and not importlib.util.find_spec("mauve"):
+        notes.append("MAUVE is left out; it needs: pip install mauve-text")
     if o.frontier:
         curves = frontier(o, judges, corpus)
         for folder, points in curves.items():
             if folder != "real text":
                 print(folder)
-                show_table({f"{t:g}": m for t, m in points.items()} | {"real text": curves["real text"]}, [])
-        results, draw = {"curves": curves}, draw_frontier
+                show_table({f"{t:g}": m for t, m in points.items()} | {"real text": curves["real text"]}, notes)
+        results, draw = {"curves": curves, "notes": notes}, draw_frontier
     else:
         sets = {name: [read_samples(path) for path in files.split(",")] for name, files in (n.split("=", 1) for n in named)}
-        columns = {}
-        for name, seeds in sets.items():
-            runs = [measure(texts, o, judges, corpus) for texts, _ in seeds]
-            columns[name] = runs[0] if len(runs) == 1 else {
-                k: (float(np.mean([r[k][0] for r in runs])), float(np.std([r[k][0] for r in runs], ddof=1))) for k in runs[0]}
-        notes = warnings(sets)
+        notes += warnings(sets)
+        columns, real = {}, None
         if corpus:
             texts, settings = next(iter(sets.values()))[0]
             length, start, full_length, _ = sampled_from(settings)
             reference, held_out = real_text(o.data, len(texts), length, start, full_length, corpus[1])
-            columns["real text"] = measure(reference, o, judges, corpus)
+            real = judge(reference, judges)
             if held_out < len(reference):
                 notes.append(f"real text: {held_out} pieces were held out; {len(reference) - held_out} more are training text")
             if len(reference) < len(texts):
                 notes.append(f"real text: data/{o.data} holds {len(reference)} pieces only")
+        for name, seeds in sets.items():
+            runs = [measure(texts, o, judge(texts, judges), corpus, real) for texts, _ in seeds]
+            columns[name] = runs[0] if len(runs) == 1 else {
+                k: (float(np.mean([r[k][0] for r in runs])), float(np.std([r[k][0] for r in runs], ddof=1))) for k in runs[0]}
+        if corpus:
+            columns["real text"] = measure(reference, o, real, corpus)
         show_table(columns, notes)
         results, draw = {"columns": columns, "notes": notes}, draw_distances
     if o.json:

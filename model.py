@@ -21,6 +21,7 @@ Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_hea
 
     python model.py          prints the table of sizes and FLOPs per token
 """
+import itertools
 import math
 import os
 from dataclasses import asdict, dataclass, fields
@@ -259,13 +260,14 @@ class Batch(NamedTuple):
     select: Tensor | None = None    # (U, N)        the slots that predict them; None: all
     t: Tensor | None = None         # (B,)          timestep
 
-    def chunk(self, parts: int):
-        """Split into micro-batches whose losses average to the whole batch's loss."""
-        split = [[None] * parts if f is None else f.chunk(parts) for f in self]
-        return [Batch(*piece) for piece in zip(*split)]
+    def split(self, units: int):
+        """Parts of so many units (the last may have fewer)."""
+        parts = [itertools.repeat(None) if f is None else f.split(units * len(f) // len(self.targets)) for f in self]
+        return [Batch(*part) for part in zip(*parts)]
 
     def to(self, device):
-        return Batch(*(None if f is None else f.to(device, non_blocking=True) for f in self))
+        pinned = self if torch.device(device).type != "cuda" else (None if f is None else f.pin_memory() for f in self)
+        return Batch(*(None if f is None else f.to(device, non_blocking=True) for f in pinned))
 
 
 def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:

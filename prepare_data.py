@@ -9,11 +9,9 @@ Text in, tokens out: data/<name>/{train.bin, val.bin, meta.json}.
 A .bin file is a row of uint16 tokens in which every story is preceded by end-of-text. Train and val share no story.
 """
 import argparse
-import dataclasses
 import datetime
 import difflib
 import functools
-import hashlib
 import inspect
 import itertools
 import json
@@ -24,7 +22,10 @@ import random
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+import tempfile
+import zlib
+from dataclasses import Field, dataclass, fields
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -41,7 +42,7 @@ FORMAT = 1
 
 def fail(message: str):
     """One line that says what is wrong and what to do; exit code 2."""
-    print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
+    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -60,68 +61,76 @@ def nearest(word: str, words) -> str:
     return f"; did you mean {match[0]}?" if match else ""
 
 
-def read_value(field: dataclasses.Field, text: str):
-    choices = get_args(field.type)
-    if choices and text not in choices:
-        fail(f"--{field.name}={text} is not one of {', '.join(choices)}{nearest(text, choices)}")
-    if field.type is bool and text.lower() not in ("true", "false"):
-        fail(f"--{field.name}={text} must be true or false")
+def read_value(field: Field, several: bool, text: str):
+    """What --field=text stands for; where the flag takes several values, separated by commas, the list of them."""
+    if several:
+        return [read_value(field, False, part) for part in text.split(",")]
+    allowed = {"true": True, "false": False} if field.type is bool else {choice: choice for choice in get_args(field.type)}
+    if allowed:
+        if text.lower() not in allowed:
+            fail(f"--{field.name}={text} must be {' or '.join(allowed)}{nearest(text, allowed)}")
+        return allowed[text.lower()]
     try:
-        value = text.lower() == "true" if field.type is bool else text if choices else field.type(text)
+        value = field.type(text)
+        if field.type is float and not math.isfinite(value):
+            raise ValueError
+        return value
     except ValueError:
-        fail(f"--{field.name}={text} is not {'a whole number' if field.type is int else 'a number'}")
-    if field.type is float and not math.isfinite(value):
-        fail(f"--{field.name}={text} is not a finite number")
-    return value
+        fail(f"--{field.name}={text} is not a {'whole' if field.type is int else 'finite'} number")
 
 
 def parse_flags(doc: str, *classes, positional: str = "", sweep=()) -> dict:
     """The flags given on the command line, {name: value}; what was not given is not in it. positional: what the other
-    arguments are, where there may be some; they are returned under "positional". sweep: flags that take several values,
-    separated by commas, and give a list."""
-    def read(field, text):
-        return [read_value(field, part) for part in text.split(",")] if field.name in sweep else read_value(field, text)
-
+    arguments are, where there may be some; they are returned under "positional". sweep: flags that take several values."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      usage="%(prog)s [--name=value ...]", allow_abbrev=False,
                                      argument_default=argparse.SUPPRESS)
     parser.error = fail
-    flags = {}
     for cls in classes:
         comments = dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), re.MULTILINE))
-        group = parser.add_argument_group(cls.__doc__ if not cls.__doc__.startswith(cls.__name__ + "(") else cls.__name__)
-        for f in dataclasses.fields(cls):
-            flags[f.name] = f
+        group = parser.add_argument_group(cls.__name__ if cls.__doc__.startswith(f"{cls.__name__}(") else cls.__doc__)
+        for f in fields(cls):
             values = "|".join(get_args(f.type)) or {bool: "true|false", int: "N", float: "X", str: "TEXT"}[f.type]
-            default = "" if f.default in ("", None) or (f.type is int and f.default == 0) else f" ({str(f.default).lower()})"
-            group.add_argument(f"--{f.name}", metavar=values, type=functools.partial(read, f),
+            default = ",".join(map(str, f.default)) if isinstance(f.default, tuple) else str(f.default).lower()
+            default = "" if default in ("", "0", "none") else f" ({default})"
+            group.add_argument(f"--{f.name}", metavar=values, type=functools.partial(read_value, f, f.name in sweep),
                                help=(comments[f.name] + default).replace("%", "%%"),
                                **({"nargs": "?", "const": True} if f.type is bool else {}))
     if positional:
         parser.add_argument("positional", metavar=positional, nargs="*", default=[])
     given, unknown = parser.parse_known_args()
     if unknown:
-        fail(f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], [f'--{name}' for name in flags])} "
-             f"(--help lists all)")
+        names = [f"--{f.name}" for cls in classes for f in fields(cls)]
+        fail(f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], names)} (--help lists all)")
     return vars(given)
 
 
 def provenance(seed: int) -> dict:
     """What it takes to make a number again: command, seed, date, machine, Python version, commit."""
-    def run(*command):
-        done = subprocess.run(command, capture_output=True, text=True, cwd=os.path.dirname(os.path.abspath(__file__)))
-        return done.stdout.strip()
     try:
-        commit = run("git", "rev-parse", "--short", "HEAD") + ("-dirty" if run("git", "status", "--porcelain", "-uno") else "")
-    except OSError:
+        commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, text=True,
+                                cwd=Path(__file__).parent).stdout.strip()
+    except OSError:     # no git here
         commit = ""
-    cpu = platform.processor() or platform.machine()
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as f:
-            cpu = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), cpu)
-    return {"command": " ".join(["python", os.path.basename(sys.argv[0]), *sys.argv[1:]]), "seed": seed,
+    info = Path("/proc/cpuinfo")
+    model = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
+    cpu = model[1] if model else platform.processor() or platform.machine()
+    return {"command": " ".join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "seed": seed,
             "date": datetime.datetime.now().isoformat(timespec="seconds"), "machine": f"{cpu}, {os.cpu_count()} cores",
             "python": platform.python_version(), "commit": commit}
+
+
+def write_json(path: str, content):
+    """NaN, a figure that could not be had, becomes null."""
+    with open(path, "w") as f:
+        json.dump(json.loads(json.dumps(content), parse_constant=lambda _: None), f, indent=1)
+
+
+def print_table(rows: list):
+    """Rows of texts in aligned columns, the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for first, *rest in rows:
+        print(first.ljust(widths[0]), *(text.rjust(width) for text, width in zip(rest, widths[1:])), sep="  ", flush=True)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -167,22 +176,18 @@ class Tokenizer:
         return self.bpe.encode_ordinary_batch(texts) if self.kind == "gpt2" else [self.encode(text) for text in texts]
 
     def decode(self, ids) -> str:
-        ids = [int(i) for i in ids]
         if self.kind == "gpt2":
-            return self.bpe.decode(ids)
-        marks = [EOT if i == self.eot else self.words[i] for i in ids]
-        return re.sub(r" ([.,])", r"\1", " ".join(marks))
+            return self.bpe.decode([int(i) for i in ids])
+        return join_words(EOT if i == self.eot else self.words[i] for i in ids)
 
     def pieces(self, ids) -> list:
         """What each token adds to the text; a token that is part of a character shows as �."""
-        if self.kind == "gpt2":
-            return [self.bpe.decode([i]) for i in ids]
-        return [text if text in ".," else f" {text}" for text in map(self.decode, zip(ids))]
+        texts = [self.decode([i]) for i in ids]
+        return texts if self.kind == "gpt2" else [text if text in ".," else f" {text}" for text in texts]
 
     def decode_story(self, ids) -> str:
         """The text up to the first end-of-text."""
-        ids = list(ids)
-        return self.decode(ids[:ids.index(self.eot)] if self.eot in ids else ids)
+        return self.decode(itertools.takewhile(lambda i: i != self.eot, ids))
 
     def to_dict(self) -> dict:
         return {"kind": self.kind, "vocab_size": self.vocab_size, "words": self.words}
@@ -193,6 +198,10 @@ def split_words(text: str) -> list:
     return re.findall(r"\w+|[^\w\s]", text)
 
 
+def join_words(words) -> str:
+    return re.sub(r" ([.,])", r"\1", " ".join(words))
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # The toy corpus: a story grammar whose law is known exactly
 
@@ -200,100 +209,87 @@ def split_words(text: str) -> list:
 class Grammar:
     """Stories of independent weighted choices, some of which come back later.
 
-    rules: {name: {text: weight}} is a choice; {name: (owner, [text, …])} follows the owner's choice. In a text, {name}
-    expands a rule and {=name} repeats what it gave before. The alternatives of a choice differ in their first word, so a
-    choice is revealed by one token, which carries its whole information: every other token is certain.
+    rules: {name: {text: weight}} is a choice, made once; {name: (owner, [text, …])} follows the owner's choice. In a text,
+    {name} expands a rule and {=name} repeats what it gave before. The alternatives of a choice begin with different words,
+    so a choice is revealed by one token, which carries its whole information: every other token is certain.
     """
 
     REFERENCE = re.compile(r"{(=?)(\w+)}")
+    PART = re.compile(rf"{REFERENCE.pattern}|(\w+|[^\w\s])")    # a reference, or a word or punctuation mark
 
     def __init__(self, rules: dict):
-        self.rules = rules
-        self.weights = {name: [w / sum(rule.values()) for w in rule.values()]
-                        for name, rule in rules.items() if isinstance(rule, dict)}
-        self.pattern = re.compile(self._expression("{story}"))
+        self.rules, self.owner, self.texts, self.weights = rules, {}, {}, {}
+        for name, rule in rules.items():
+            # a choice is its own owner; what follows it has its weights
+            self.owner[name], self.texts[name] = (name, list(rule)) if isinstance(rule, dict) else rule
+            weights = rules[self.owner[name]].values()
+            self.weights[name] = [w / sum(weights) for w in weights]
 
-    def _owner_and_texts(self, name):
-        rule = self.rules[name]
-        return (None, list(rule)) if isinstance(rule, dict) else rule
+    def _tell(self, choose) -> str:
+        """The story in which each choice takes its alternative number choose(name, words so far)."""
+        words, chosen = [], {}
+
+        def expand(text):
+            for _, name, word in self.PART.findall(text):
+                if word:
+                    words.append(word)
+                else:
+                    owner = self.owner[name]
+                    if owner not in chosen:
+                        chosen[owner] = choose(owner, words)
+                    expand(self.texts[name][chosen[owner]])
+
+        expand("{story}")
+        return join_words(words)
 
     def draw(self, rng: random.Random) -> str:
         """One story."""
-        chosen, given = {}, {}                          # rule -> index of its alternative, text it gave
-
-        def expand(match):
-            repeat, name = match.groups()
-            if not repeat:
-                owner, texts = self._owner_and_texts(name)
-                index = chosen[owner] if owner else rng.choices(range(len(texts)), self.weights[name])[0]
-                chosen[name], given[name] = index, self.REFERENCE.sub(expand, texts[index])
-            return given[name]
-
-        return self.REFERENCE.sub(expand, "{story}")
-
-    def _expression(self, text: str) -> str:
-        """The grammar as one regular expression: group name_i is the i-th alternative of a choice, a repetition is a
-        back-reference, and what follows an owner's choice is conditional on the owner's groups."""
-        def expand(match):
-            repeat, name = match.groups()
-            if repeat:
-                return f"(?P={name})"
-            owner, texts = self._owner_and_texts(name)
-            parts = [self._expression(t) for t in texts]
-            if owner is None:
-                return f"(?P<{name}>{'|'.join(f'(?P<{name}_{i}>{part})' for i, part in enumerate(parts))})"
-            *conditions, last = [f"(?({owner}_{i}){part}|" for i, part in enumerate(parts[:-1])] + [parts[-1]]
-            return "".join(conditions) + last + ")" * len(conditions)
-
-        return self.REFERENCE.sub(expand, re.sub(r"([.,])", r"\\\1", text))
+        return self._tell(lambda name, words: rng.choices(range(len(self.texts[name])), self.weights[name])[0])
 
     def log_probs(self, story: str):
         """ln p of every word given the words before it, (len(split_words(story)),), or None if this is no story."""
-        match = self.pattern.fullmatch(story)
-        if match is None:
-            return None
-        starts = [word.start() for word in re.finditer(r"\w+|[^\w\s]", story)]
-        log_p = np.zeros(len(starts))
-        for name, weights in self.weights.items():
-            for i, weight in enumerate(weights):
-                if len(weights) > 1 and match.start(f"{name}_{i}") >= 0:
-                    log_p[starts.index(match.start(f"{name}_{i}"))] += math.log(weight)
-        return log_p
+        words = split_words(story)
+        log_p = np.zeros(len(words))
 
-    def _mean(self, text: str, measure, follow_repeats: bool) -> float:
-        """Expectation of measure(literal text, weights of the choice), summed over everything that `text` expands to."""
-        total = measure(self.REFERENCE.sub("", text), [1])
+        def choose(name, before):                       # tell the story again: the next word reveals the alternative
+            j = len(before)
+            for i, text in enumerate(self.texts[name]):
+                if split_words(text)[:1] == words[j:j + 1]:
+                    log_p[j] += math.log(self.weights[name][i])
+                    return i
+            return 0                                    # the only one, or none fits and it will be another story
+
+        return log_p if self._tell(choose) == story else None
+
+    def entropy(self, text: str = "{story}") -> float:
+        """Nats per story, exact: those of a choice and, with their probabilities, those inside its alternatives."""
+        nats = 0.0
         for repeat, name in self.REFERENCE.findall(text):
-            if not repeat or follow_repeats:
-                owner, texts = self._owner_and_texts(name)
-                weights = self.weights[owner or name]
-                total += measure("", [1] if owner else weights)
-                total += sum(w * self._mean(t, measure, follow_repeats) for w, t in zip(weights, texts))
-        return total
+            if not repeat:
+                if self.owner[name] == name:
+                    nats -= sum(w * math.log(w) for w in self.weights[name])
+                nats += sum(w * self.entropy(t) for w, t in zip(self.weights[name], self.texts[name]))
+        return nats
 
-    def entropy(self) -> float:
-        """Nats per story, exact."""
-        return self._mean("{story}", lambda text, weights: -sum(w * math.log(w) for w in weights), follow_repeats=False)
-
-    def mean_words(self) -> float:
+    def mean_words(self, text: str = "{story}") -> float:
         """Expected words and punctuation marks per story, exact."""
-        return self._mean("{story}", lambda text, weights: len(split_words(text)), follow_repeats=True)
+        mean = len(split_words(self.REFERENCE.sub("", text)))
+        for _, name in self.REFERENCE.findall(text):
+            mean += sum(w * self.mean_words(t) for w, t in zip(self.weights[name], self.texts[name]))
+        return mean
 
     def words(self) -> list:
-        texts = itertools.chain.from_iterable(self._owner_and_texts(name)[1] for name in self.rules)
-        return sorted({word for text in texts for word in split_words(self.REFERENCE.sub(" ", text))})
+        return sorted({word for texts in self.texts.values() for text in texts for *_, word in self.PART.findall(text) if word})
 
 
 TOY = Grammar({
-    "story": {"{opening}, a {hero} {got} a {look} {thing} {where} the {place}. {She} took it to {her} {friend}, but it {trouble}. "
-              "{Her} {=friend} {rescue}. {Ending}.": 1},
+    "story": {"{opening}, a {hero} {got} a {look} {thing} {where} the {place}. {She} took it to {her} {friend}, "
+              "but it {trouble}. {Her} {=friend} {rescue}. {Ending}.": 1},
     "opening": {"One day": 5, "Last summer": 3, "Long ago": 1, "That morning": 1},
     "hero": {"girl named {girl}": 1, "boy named {boy}": 1},
     "girl": {"Lily": 4, "Mia": 3, "Anna": 2, "Sue": 2, "Zoe": 2, "Emma": 1, "Rose": 1, "Lucy": 1},
     "boy": {"Tom": 4, "Ben": 3, "Max": 2, "Sam": 2, "Tim": 2, "Jack": 1, "Leo": 1, "Bob": 1},
-    "She": ("hero", ["She", "He"]),
-    "her": ("hero", ["her", "his"]),
-    "Her": ("hero", ["Her", "His"]),
+    "She": ("hero", ["She", "He"]), "her": ("hero", ["her", "his"]), "Her": ("hero", ["Her", "His"]),
     "Name": ("hero", ["{=girl}", "{=boy}"]),
     "got": {"found": 4, "saw": 2, "made": 1, "hid": 1},
     "look": {"red": 4, "big": 4, "small": 2, "shiny": 2, "soft": 1, "blue": 1, "funny": 1, "pretty": 1},
@@ -355,23 +351,22 @@ def download_stories(split: str):
         fail(f"TinyStories could not be downloaded ({type(e).__name__}); connect, or prepare a file you have with --text=FILE")
 
 
-def write_split(path: str, stories, tokenizer: Tokenizer, max_tokens: int, log_prob=None) -> dict:
-    """Encode stories into path until max_tokens are reached; log_prob(story), where given, goes to path.logp beside it."""
-    counts = {"stories": 0, "tokens": 0, "bytes": 0}
-    with open(path, "wb") as f, open(f"{path}.logp" if log_prob else os.devnull, "wb") as f_log_prob, \
-            tqdm(total=max_tokens, unit="tok", unit_scale=True, desc=os.path.basename(path).split(".")[0], leave=False,
-                 disable=None) as bar:
-        while counts["tokens"] < max_tokens and (texts := list(itertools.islice(stories, 512))):
+def write_split(path: Path, stories, tokenizer: Tokenizer, max_tokens: int) -> dict:
+    """Encode stories into path until max_tokens are reached."""
+    counts = {"stories": 0, "tokens": 0, "bytes": 0, "crc32": 0}    # bytes: of text; crc32: of the file
+    with open(path, "wb") as f, tqdm(total=max_tokens, unit="tok", unit_scale=True, desc=path.stem, leave=False,
+                                     disable=None) as bar:
+        while texts := list(itertools.islice(stories, 512)):
             for text, ids in zip(texts, tokenizer.encode_batch(texts)):
-                if counts["tokens"] >= max_tokens:
-                    break
-                np.array([tokenizer.eot, *ids], dtype=np.uint16).tofile(f)
-                if log_prob:                            # a story ends for certain, so the end-of-text before the next is free
-                    np.array([0, *log_prob(text)], dtype=np.float32).tofile(f_log_prob)
+                tokens = np.array([tokenizer.eot, *ids], dtype=np.uint16)
+                tokens.tofile(f)
                 counts["stories"] += 1
-                counts["tokens"] += len(ids) + 1
+                counts["tokens"] += len(tokens)
                 counts["bytes"] += len(text.encode())
-                bar.update(len(ids) + 1)
+                counts["crc32"] = zlib.crc32(tokens, counts["crc32"])
+                bar.update(len(tokens))
+                if counts["tokens"] >= max_tokens:
+                    return counts
     return counts
 
 
@@ -389,79 +384,87 @@ class Options:
     def __post_init__(self):
         if self.val and not self.text:
             fail("--val needs --text")
-        if self.max_tokens < 0:
-            fail(f"--max_tokens={self.max_tokens} must be positive")
-        if self.seed < 0:
-            fail(f"--seed={self.seed} must be 0 or more")
+        for name in ("max_tokens", "seed"):
+            if getattr(self, name) < 0:
+                fail(f"--{name}={getattr(self, name)} must be at least 0")
         self.toy = self.dataset == "toy" and not self.text
         if not self.name:
             cut = "" if self.toy or self.vocab_size == 50257 else f"-{self.vocab_size}"
-            self.name = (os.path.splitext(os.path.basename(self.text))[0] or self.dataset) + cut
+            self.name = (Path(self.text).stem or self.dataset) + cut
         self.max_tokens = self.max_tokens or (4_000_000 if self.toy else 50_000_000)
 
     def tokenizer(self) -> Tokenizer:
         return Tokenizer("words", words=TOY.words()) if self.toy else Tokenizer("gpt2", self.vocab_size)
 
 
-def prepare(o: Options) -> str:
-    """Write data/<name>, whole or not at all; returns the folder. Raises nothing a user can cause: see fail."""
-    tokenizer = o.tokenizer()
+def prepare(o: Options) -> Path:
+    """Make data/<name>, in a folder beside it and then moved: what was there before stays until the new one is whole."""
+    tokenizer, folder = o.tokenizer(), Path(DATA_DIR, o.name)
     if o.toy:
-        stories = {"train": toy_stories(o.seed), "val": toy_stories(o.seed + 1)}
+        train, val = toy_stories(o.seed), toy_stories(o.seed + 1)
+    elif not o.text:
+        train, val = download_stories("train"), download_stories("validation")
     elif o.val:
-        stories = {"train": read_stories(o.text), "val": read_stories(o.val)}
-    elif o.text:
-        stories = {"train": (s for i, s in enumerate(read_stories(o.text)) if i % 20 != 19),
-                   "val": (s for i, s in enumerate(read_stories(o.text)) if i % 20 == 19)}
+        train, val = read_stories(o.text), read_stories(o.val)
     else:
-        stories = {"train": download_stories("train"), "val": download_stories("validation")}
+        train = (story for i, story in enumerate(read_stories(o.text)) if i % 20 != 19)
+        val = itertools.islice(read_stories(o.text), 19, None, 20)
+    held_out = set()                                    # the validation stories, kept out of training
 
-    held_out = set()                                    # digests of the validation stories, kept out of training
+    def remember(story):
+        held_out.add(story)
+        return story
 
-    def digest(story):
-        return hashlib.blake2b(story.encode(), digest_size=8).digest()
-
-    def remember(stories):
-        for story in stories:
-            held_out.add(digest(story))
-            yield story
-
-    folder = os.path.join(DATA_DIR, o.name)
-    os.makedirs(folder, exist_ok=True)
-    temporary = {split: os.path.join(folder, f"{split}.{os.getpid()}.tmp") for split in ("val", "train")}
-    try:
-        splits = {"val": write_split(temporary["val"], remember(stories["val"]), tokenizer, max(1, o.max_tokens // 20),
-                                     TOY.log_probs if o.toy else None)}
-        splits["train"] = write_split(temporary["train"], (s for s in stories["train"] if digest(s) not in held_out),
-                                      tokenizer, o.max_tokens)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as temporary:
+        new = Path(temporary)
+        splits = {"val": write_split(new / "val.bin", map(remember, val), tokenizer, max(1, o.max_tokens // 20)),
+                  "train": write_split(new / "train.bin", (s for s in train if s not in held_out), tokenizer, o.max_tokens)}
         for split, file in (("train", o.text), ("val", o.val or o.text)):
             if not splits[split]["stories"]:
                 fail(f"{file or o.dataset} holds no story for {split}; give more text (stories are split at {EOT})")
-        meta = {"format": FORMAT, "name": o.name, "source": os.path.basename(o.text) or o.dataset,
+        meta = {"format": FORMAT, "name": o.name, "source": Path(o.text).name or o.dataset,
                 "tokenizer": tokenizer.to_dict(), "eot": tokenizer.eot, "splits": splits, **provenance(o.seed)}
         if o.toy:
             meta["entropy"] = TOY.entropy() / (TOY.mean_words() + 1)    # nats per token, one end-of-text a story
-        for old in ("meta.json", "val_logp.bin"):                       # a folder without meta.json is not a data set
-            if os.path.exists(os.path.join(folder, old)):
-                os.remove(os.path.join(folder, old))
-        if o.toy:
-            os.replace(f"{temporary['val']}.logp", os.path.join(folder, "val_logp.bin"))
-        for split in splits:
-            os.replace(temporary[split], os.path.join(folder, f"{split}.bin"))
-        with open(f"{temporary['val']}", "w") as f:
-            json.dump(meta, f, indent=1)
-        os.replace(temporary["val"], os.path.join(folder, "meta.json"))
-    finally:
-        for path in (*temporary.values(), f"{temporary['val']}.logp"):
-            if os.path.exists(path):
-                os.remove(path)
-        if not os.listdir(folder):
-            os.rmdir(folder)
+        (new / "meta.json").write_text(json.dumps(meta, indent=1))
+        folder.mkdir(exist_ok=True)
+        (folder / "meta.json").unlink(missing_ok=True)  # a folder without meta.json is not a data set
+        for file in ("train.bin", "val.bin", "meta.json"):
+            (new / file).replace(folder / file)
     return folder
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Reading a data set
+
+
+def load_meta(name: str) -> dict:
+    """meta.json of data/<name>, its files checked against it."""
+    path = Path(DATA_DIR, name, "meta.json")
+    if not path.exists():
+        have = [found.parent.name for found in Path(DATA_DIR).glob("*/meta.json")]
+        fail(f"no data set at {path}{nearest(name, have)}; make one with python prepare_data.py --help")
+    try:
+        meta = json.loads(path.read_text())
+        if meta["format"] != FORMAT:
+            fail(f"{path} has format {meta['format']}, this code reads {FORMAT}; prepare it again")
+        numbers = [meta["tokenizer"]["vocab_size"], meta["eot"]]
+        numbers += [meta["splits"][split][key] for split in ("train", "val") for key in ("stories", "tokens", "bytes")]
+        if min(numbers) < 1:
+            raise ValueError("a number is below 1")
+    except (ValueError, KeyError, TypeError) as e:
+        fail(f"{path} is damaged ({type(e).__name__}: {e}); prepare it again")
+    for split, counts in meta["splits"].items():
+        file = path.with_name(f"{split}.bin")
+        whole = file.exists() and file.stat().st_size == 2 * counts["tokens"]
+        if not whole or counts.get("crc32") not in (None, zlib.crc32(np.memmap(file, mode="r"))):   # None: an older data set
+            fail(f"{file} does not hold the {counts['tokens']:,} tokens that meta.json promises; prepare it again")
+    return meta
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    return Tokenizer(**load_meta(name)["tokenizer"])
 
 
 class Windows:
@@ -474,34 +477,27 @@ class Windows:
     """
 
     def __init__(self, name: str, split: str, block_size: int, kind: str = "aligned", seed: int = 1337):
-        folder = os.path.join(DATA_DIR, name)
-        self.block_size, self.kind, self.seed = block_size, kind, seed
-        self.meta = load_meta(name)
-        self.tokens = np.memmap(os.path.join(folder, f"{'train' if kind == 'paper' else split}.bin"), dtype=np.uint16, mode="r")
+        self.block_size, self.kind, self.seed, self.meta = block_size, kind, seed, load_meta(name)
+        file = "train" if kind == "paper" else split
+        self.tokens = np.memmap(Path(DATA_DIR, name, f"{file}.bin"), dtype=np.uint16, mode="r")
         if kind == "paper":
             self.tokens = self.tokens[self.tokens != self.meta["eot"]]
-            starts = np.arange(len(self.tokens) // block_size) * block_size
-            starts, held_out = np.random.default_rng(42).permutation(starts), len(starts) // 20
-            self.starts = starts[:held_out] if split == "val" else starts[held_out:]
-        elif kind == "random":
-            self.starts = np.arange(max(0, len(self.tokens) // block_size - 1)) * block_size
-        else:
+        side_by_side = np.arange(len(self.tokens) // block_size) * block_size
+        if kind == "aligned":
             starts = np.flatnonzero(self.tokens == self.meta["eot"]) + 1
             self.starts = starts[starts + block_size <= len(self.tokens)]
+        elif kind == "random":
+            self.starts = side_by_side[:-1]             # room for the phase
+        else:
+            starts, held_out = np.random.default_rng(42).permutation(side_by_side), len(side_by_side) // 20
+            self.starts = starts[:held_out] if split == "val" else starts[held_out:]
         if not len(self.starts):
-            fail(f"block_size {block_size} is longer than any {kind} window of {folder} ({split}: {len(self.tokens):,} tokens); "
-                 f"take a smaller --block_size or more text")
-        counts = self.meta["splits"]["train" if kind == "paper" else split]
-        self.tokens_per_byte = len(self.tokens) / counts["bytes"]
-        self.log_p = None
-        if split == "val" and kind == "aligned" and os.path.exists(os.path.join(folder, "val_logp.bin")):
-            self.log_p = np.memmap(os.path.join(folder, "val_logp.bin"), dtype=np.float32, mode="r")
+            fail(f"block_size {block_size} is longer than any {kind} window of {DATA_DIR}/{name} ({split}: {len(self.tokens):,} "
+                 f"tokens); take a smaller --block_size or more text")
+        self.tokens_per_byte = len(self.tokens) / self.meta["splits"][file]["bytes"]
 
     def __len__(self):
         return len(self.starts)
-
-    def _rows(self, starts):
-        return self.tokens[starts[:, None] + np.arange(self.block_size)].astype(np.int64)
 
     @functools.lru_cache(maxsize=2)
     def _epoch(self, epoch: int):
@@ -509,55 +505,44 @@ class Windows:
         phase = rng.integers(self.block_size) if self.kind == "random" else 0
         return rng.permutation(self.starts) + phase
 
+    def _rows(self, values, starts):                    # values: one for each token
+        return values[starts[:, None] + np.arange(self.block_size)]
+
     def batch(self, step: int, batch_size: int):
         """(batch_size, T): the rows that training step `step` reads. Every window is read once an epoch."""
-        rows = np.arange(step * batch_size, (step + 1) * batch_size)
-        return self._rows(np.array([self._epoch(int(r) // len(self))[r % len(self)] for r in rows]))
-
-    def first(self, n: int):
-        """(up to n, T): fixed windows for evaluation, spread evenly over the split."""
-        return self._rows(self._spread(n))
-
-    def floor(self, n: int):
-        """For the toy: nats per token of first(n) under the true law; no model can do better on average. Else None."""
-        if self.log_p is None:
-            return None
-        return -float(self.log_p[self._spread(n)[:, None] + np.arange(self.block_size)].mean(dtype=np.float64))
+        rows = range(step * batch_size, (step + 1) * batch_size)
+        starts = np.array([self._epoch(row // len(self))[row % len(self)] for row in rows])
+        return self._rows(self.tokens, starts).astype(np.int64)
 
     def _spread(self, n: int):
         return self.starts[np.linspace(0, len(self) - 1, min(n, len(self))).astype(int)]
 
+    def first(self, n: int):
+        """(up to n, T): fixed windows for evaluation, spread evenly over the split."""
+        return self._rows(self.tokens, self._spread(n)).astype(np.int64)
 
-def load_meta(name: str) -> dict:
-    """meta.json of data/<name>, its files checked against it."""
-    path = os.path.join(DATA_DIR, name, "meta.json")
-    if not os.path.exists(path):
-        have = sorted(os.listdir(DATA_DIR)) if os.path.isdir(DATA_DIR) else []
-        fail(f"no data set at {path}{nearest(name, have)}; make one with python prepare_data.py --help")
-    with open(path) as f:
-        meta = json.load(f)
-    if meta.get("format") != FORMAT:
-        fail(f"{path} has format {meta.get('format')}, this code reads {FORMAT}; prepare it again")
-    for split, counts in meta["splits"].items():
-        file = os.path.join(DATA_DIR, name, f"{split}.bin")
-        if not os.path.exists(file) or os.path.getsize(file) != 2 * counts["tokens"]:
-            fail(f"{file} does not hold the {counts['tokens']:,} tokens that meta.json promises; prepare it again")
-    return meta
-
-
-def load_tokenizer(name: str) -> Tokenizer:
-    return Tokenizer(**load_meta(name)["tokenizer"])
+    def floor(self, n: int):
+        """For the toy: nats per token of first(n) under the true law; no model can do better on average. Else None."""
+        if self.kind != "aligned" or "entropy" not in self.meta:
+            return None
+        stories = Tokenizer(**self.meta["tokenizer"]).decode(self.tokens).split(EOT)[1:]
+        log_probs = [TOY.log_probs(story.strip()) for story in stories]
+        if any(p is None for p in log_probs):   # drawn from another grammar than this file's
+            return None
+        # a story ends for certain, so the end-of-text before the next is free
+        return -float(self._rows(np.concatenate([[0, *p] for p in log_probs]), self._spread(n)).mean())
 
 
 def main():
     options = Options(**parse_flags(__doc__, Options))
     folder = prepare(options)
-    meta = load_meta(options.name)
+    meta, tokenizer = load_meta(options.name), options.tokenizer()
     for split, n in meta["splits"].items():
         print(f"{folder}/{split}.bin: {n['stories']:,} stories, {n['tokens']:,} tokens, {n['bytes']:,} bytes of text")
-    print(f"vocabulary {meta['tokenizer']['vocab_size']:,}" + (f", entropy {meta['entropy']:.4f} nats per token" if "entropy" in meta else ""))
-    first = np.fromfile(os.path.join(folder, "val.bin"), dtype=np.uint16, count=33)[1:]
-    print(f"first story: {load_tokenizer(options.name).decode_story(first)} …")
+    entropy = f", entropy {meta['entropy']:.4f} nats per token" if options.toy else ""
+    print(f"vocabulary {tokenizer.vocab_size:,}{entropy}")
+    first = np.fromfile(folder / "val.bin", dtype=np.uint16, count=33)[1:]
+    print(f"first story: {tokenizer.decode_story(first)} …")
     print(f"next: python train.py --mode=mdlm --data={options.name}")
 
 

@@ -21,10 +21,11 @@ from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from tqdm import tqdm
 
 from model import Config, Transformer, load, masking_batch, new_cache, timestep
-from prepare_data import TOY, Tokenizer, command, fail, parse_flags, provenance
+from prepare_data import TOY, Tokenizer, command, fail, parse_flags, provenance, write_json
 from show import Screen, draw_picture, draw_steps, token_texts
 
 
@@ -37,7 +38,7 @@ class Options:
     prompt: str = ""            # begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)
     blank: int = 8              # tokens of a blank
     start: Literal["auto", "story", "anywhere"] = "auto"  # begin at a story's start, or where training windows began
-    sampler: Literal["ancestral", "first_hitting", "confidence"] = "ancestral"  # mdlm: each masked token by chance, equally many a step, or the surest
+    sampler: Literal["ancestral", "first_hitting", "confidence"] = "ancestral"  # mdlm: by chance, equally many a step, the surest
     order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
     steps: int = None           # network passes per story; default: as many as tokens. Fewer (mdlm, aogpt) is faster and worse
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
@@ -57,11 +58,28 @@ class Options:
     device: str = "auto"        # auto, cpu, cuda or mps
     dtype: Literal["float32", "bfloat16"] = "float32"   # of the weights; bfloat16 is faster, and rounds probabilities
 
+    def __post_init__(self):
+        least = {"num_samples": 1, "length": 1, "blank": 1, "steps": 1, "repetition_penalty": 1, "batch_size": 1,
+                 "temperature": 0, "final_temperature": 0, "seed": 0}
+        for name, low in least.items():
+            self.need(getattr(self, name) is None or getattr(self, name) >= low, name, f"must be at least {low}")
+        self.need(0 < self.top_p <= 1, "top_p", "must lie in (0, 1]")
+        for name in ("picture", "out", "json", "plot"):
+            self.need(os.path.isdir(os.path.dirname(getattr(self, name)) or "."), name, "lies in a folder that does not exist")
 
-# What the paper's code did (arXiv 2603.22075), but that its repetition penalty raised the tokens with negative logits
-PAPER = {"ar": dict(length=128, temperature=0.8, prompt="Once"),
-         "mdlm": dict(length=128, temperature=0.8, final_temperature=0.32, sampler="confidence", steps=100, repetition_penalty=1.3),
-         "aogpt": dict(length=128, temperature=0.8)}     # not in the paper
+    def need(self, condition, name: str, what: str):
+        if not condition:
+            fail(f"--{name}={getattr(self, name)} {what}")
+
+
+SWEEP = ("out_dir", "sampler", "steps", "temperature")      # flags that take several values
+CONFIDENCE = ("final_temperature", "repetition_penalty")    # flags of the sampler confidence alone
+# flags that mean nothing to a mode: refused, or where several models are sampled, ignored
+NOT_FOR = {"ar": ("sampler", "order", "steps", *CONFIDENCE), "aogpt": ("sampler", *CONFIDENCE), "mdlm": ("order", "kv_cache")}
+# what the paper's code did (arXiv 2603.22075), but that its repetition penalty raised the tokens with negative logits
+# (length and steps: see pattern_of; aogpt is not in the paper)
+PAPER = {"ar": dict(temperature=0.8, prompt="Once"), "mdlm": dict(temperature=0.8, sampler="confidence"),
+         "aogpt": dict(temperature=0.8), "confidence": dict(final_temperature=0.32, repetition_penalty=1.3)}
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Randomness: two float64 uniforms per story and position, whatever the sampler and the batch
@@ -75,25 +93,21 @@ def story_noise(seed: int, stories, length: int, device: torch.device):
 
 def draw(logits, u, temperature: float, top_p: float):
     """Tokens (N,) from logits (N, V) and uniforms u (N,), and the probability (N,) of each, by inverting the distribution
-    function in float64.
-
-    Exact: float32 noise would cut off the tail and so lower the real temperature (Zheng et al., arXiv 2409.02908).
-    temperature 0 takes the likeliest token; top_p keeps the smallest set of likeliest tokens with that probability.
-    """
-    drawn = []
-    rows = max(1, 2 ** 23 // logits.size(-1))                                       # bounds memory: V float64 a row
+    function in float64: float32 noise would cut off the tail and so lower the real temperature (Zheng et al., arXiv
+    2409.02908). temperature 0 takes the likeliest token; top_p keeps the smallest set of likeliest tokens of that mass."""
+    drawn, rows = [], max(1, 2 ** 23 // logits.size(-1))                            # bounds memory: V float64 a row
     for row, u_row in zip(logits.split(rows), u.split(rows)):
         p = torch.softmax(row.to(u.device).double() / (temperature or 1), dim=-1)   # (n, V)
-        if temperature == 0:
-            drawn.append(p.max(dim=-1)[::-1])
-            continue
         if top_p < 1:
             ranked, index = p.sort(dim=-1, descending=True)
             keep = ranked.cumsum(dim=-1) - ranked < top_p                           # mass of likelier tokens
             p = torch.zeros_like(p).scatter(-1, index, ranked * keep)
-        cdf = p.cumsum(dim=-1)
-        token = torch.searchsorted(cdf, u_row[:, None] * cdf[:, -1:], right=True)
-        token = token.clamp(max=p.size(-1) - 1)                                     # rounding could reach the very end
+        if temperature == 0:
+            token = p.argmax(dim=-1, keepdim=True)                                  # (n, 1)
+        else:
+            cdf = p.cumsum(dim=-1)
+            token = torch.searchsorted(cdf, u_row[:, None] * cdf[:, -1:], right=True)
+            token = token.clamp(max=p.size(-1) - 1)                                 # rounding could reach the very end
         drawn.append((token[:, 0], p.gather(-1, token)[:, 0]))
     tokens, probability = map(torch.cat, zip(*drawn))
     return tokens.to(logits.device), probability.float().to(logits.device)
@@ -110,8 +124,8 @@ def sample_in_order(model, tokens, order, u, first: int, steps: int, o: Options)
     of one slot, which differ in their targets and do not see each other; then each revealed token gets its own slot.
     """
     (B, L), device = order.shape, order.device
-    position = torch.cat([torch.full_like(order[:, :1], -1), order], dim=1)         # (B, L+1) of the token in slot j
-    held = torch.cat([torch.full_like(order[:, :1], model.config.bos_id), tokens.gather(1, order)], dim=1)      # (B, L+1)
+    held = F.pad(tokens.gather(1, order), (1, 0), value=model.config.bos_id)        # (B, L+1) the token in slot j
+    position = F.pad(order, (1, 0), value=-1)                                       # (B, L+1) where that token stands
     cache, cached = new_cache(model, B, L), 0                                       # slots that are cached for good
     for start, end in itertools.pairwise(first + (L - first) * step // steps for step in range(steps + 1)):
         slots = torch.arange(cached, end, device=device)                            # slots up to `start`, then its copies
@@ -137,12 +151,12 @@ def draw_masked(model, tokens, now, u, temperature: float, o: Options):
     for rows in now.any(dim=1).nonzero()[:, 0].split(max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))):
         masked, here = tokens[rows] == config.mask_id, now[rows]
         batch = masking_batch(config, tokens[rows], masked, timestep(config, masked.float().mean(dim=1)))
-        select = torch.nn.functional.pad(here, (1, 0)).flatten().nonzero().T        # (1, N) over all rows at once
+        select = F.pad(here, (1, 0)).flatten().nonzero().T                          # (1, N) over all rows at once
         logits = model(batch.tokens, batch.key_pos, batch.target_pos, select, batch.t)[0]                       # (N, V)
         row, column = here.nonzero(as_tuple=True)
         if o.repetition_penalty != 1:       # on log p, which is negative: it always lowers
             times = torch.zeros(len(rows), config.vocab_size + 1, device=tokens.device)
-            times = times.scatter_add_(1, tokens[rows], torch.ones_like(times[:, :1]).expand(tokens[rows].shape))
+            times.scatter_add_(1, tokens[rows], torch.ones(here.shape, device=tokens.device))
             logits = logits.log_softmax(dim=-1) * o.repetition_penalty ** times[row, :-1].clamp(max=5)
         u_now = u[rows[row].to(u.device), column.to(u.device)]
         new[rows[row], column], probability[rows[row], column] = draw(logits, u_now, temperature, o.top_p)
@@ -175,31 +189,25 @@ def sample_confident(model, tokens, when, u, steps: int, o: Options):
 
 def states(model: Transformer, stories, pattern, o: Options):
     """Yield (B, L) tokens after every step of writing the stories with these numbers, [MASK] where nothing is revealed yet.
-    Story i does not depend on which others are in the batch.
+    Story i does not depend on which others are in the batch. pattern (L,) holds the tokens given, else [MASK].
 
-    pattern  (L,) the tokens given, [MASK] where the model writes
-    steps    aogpt and mdlm: the number of groups of positions, one position each where it is the number of free ones,
-             which is exact: tokens of one group are drawn independently of each other. mdlm's ancestral sampler gives each
-             position a uniform time in [0, 1) and cuts time into equal steps, so that in every step each masked token is
-             revealed with the probability that the masking process has; groups differ in size.
+    Tokens of one step are drawn independently of each other, so one token a step is exact and several are not. mdlm's
+    ancestral sampler gives each position a uniform time in [0, 1) and cuts time into equal steps, so that in every step each
+    masked token is revealed with the probability that the masking process has; all others reveal equally many in each.
     """
-    config, device = model.config, model.head.weight.device
-    L, pattern = len(pattern), pattern.to(device)
+    config, device, L = model.config, model.head.weight.device, len(pattern)
     when, u = story_noise(o.seed, stories, L, device)
-    free = pattern == config.mask_id
-    n = int(free.sum())
+    tokens = pattern.to(device).expand(when.shape)
+    free = tokens == config.mask_id
+    n = int(free[0].sum())
     steps = o.steps or n
-    tokens = pattern.expand(len(stories), L)
     if config.mode == "mdlm" and o.sampler == "confidence":
         return sample_confident(model, tokens, when, u, steps, o)
-    left_to_right = torch.arange(L, device=when.device) / L
-    if config.mode == "ar" or o.order == "left_to_right":
-        place = left_to_right.expand_as(when)
-    elif o.order == "random":
-        place = when
-    else:
-        place = torch.tensor([int(i) for i in o.order.split(",")], device=when.device).argsort().expand_as(when) / L
-    order = torch.where(free.to(when.device), place, left_to_right - 1).argsort(dim=1).to(device)               # given first
+    place = when                                                                        # (B, L) of each position in the order
+    if config.mode == "ar" or o.order != "random":
+        listed = range(L) if config.mode == "ar" or o.order == "left_to_right" else map(int, o.order.split(","))
+        place = torch.tensor([*listed], device=when.device).argsort().expand(when.shape)
+    order = place.masked_fill(~free.to(when.device), -1).argsort(dim=1, stable=True).to(device)     # (B, L) given ones first
     if config.mode != "mdlm":
         return sample_in_order(model, tokens, order, u, L - n, steps, o)
     group = (when * steps).long().to(device) if o.sampler == "ancestral" else (order.argsort(dim=1) - (L - n)) * steps // n
@@ -210,15 +218,13 @@ def states(model: Transformer, stories, pattern, o: Options):
 def generate(model: Transformer, stories, pattern, o: Options, watch=None):
     """(B, L) tokens of the stories with these numbers, and (B, L) the step at which each appeared, -1 where given.
     watch(tokens), if given, sees every state. See states."""
-    mask_id, given = model.config.mask_id, int((pattern != model.config.mask_id).sum())
-    appeared = torch.full((len(stories), len(pattern)), -1, device=model.head.weight.device)
-    before = pattern.to(appeared.device).expand_as(appeared)
-    for step, tokens in enumerate(states(model, stories, pattern, o)):
-        appeared[(tokens != mask_id) & (before == mask_id)] = step
-        before = tokens
+    config, given = model.config, int((pattern != model.config.mask_id).sum())
+    appeared = torch.where(pattern == config.mask_id, 0, -1).to(model.head.weight.device).repeat(len(stories), 1)
+    for tokens in states(model, stories, pattern, o):
+        appeared += tokens == config.mask_id            # counts the steps that left it masked
         if watch:
             watch(tokens)
-        if model.config.mode == "ar" and not o.full_length and (tokens[:, given:] == model.config.bos_id).any(dim=1).all():
+        if config.mode == "ar" and not o.full_length and (tokens[:, given:] == config.bos_id).any(dim=1).all():
             break                                       # every story has ended
     return tokens, appeared
 
@@ -254,68 +260,41 @@ def open_model(folder: str, device: str, dtype: str = "float32"):
     return with_weights_in(model, getattr(torch, dtype)).eval(), Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
 
 
-# flags that mean nothing to a mode: refused, or where several models are sampled, ignored
-NOT_FOR = {"ar": ("sampler", "order", "steps", "final_temperature", "repetition_penalty"),
-           "aogpt": ("sampler", "final_temperature", "repetition_penalty"), "mdlm": ("order", "kv_cache")}
-SWEEP = ("out_dir", "sampler", "steps", "temperature")
-
-
-def prompt_ids(o: Options, tokenizer: Tokenizer, mask_id: int) -> list:
-    """The prompt's tokens, [MASK] in its blanks."""
-    ids = []
-    pieces = re.split("_{3,}", o.prompt)
-    try:
-        for i, piece in enumerate(pieces):
-            # in GPT-2's tokens a space belongs to the word after it
-            ids += ([mask_id] * o.blank if i else []) + tokenizer.encode(piece.rstrip() if i < len(pieces) - 1 else piece)
-    except ValueError as e:
-        fail(f"--prompt: {e}")
-    return ids
-
-
 def pattern_of(o: Options, config: Config, tokenizer: Tokenizer, windows: str):
     """The story's tokens as far as they are given, [MASK] where the model writes: (L,). Fills in o's defaults that depend on
     the model; one clear line for what cannot be."""
-    def need(condition, name, what):
-        if not condition:
-            fail(f"--{name}={getattr(o, name)} {what}")
-
-    for name in NOT_FOR[config.mode]:
-        need(getattr(o, name) == getattr(Options, name), name, f"is not for this model, which is {config.mode}; leave it out")
-    for name, low in (("num_samples", 1), ("batch_size", 1), ("blank", 1), ("seed", 0), ("temperature", 0), ("repetition_penalty", 1)):
-        need(getattr(o, name) >= low, name, f"must be at least {low}")
-    need(0 < o.top_p <= 1, "top_p", "must lie in (0, 1]")
-    need(o.final_temperature is None or o.final_temperature >= 0, "final_temperature", "must be at least 0")
-    for name in ("json", "picture", "plot"):
-        need(os.path.isdir(os.path.dirname(getattr(o, name)) or "."), name, "lies in a folder that does not exist")
-    if o.sampler != "confidence":
-        for name in ("final_temperature", "repetition_penalty"):
-            need(getattr(o, name) == getattr(Options, name), name, "is for --sampler=confidence; leave it out")
+    unused = dict.fromkeys(CONFIDENCE, "without --sampler=confidence") if o.sampler != "confidence" else {}
+    unused |= dict.fromkeys(NOT_FOR[config.mode], f"for {config.mode}")
+    for name, where in unused.items():
+        o.need(getattr(o, name) == getattr(Options, name), name, f"means nothing {where}; leave it out")
     own = "story" if windows == "aligned" else "anywhere"
     o.start = own if o.start == "auto" else o.start
-    need(o.start == own or windows == "random", "start", f"is not for this model, whose windows were {windows}; leave it out")
+    o.need(o.start == own or windows == "random", "start", f"is not for this model, whose windows were {windows}; leave it out")
 
-    ids = prompt_ids(o, tokenizer, config.mask_id)
-    if o.start == "story" and windows == "random":      # a story starts where one ends
-        ids = [tokenizer.eot, *ids]
-    if o.length is None:
-        o.length = len(ids) if config.mask_id in ids else config.block_size
-    need(1 <= o.length <= config.block_size, "length", f"must lie between 1 and the model's block_size, {config.block_size}")
-    need(len(ids) <= o.length, "prompt", f"has {len(ids)} tokens, its blanks included; the length is {o.length}")
-    pattern = torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))
-    free = (pattern == config.mask_id).nonzero()[:, 0].tolist()
-    need(free, "prompt", f"fills all {o.length} tokens; leave something to write")
-    need(config.mode != "ar" or len(pattern) - free[0] == len(free), "prompt",
-         "has a blank before other words; ar writes from left to right and cannot fill it, mdlm and aogpt can")
-    o.steps = len(free) if o.steps is None else o.steps
-    need(1 <= o.steps and (o.steps <= len(free) or o.sampler == "ancestral" and config.mode == "mdlm"), "steps",
-         f"must lie between 1 and the tokens to write, {len(free)}")
-    need(o.order in ("random", "left_to_right") or sorted(o.order.split(",")) == sorted(map(str, range(o.length))), "order",
-         f"is not random, left_to_right or each of the positions 0 to {o.length - 1} once, separated by commas")
-    return pattern
+    ids = [tokenizer.eot] if o.start == "story" and windows == "random" else []     # a story starts where one ends
+    try:
+        for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # in GPT-2's tokens a space belongs to the next word
+            ids += [config.mask_id] * (o.blank if i else 0) + tokenizer.encode(piece)
+    except ValueError as e:
+        fail(f"--prompt: {e}")
+    longest = min(128, config.block_size) if o.protocol == "paper" else config.block_size
+    o.length = o.length or (len(ids) if config.mask_id in ids else longest)
+    o.need(o.length <= config.block_size, "length", f"must not exceed the model's block_size, {config.block_size}")
+    pattern = ids + [config.mask_id] * (o.length - len(ids))
+    n = pattern.count(config.mask_id)
+    o.need(len(ids) <= o.length and n, "prompt",
+           f"has {len(ids)} tokens, its blanks included, and the length is {o.length}; leave something to write")
+    o.need(config.mode != "ar" or config.mask_id not in pattern[:-n], "prompt",
+           "has a blank before other words; ar writes from left to right and cannot fill it, mdlm and aogpt can")
+    o.steps = o.steps or (min(100, n) if o.protocol == "paper" and config.mode == "mdlm" else n)
+    o.need(o.steps <= n or (config.mode, o.sampler) == ("mdlm", "ancestral"), "steps", f"must not exceed the {n} tokens to write")
+    o.need(o.order in ("random", "left_to_right") or sorted(o.order.split(",")) == sorted(map(str, range(o.length))), "order",
+           f"is not random, left_to_right or each of the positions 0 to {o.length - 1} once, separated by commas")
+    o.need(not o.plot or has_grammar(o, config, tokenizer), "plot", "is for whole stories of the toy, whose grammar is known")
+    return torch.tensor(pattern)
 
 
-def has_grammar(tokenizer: Tokenizer, config: Config, o: Options) -> bool:
+def has_grammar(o: Options, config: Config, tokenizer: Tokenizer) -> bool:
     """Whether these are whole stories of the toy, whose grammar is known."""
     return tokenizer.kind == "words" and o.length == config.block_size and not o.full_length
 
@@ -323,83 +302,75 @@ def has_grammar(tokenizer: Tokenizer, config: Config, o: Options) -> bool:
 def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: Options, name: str):
     """Generate o.num_samples stories, each a line of o.out as soon as its batch is done. Returns a summary, the settings
     among it, and (title, pieces, steps) of the first story for a picture."""
-    config, n = model.config, int((pattern == model.config.mask_id).sum())
-    begin = int(pattern[0] == tokenizer.eot)                        # an end-of-text given to start a story isn't part of it
-    given = max((i + 1 for i, token in enumerate(pattern.tolist()) if token != config.mask_id), default=0)
-    settings = {**asdict(o), "mode": config.mode, "tokens_per_step": n / o.steps, **provenance(o.seed)}
-    screen = Screen(tokenizer, config.mask_id) if o.show else None
-    texts, total_seconds, panel = [], 0.0, None
-    size = 1 if o.show else o.batch_size
-    with open(o.out, "w") as f, tqdm(total=o.num_samples, unit="story", desc=name, leave=False, disable=True if o.show else None) as bar:
+    config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
+    begin = int(pattern[0] == eot)                                  # an end-of-text given to start a story isn't part of it
+    given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)        # end-of-text counts after these
+    settings = {**asdict(o), "mode": config.mode, "tokens_per_step": sum(free) / o.steps, **provenance(o.seed)}
+    size, texts, panel, began = 1 if o.show else o.batch_size, [], None, time.perf_counter()
+    with open(o.out, "w") as f, tqdm(total=o.num_samples, unit="story", desc=name, leave=False, disable=o.show or None) as bar:
         for first in range(0, o.num_samples, size):
-            stories = range(first, min(first + size, o.num_samples))
-            began = time.perf_counter()
-            tokens, appeared = (part.tolist() for part in generate(model, stories, pattern, o, screen and screen.draw))
-            seconds = time.perf_counter() - began
-            total_seconds += seconds
-            for story, ids, steps in zip(stories, tokens, appeared):
-                end = len(ids) if o.full_length or tokenizer.eot not in ids[given:] else ids.index(tokenizer.eot, given)
-                texts.append(tokenizer.decode(ids[begin:end]))
-                f.write(json.dumps({"story": story, "text": texts[-1], "tokens": ids[begin:end], "appeared": steps[begin:end],
-                                    "seconds_per_batch": seconds, **settings}) + "\n")
-                if screen:
-                    screen.finish(texts[-1])
-                panel = panel or (name, token_texts(tokenizer, ids[begin:end], config.mask_id), steps[begin:end])
+            stories = range(o.num_samples)[first:first + size]
+            screen = Screen(tokenizer, config.mask_id)
+            tokens, appeared = generate(model, stories, pattern, o, screen.draw if o.show else None)
+            for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
+                end = len(ids) if o.full_length else [*ids, eot].index(eot, given)
+                ids, steps = ids[begin:end], steps[begin:end]
+                texts.append(tokenizer.decode(ids))
+                f.write(json.dumps({"story": story, "text": texts[-1], "tokens": ids, "appeared": steps, **settings}) + "\n")
+                panel = panel or (name, token_texts(tokenizer, ids, config.mask_id), steps)
             f.flush()
             bar.update(len(stories))
-    summary = {**settings, "first_stories": texts[:3], "seconds": total_seconds}
-    if has_grammar(tokenizer, config, o):
+            if o.show:
+                screen.show([texts[-1], ""])
+    summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began}
+    if has_grammar(o, config, tokenizer):
         summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
     return summary, panel
 
 
-def main():
-    flags = parse_flags(__doc__, Options, sweep=SWEEP)
-    folders = flags.pop("out_dir", [])
-    if not folders:
-        fail("which model? give --out_dir=DIR, the folder that train.py wrote")
-    jobs = []       # everything is checked before anything is written
+def plan(folders: list, flags: dict):
+    """Model, tokenizer, pattern, options and title for every combination of the flags that take several values."""
     for folder in folders:
         model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), flags.get("dtype", "float32"))
-        mine = {k: v for k, v in flags.items() if len(folders) == 1 or k not in NOT_FOR[model.config.mode]}
-        if flags.get("protocol") == "paper":
-            paper = PAPER[model.config.mode] | {"length": mine.get("length", min(128, model.config.block_size))}
-            if "sampler" in mine:
-                paper = {k: v for k, v in paper.items() if k not in ("final_temperature", "repetition_penalty")}
-            if "steps" in paper:
-                paper["steps"] = min(paper["steps"], paper["length"])
-            mine = {k: [v] if k in SWEEP else v for k, v in paper.items()} | mine
+        config = model.config
+        mine = {k: v for k, v in flags.items() if len(folders) == 1 or k not in NOT_FOR[config.mode]}
         swept = [k for k in SWEEP if k in mine]
-        combinations = list(itertools.product(*(mine[k] for k in swept)))
-        for values in combinations:
-            o = Options(**mine | dict(zip(swept, values)) | {"out_dir": folder})
-            pattern = pattern_of(o, model.config, tokenizer, windows)
+        for values in itertools.product(*(mine[k] for k in swept)):
+            given = mine | dict(zip(swept, values))
+            if given.get("protocol") == "paper":
+                given = PAPER[config.mode] | given
+                given = PAPER.get(given.get("sampler"), {}) | given
+            o = Options(**given, out_dir=folder)
+            pattern = pattern_of(o, config, tokenizer, windows)
             varied = [str(v) for k, v in zip(swept, values) if len(mine[k]) > 1]
             o.out = o.out or os.path.join(folder, "-".join(["samples", *varied]) + ".jsonl")
-            how = {"ar": "left to right", "mdlm": o.sampler.replace("_", " "), "aogpt": f"{o.order.replace('_', ' ')} order"}[model.config.mode]
-            jobs.append((model, tokenizer, pattern, o, f"{model.config.mode}, {how}, {o.steps} steps"))
+            how = {"ar": "left to right", "mdlm": o.sampler, "aogpt": f"{o.order} order"}[config.mode].replace("_", " ")
+            yield model, tokenizer, pattern, o, f"{config.mode}, {how}, {o.steps} steps"
+
+
+def main():
+    flags = parse_flags(__doc__, Options, sweep=SWEEP)
+    if "out_dir" not in flags:
+        fail("which model? give --out_dir=DIR, the folder that train.py wrote")
+    jobs = list(plan(flags.pop("out_dir"), flags))      # everything is checked before anything is written
     if "out" in flags and len(jobs) > 1:
         fail(f"--out={flags['out']} is for one model and one setting, these are {len(jobs)}; leave it out")
-    if flags.get("plot") and not all(has_grammar(tokenizer, model.config, o) for model, tokenizer, _, o, _ in jobs):
-        fail(f"--plot={flags['plot']} is for whole stories of the toy, whose grammar is known")
-
     summaries, panels = [], []
     for job in jobs:
         summary, panel = write_stories(*job)
-        o, name = job[3:]
-        if not o.show:
-            print(*([f"{name}:"] if len(jobs) > 1 else summary["first_stories"]), sep="\n\n", end="\n\n" if len(jobs) == 1 else " ")
+        if len(jobs) == 1 and not summary["show"]:
+            print(*summary["first_stories"], sep="\n\n", end="\n\n")
         grammatical = f", {summary['grammatical']:.1%} obey the grammar" if "grammatical" in summary else ""
-        print(f"{o.num_samples} stories in {o.out}, {summary['seconds']:.1f} s, {summary['tokens_per_step']:.3g} tokens a step{grammatical}")
+        print(f"{panel[0]}: {summary['num_samples']} stories in {summary['out']}, {summary['seconds']:.1f} s, "
+              f"{summary['tokens_per_step']:.3g} tokens a step{grammatical}")
         summaries.append(summary)
         panels.append(panel)
-    if o.json:
-        with open(o.json, "w") as f:
-            json.dump(summaries, f, indent=1)
-    if o.picture:
-        draw_picture(panels, o.picture)
-    if o.plot:
-        draw_steps(summaries, o.plot)
+    if summary["json"]:
+        write_json(summary["json"], summaries)
+    if summary["picture"]:
+        draw_picture(panels, summary["picture"])
+    if summary["plot"]:
+        draw_steps(summaries, summary["plot"])
 
 
 if __name__ == "__main__":

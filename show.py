@@ -1,20 +1,20 @@
 """
 What there is to see: stories as they are revealed, in the terminal and as a picture, and the figures of results/.
 """
+import collections
+import contextlib
 import itertools
 import os
 import shutil
 import sys
 import time
 
-import matplotlib
 import numpy as np
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from prepare_data import Tokenizer
-
-matplotlib.use("Agg")   # there may be no display
-import matplotlib.pyplot as plt  # noqa: E402
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Text
@@ -24,8 +24,8 @@ def layout(pieces: list, width: int):
     """(line, column, text) of each piece, broken between words at the width; a line doesn't begin with a space."""
     line = column = 0
     for i, piece in enumerate(pieces):
-        word = "".join(itertools.takewhile(lambda text: text[:1] not in (" ", "↵"), pieces[i + 1:]))    # what must stay with it
-        if column and column + len(piece.rstrip()) + len(word.rstrip()) > width:
+        rest = "".join(itertools.takewhile(lambda text: text[:1] not in (" ", "↵"), pieces[i + 1:]))    # of the same word
+        if column and column + len(piece.rstrip()) + len(rest.rstrip()) > width:
             line, column = line + 1, 0
         piece = piece if column else piece.lstrip()
         yield line, column, piece
@@ -39,151 +39,146 @@ def token_texts(tokenizer: Tokenizer, ids, mask_id: int) -> list:
 
 
 class Screen:
-    """Draws each state of a story over the one before, new tokens in colour; in a pipe, the finished story only."""
+    """Draws each state of one story over the one before, new tokens in colour; in a pipe, what `show` is given only."""
 
     def __init__(self, tokenizer: Tokenizer, mask_id: int):
-        self.tokenizer, self.mask_id, self.before, self.lines = tokenizer, mask_id, [], 0
-        self.live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self.tokenizer, self.mask_id, self.before, self.height = tokenizer, mask_id, itertools.repeat(mask_id), 0
         self.new = "{}" if "NO_COLOR" in os.environ else "\x1b[1;32m{}\x1b[0m"
 
     def draw(self, tokens):
-        if not self.live:
+        if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
             return
         width, height = shutil.get_terminal_size()
-        ids, rows = tokens[0].tolist(), {}
+        ids, lines = tokens[0].tolist(), collections.defaultdict(str)
         pieces = token_texts(self.tokenizer, ids, self.mask_id)
-        for i, (line, _, text) in enumerate(layout(pieces, width - 1)):
-            mark = self.new if ids[i] != (self.before[i] if self.before else self.mask_id) else "{}"
-            rows[line] = rows.get(line, "") + mark.format(text)
-        self.erase()
-        shown = list(rows.values())[:max(1, height - 2)]            # what has scrolled away could not be redrawn
-        print(*shown, sep="\n", flush=True)
-        self.before, self.lines = ids, len(shown)
+        for (line, _, text), i, before in zip(layout(pieces, width - 1), ids, self.before):
+            lines[line] += text if i == before else self.new.format(text)
+        self.show(list(lines.values())[:max(1, height - 2)])       # what has scrolled away could not be redrawn
+        self.before = ids
         time.sleep(0.05)
 
-    def erase(self):
-        if self.lines:
-            print(f"\x1b[{self.lines}F\x1b[J", end="")
-
-    def finish(self, text):
-        self.erase()
-        print(text, end="\n\n", flush=True)
-        self.before, self.lines = [], 0
+    def show(self, lines: list):
+        """In place of what was shown before."""
+        erase = f"\x1b[{self.height}F\x1b[J" if self.height else ""
+        print(erase + "\n".join(lines), flush=True)
+        self.height = len(lines)
 
 
 def draw_picture(panels: list, path: str):
-    """panels: (title, pieces of text, step at which each appeared or -1 if given); one below the other."""
-    width = 100                                                     # characters in a line
-    shades = LinearSegmentedColormap.from_list("", plt.get_cmap("YlGnBu")(np.linspace(0.06, 0.56, 64)))
-    places = [list(layout(pieces, width)) for _, pieces, _ in panels]
-    heights = [max((line for line, *_ in place), default=0) + 2.2 for place in places]            # lines; a panel's title takes one
-    figure = plt.figure(figsize=(10, 0.235 * sum(heights) + 0.55), dpi=140)
-    axes = figure.add_axes([0.01, 0.5 / figure.get_figheight(), 0.98, 1 - 0.5 / figure.get_figheight()])
-    axes.set(xlim=(0, width), ylim=(sum(heights), 0))
+    """panels: (title, pieces of text, step at which each appeared or -1 if given), one below the other. x counts characters,
+    y lines."""
+    width, y, colour = 100, 0.0, colormaps["YlGnBu"]
+    font = dict(family="DejaVu Sans Mono", fontsize=9.8 * 72 / width / 0.602, parse_math=False)   # a character is 1 wide
+    canvas = Figure(dpi=140)
+    axes = canvas.add_axes((0.01, 0, 0.98, 1))
+    for title, pieces, steps in panels:
+        axes.text(0, y + 0.55, title, fontsize=10, fontweight="bold", va="center")
+        top = y = y + 1.1
+        for step, (line, column, piece) in zip(steps, layout(pieces, width)):
+            x, y, text = column + len(piece) - len(piece.lstrip()), top + line, piece.strip()
+            fill = colour(0.06 + 0.5 * step / max(1, *steps)) if step >= 0 else "0.88"
+            axes.add_patch(Rectangle((x - 0.1, y + 0.06), len(text) + 0.2, 0.88, facecolor=fill, lw=0))
+            axes.text(x, y + 0.5, text, va="center_baseline", **font)
+        y += 1.1
+    axes.imshow(np.linspace(0.06, 0.56, 256)[None], cmap=colour, vmin=0, vmax=1, aspect="auto", extent=(30, 70, y + 0.8, y + 0.3))
+    for x, label in ((30, "first step"), (70, "last step")):
+        axes.text(x, y + 1, label, fontsize=9, ha="center", va="top")
+    axes.set(xlim=(0, width), ylim=(y + 2, 0))
     axes.axis("off")
-    points = 9.8 * 72 / width / 0.602                               # so that a character of the font is one unit wide
-    top = 0.0
-    for (title, _, steps), place, height in zip(panels, places, heights):
-        axes.text(0, top + 0.55, title, fontsize=10, fontweight="bold", va="center")
-        for step, (line, column, piece) in zip(steps, place):
-            y, lead, text = top + line + 1.1, len(piece) - len(piece.lstrip()), piece.strip()
-            fill = shades(step / max(1, *steps)) if step >= 0 else "0.88"
-            axes.add_patch(plt.Rectangle((column + lead - 0.1, y + 0.06), len(text) + 0.2, 0.88, facecolor=fill, lw=0))
-            axes.text(column + lead, y + 0.5, text, family="DejaVu Sans Mono", fontsize=points, va="center_baseline", parse_math=False)
-        top += height
-    bar = figure.add_axes([0.3, 0.32 / figure.get_figheight(), 0.4, 0.12 / figure.get_figheight()])
-    bar.imshow(np.linspace(0, 1, 256)[None], aspect="auto", cmap=shades, extent=(0, 1, 0, 1))
-    bar.set(yticks=[], xticks=[0, 1], xticklabels=["first step", "last step"])
-    bar.tick_params(length=0, labelsize=9)
-    figure.savefig(path)
-    plt.close(figure)
+    canvas.set_size_inches(10, 0.235 * (y + 2))
+    canvas.savefig(path)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Figures
 
 
+@contextlib.contextmanager
+def figure(path: str, size: tuple, columns: int = 1, grid: str = "both", legend: str = ""):
+    """Axes to draw on, or several side by side with one y scale; then the (first one's) legend, and the file."""
+    canvas = Figure(size, layout="constrained")
+    panels = canvas.subplots(1, columns, sharey=True)
+    for axes in canvas.axes:
+        axes.grid(alpha=0.3, axis=grid, which="both")
+    yield panels
+    canvas.axes[0].legend(title=legend)
+    canvas.savefig(path, dpi=110)
+
+
 def draw_losses(runs: dict, path: str):
-    """One axis for all: nats per token against steps, and against seconds of training."""
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
-    for axes, key, label in zip(panels, ("step", "seconds"), ("optimizer step", "seconds of training, evaluation not counted")):
-        for name, run in runs.items():
-            curve = run["curve"]
-            axes.errorbar([e[key] for e in curve], [e["val_nll"] for e in curve], [2 * e["val_nll_se"] for e in curve],
-                          marker="o", ms=3, capsize=2, label=f"{name} ({'exact' if run['config']['mode'] == 'ar' else 'upper bound'})")
-        if "val_floor" in curve[-1]:
-            axes.axhline(curve[-1]["val_floor"], color="k", ls="--", lw=1, label="the true law")
-        axes.set(xlabel=label)
-        axes.grid(alpha=0.3)
-    if len(runs) == 1 and run["config"]["objective"] == "nelbo":   # masked_ce's training loss is another quantity
-        panels[0].plot(*zip(*run["training"]), color="0.75", lw=1, zorder=0, label="training")
-    panels[0].set(ylabel="validation loss, nats per token (± 2 s.e.)")
-    panels[0].legend()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    """Nats per token against steps, and against seconds of training."""
+    labels = {"step": "optimizer step", "seconds": "seconds of training, evaluation not counted"}
+    with figure(path, (10, 4), columns=2) as panels:
+        for axes, key in zip(panels, labels):
+            for name, run in runs.items():
+                x, loss, error = np.array([(e[key], e["val_nll"], e["val_nll_se"]) for e in run["curve"]]).T
+                kind = "exact" if run["config"]["mode"] == "ar" else "upper bound"
+                axes.errorbar(x, loss, 2 * error, marker="o", ms=3, capsize=2, label=f"{name} ({kind})")
+            if "val_floor" in run["curve"][-1]:
+                axes.axhline(run["curve"][-1]["val_floor"], color="k", ls="--", lw=1, label="the true law")
+            axes.set(xlabel=labels[key])
+        if len(runs) == 1 and run["config"]["objective"] == "nelbo":    # masked_ce's training loss is another quantity
+            panels[0].plot(*zip(*run["training"]), color="0.75", lw=1, zorder=0, label="training")
+        panels[0].set(ylabel="validation loss, nats per token (± 2 s.e.)")
 
 
 def draw_steps(summaries: list, path: str):
     """The toy: share of grammatical stories against tokens revealed per step, one line a model and sampler."""
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    lines = {}
+    lines = collections.defaultdict(list)
     for s in summaries:
-        lines.setdefault(s["mode"] + (f", {s['sampler']}" if s["mode"] == "mdlm" else ""), []).append(s)
-    for (name, points), marker in zip(lines.items(), itertools.cycle("oDs^v")):
-        if name == "ar":
-            axes.axhline(100 * points[0]["grammatical"], color="k", ls="--", lw=1, label="ar, one token a step")
-            continue
-        points.sort(key=lambda p: p["tokens_per_step"])
-        share = np.array([p["grammatical"] for p in points])
-        error = 2 * np.sqrt(share * (1 - share) / [p["num_samples"] for p in points])
-        axes.errorbar([p["tokens_per_step"] for p in points], 100 * share, 100 * error, marker=marker, ms=5,
-                      ls="--" if name == "aogpt" else "-", capsize=2, label=name.replace("_", " "))
-    axes.set(xscale="log", xlabel="tokens revealed per step (1: as many steps as tokens)", ylabel="grammatical stories, % (± 2 s.e.)", ylim=(-3, 103))
-    ticks = sorted({p["tokens_per_step"] for p in summaries})
-    axes.set_xticks(ticks, [f"{t:g}" for t in ticks], minor=False)
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+        name = f"mdlm, {s['sampler'].replace('_', ' ')}" if s["mode"] == "mdlm" else s["mode"]
+        lines[name].append((s["tokens_per_step"], s["grammatical"], s["num_samples"]))
+    with figure(path, (7, 4)) as axes:
+        for (name, points), marker in zip(lines.items(), "oDs^v" * len(lines)):
+            per_step, share, stories = np.array(sorted(points)).T
+            if name == "ar":
+                axes.axhline(100 * share[0], color="k", ls="--", lw=1, label="ar, one token a step")
+            else:
+                axes.errorbar(per_step, 100 * share, 200 * np.sqrt(share * (1 - share) / stories), label=name, marker=marker,
+                              ms=5, capsize=2, ls="--" if name == "aogpt" else "-")
+        ticks = sorted({s["tokens_per_step"] for s in summaries})
+        axes.set(xscale="log", xticks=ticks, xticklabels=[f"{t:g}" for t in ticks], ylim=(-3, 103),
+                 xlabel="tokens revealed per step (1: as many steps as tokens)", ylabel="grammatical stories, % (± 2 s.e.)")
+        axes.minorticks_off()
 
 
 def draw_distances(columns: dict, path: str):
     """Each metric of each set of samples as a multiple of real text's; columns as in diversity.py, "real text" among them."""
-    real = columns["real text"]
-    names = [name for name in columns if name != "real text"]
-    metrics = [m for m, (value, _) in real.items() if value > 0 and all(columns[n][m][0] > 0 for n in names)]
-    figure, axes = plt.subplots(figsize=(8, 0.34 * len(metrics) + 1.2), layout="constrained")
-    for i, name in enumerate(names):
-        value, error = np.array([columns[name][m] for m in metrics]).T
-        scale = np.array([real[m][0] for m in metrics])
-        y = np.arange(len(metrics)) + 0.5 * ((i + 0.5) / len(names) - 0.5)
-        axes.errorbar(value / scale, y, xerr=np.nan_to_num(error) / scale, fmt="o", ms=4, capsize=2, label=name)
-    axes.axvline(1, color="k", ls="--", lw=1, label="real text")
-    axes.set(xscale="log", xlabel="sample ÷ real text (with 95% interval)", yticks=range(len(metrics)), yticklabels=metrics)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-    axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "25" else "")
-    axes.invert_yaxis()
-    axes.grid(alpha=0.3, axis="x", which="both")
-    axes.legend()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    real, names = columns["real text"], [name for name in columns if name != "real text"]
+    metrics = [m for m in real if all(column[m][0] > 0 for column in columns.values())]
+    scale, y = np.array([real[m][0] for m in metrics]), np.arange(len(metrics))
+    with figure(path, (8, 0.34 * len(metrics) + 1.2), grid="x") as axes:
+        for i, name in enumerate(names):
+            value, error = np.array([columns[name][m] for m in metrics]).T
+            axes.errorbar(value / scale, y + 0.5 * ((i + 0.5) / len(names) - 0.5), xerr=np.nan_to_num(error) / scale, fmt="o",
+                          ms=4, capsize=2, label=name)
+        axes.axvline(1, color="k", ls="--", lw=1, label="real text")
+        axes.set(xscale="log", xlabel="sample ÷ real text (with 95% interval)", yticks=y, yticklabels=metrics)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "25" else "")
+        axes.invert_yaxis()
 
 
 def draw_frontier(curves: dict, path: str):
     """Quality against diversity, a line a model over its temperatures; curves as in diversity.py, "real text" among them."""
-    quality, diversity = next(m for m in curves["real text"] if "judge" in m), "distinct-4"
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    for folder, points in curves.items():
-        if folder == "real text":
-            axes.plot(points[diversity][0], points[quality][0], "k*", ms=14, label=folder, zorder=3)
-            continue
-        x, y = ([m[name][0] for m in points.values()] for name in (diversity, quality))
-        axes.plot(x, y, marker="o", ms=4, label=folder)
-        for t, *place in zip(points, x, y):
-            axes.annotate(f"{t:g}", place, xytext=(4, -9), textcoords="offset points", fontsize=7)
-    axes.set(xlabel="distinct 4-grams (more diverse →)", ylabel=f"{quality} (better ↓)")
-    axes.grid(alpha=0.3)
-    axes.legend(title="numbers: temperature")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    real, models = curves["real text"], {name: points for name, points in curves.items() if name != "real text"}
+    diversity, quality = "distinct-4", next(m for m in real if "judge" in m)
+    with figure(path, (7, 4.5), legend="numbers: temperature") as axes:
+        for folder, points in models.items():
+            x, y = ([m[name][0] for m in points.values()] for name in (diversity, quality))
+            axes.plot(x, y, marker="o", ms=4, label=folder)
+            for t, *place in zip(points, x, y):
+                axes.annotate(f"{t:g}", place, xytext=(4, -9), textcoords="offset points", fontsize=7)
+        axes.plot(real[diversity][0], real[quality][0], "k*", ms=14, label="real text", zorder=3)
+        axes.set(xlabel="distinct 4-grams (more diverse →)", ylabel=f"{quality} (better ↓)")
+
+
+def draw_speed(rows: dict, path: str):
+    """Training: tokens per second of each mode, tuned and, where it was measured, the plain way; rows as in bench.py."""
+    kinds = {"tuned": "tok_per_s", "baseline": "baseline_tok_per_s"}
+    with figure(path, (7, 4), grid="y") as axes:
+        for i, (kind, key) in enumerate(kinds.items()):
+            if all(row[key] for row in rows.values()):
+                bars = axes.bar(np.arange(len(rows)) + 0.4 * i, [row[key] for row in rows.values()], 0.4, label=kind, zorder=2)
+                axes.bar_label(bars, fmt="{:,.0f}")
+        axes.set(xticks=np.arange(len(rows)) + 0.2, xticklabels=rows, ylabel="tokens per second")

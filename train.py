@@ -4,6 +4,7 @@ Train a language model: left to right (ar), by masked diffusion (mdlm) or in any
     python train.py --mode=mdlm                        the toy on a CPU (minutes), the paper's model where CUDA is present
     python train.py --mode=ar --preset=laptop          TinyStories with 4,096 tokens
     python train.py --mode=mdlm --resume               go on with a run
+    torchrun --standalone --nproc_per_node=8 train.py --mode=mdlm      several processes, a GPU each; the same batches
 
 The run's folder holds ckpt.pt (everything, to go on), best.pt (the best weights), config.json, log.jsonl and loss.png.
 Validation losses are in nats per token: exact for ar, upper bounds for mdlm and aogpt.
@@ -25,12 +26,17 @@ from tqdm import tqdm
 
 import prepare_data
 from compare import read_run
-from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, load, masked_ce_batch, save,
+from model import (Batch, Config, Transformer, count_parameters, evaluation_batch, flops_per_token, load, masked_ce_batch, save,
                    training_batch, unit_losses)
-from prepare_data import DATA_DIR, Tokenizer, Windows, command, fail, load_tokenizer, parse_flags, provenance
+from prepare_data import DATA_DIR, Tokenizer, Windows, command, fail, load_tokenizer, parse_flags, provenance, write_json
 from sample import Options as Sampling
 from sample import generate, pick_device
 from show import draw_losses
+
+try:
+    import fcntl
+except ImportError:     # Windows: nothing keeps two processes out of one folder there
+    fcntl = None
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Settings
@@ -109,10 +115,10 @@ def resolve(flags: dict):
     except ValueError as e:
         fail(str(e))
     settings.out_dir = settings.out_dir or os.path.join("out", f"{settings.data}-{config.mode}")
-    rows = settings.batch_size // settings.grad_accum
-    if settings.batch_size % settings.grad_accum or (config.mode == "mdlm" and rows % 2):
-        fail(f"--batch_size={settings.batch_size} over --grad_accum={settings.grad_accum} must be a whole number, and an even "
-             f"one for mdlm (rows come in antithetic pairs)")
+    parts = settings.grad_accum * WORLD
+    if settings.batch_size % parts or (config.mode == "mdlm" and settings.batch_size // parts % 2):
+        fail(f"--batch_size={settings.batch_size} over --grad_accum={settings.grad_accum}{f' and {WORLD} processes' * (WORLD > 1)} "
+             f"must be a whole number, and an even one for mdlm (rows come in antithetic pairs)")
     return config, settings, why
 
 
@@ -131,6 +137,40 @@ def mask_generator(*seed) -> torch.Generator:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# Several processes, started by torchrun: each reads the whole batch and trains on its share; the first one speaks and writes
+
+RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def join_processes(device: str) -> torch.device:
+    """This process's device, connected to the others."""
+    if WORLD > 1 and device in ("auto", "cuda") and torch.cuda.is_available():
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+    device = pick_device(device)
+    if WORLD > 1:
+        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if RANK:
+        sys.stdout = open(os.devnull, "w")
+    return device
+
+
+def part_processes():
+    """Once all have done their share."""
+    if WORLD > 1:
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
+def total(x: torch.Tensor) -> torch.Tensor:
+    """Σ over processes, in each of them."""
+    if WORLD > 1:
+        torch.distributed.all_reduce(x)
+    return x
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # Evaluation
 
 
@@ -144,22 +184,34 @@ def evaluate(model: Transformer, x: torch.Tensor, rows: int, seed: int) -> dict:
     config, device = model.config, model.head.weight.device
     model.eval()
 
-    def losses(make_batch):
-        return torch.cat([unit_losses(model, make_batch(part).to(device)) for part in x.split(rows)]).cpu().double()
+    def losses(batch):
+        result = torch.zeros(len(x), device=device)                                     # (N,)
+        places = torch.arange(len(x), device=device).split(rows)
+        for place, part in list(zip(places, batch.split(rows)))[RANK::WORLD]:
+            result[place] = unit_losses(model, part.to(device))
+        return total(result).cpu().double()
 
     generator = mask_generator(seed)
-    nll = losses(lambda part: evaluation_batch(config, part, generator))                 # (N,)
+    nll = losses(evaluation_batch(config, x, generator))                                # (N,)
     result = {"val_nll": nll.mean().item(), "val_nll_se": nll.std().item() / math.sqrt(len(nll))}
     if config.mode == "aogpt":
-        result["val_nll_l2r"] = losses(lambda part: evaluation_batch(config, part, generator, left_to_right=True)).mean().item()
+        result["val_nll_l2r"] = losses(evaluation_batch(config, x, generator, left_to_right=True)).mean().item()
     if config.mode == "mdlm":
-        result["val_masked_ce"] = losses(lambda part: masked_ce_batch(config, part, generator, "cosine")).mean().item()
+        result["val_masked_ce"] = losses(masked_ce_batch(config, x, generator, "cosine")).mean().item()
     model.train()
     return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Training
+# A training step
+
+
+def numerics(s: Settings, device: torch.device):
+    """The type of the matrix products, bfloat16 where the hardware multiplies it fast, and whether to compile."""
+    fast = {"cuda": lambda: torch.cuda.is_bf16_supported(including_emulation=False),
+            "cpu": torch.cpu._is_avx512_bf16_supported}.get(device.type, lambda: False)
+    dtype = getattr(torch, s.dtype) if s.dtype != "auto" else torch.bfloat16 if fast() else torch.float32
+    return dtype, s.compile == "true" or (s.compile == "auto" and device.type != "mps")
 
 
 def compiled(function, enabled: bool):
@@ -179,13 +231,49 @@ def compiled(function, enabled: bool):
     return call
 
 
-def pick_dtype(s: Settings, device: torch.device) -> torch.dtype:
-    """auto: bfloat16 where the hardware multiplies it fast, else float32."""
-    if s.dtype != "auto":
-        return getattr(torch, s.dtype)
-    fast = {"cuda": lambda: torch.cuda.is_bf16_supported(including_emulation=False),
-            "cpu": torch.cpu._is_avx512_bf16_supported}.get(device.type, lambda: False)
-    return torch.bfloat16 if fast() else torch.float32
+class Loss(torch.nn.Module):
+    """A batch's loss: network, head and cross-entropy compiled as one function; a module, as DistributedDataParallel wants."""
+
+    def __init__(self, model: Transformer, compile_it: bool):
+        super().__init__()
+        self.model, self.losses = model, compiled(unit_losses, compile_it)
+
+    def forward(self, batch: Batch):
+        return self.losses(self.model, batch).mean()
+
+
+def make_update(model: Transformer, s: Settings):
+    """The optimizer, and update(batch, lr), a step of it: gradients of the Batch in s.grad_accum micro-batches, clipped.
+    update returns (2,): the loss of this process's share, and the norm of the gradient of all."""
+    device = model.head.weight.device
+    dtype, compile_it = numerics(s, device)
+    torch.use_deterministic_algorithms(device.type == "cpu")    # else compiled code adds gradients up in any order
+    loss_function = Loss(model, compile_it)
+    if WORLD > 1:
+        loss_function = torch.nn.parallel.DistributedDataParallel(loss_function, gradient_as_bucket_view=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=s.lr, betas=(0.9, s.beta2), weight_decay=s.weight_decay, fused=True)
+    autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+
+    def update(batch: Batch, lr: float):
+        parts, loss = batch.split(len(batch.targets) // (s.grad_accum * WORLD))[RANK::WORLD], 0.0
+        for i, part in enumerate(parts, 1):
+            loss_function.require_backward_grad_sync = i == len(parts)      # gradients travel once a step
+            with autocast:
+                part_loss = loss_function(part.to(device)) / len(parts)
+            part_loss.backward()
+            loss += part_loss.detach()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return torch.stack([loss, norm])
+
+    return optimizer, update
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A run
 
 
 def load_run(path: dict, config: Config, s: Settings, device):
@@ -203,18 +291,28 @@ def load_run(path: dict, config: Config, s: Settings, device):
     return model, checkpoint, [entry for entry in log if entry["step"] <= checkpoint["step"]]
 
 
+def lock(folder: str):
+    """Keep a second process out of a run's folder for as long as the returned file is open."""
+    file = open(os.path.join(folder, "lock"), "w")
+    try:
+        if fcntl:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        fail(f"another process is training in {folder}; wait for it or choose another folder (--out_dir=DIR)")
+    return file
+
+
 def main():
     config, s, why = resolve(parse_flags(__doc__, Config, Settings))
-    device = pick_device(s.device)
-    torch.use_deterministic_algorithms(device.type == "cpu")    # else compiled code adds gradients up in any order
-    dtype = pick_dtype(s, device)
-    compile_it = s.compile == "true" or (s.compile == "auto" and device.type != "mps")
+    device = join_processes(s.device)
+    dtype, compile_it = numerics(s, device)
     path = {name: os.path.join(s.out_dir, name) for name in ("ckpt.pt", "best.pt", "config.json", "log.jsonl", "loss.png")}
     if os.path.exists(path["ckpt.pt"]) and not s.resume:
         fail(f"{s.out_dir} already holds a run; go on with it (--resume) or choose another folder (--out_dir=DIR)")
-    if missing := data_to_prepare(s.data):
+    if RANK == 0 and (missing := data_to_prepare(s.data)):
         print(f"preparing data/{s.data} first")
         prepare_data.prepare(missing)
+    total(torch.zeros(1, device=device))        # the others wait for the data
 
     # data, model, optimizer
     train, val = (Windows(s.data, split, config.block_size, s.windows, s.seed) for split in ("train", "val"))
@@ -222,65 +320,54 @@ def main():
     tokenizer = Tokenizer(**val.meta["tokenizer"])
     torch.manual_seed(s.seed)
     model = Transformer(config).to(device)
-    start, best, seconds, losses, log = 0, math.inf, 0.0, [], []     # losses: since the last line of the log
+    start, best, seconds, recent, log = 0, math.inf, 0.0, [], []     # recent: update's results since the last line of the log
     if s.resume:
         model, checkpoint, log = load_run(path, config, s, device)
-        start, best, seconds, losses = (checkpoint[k] for k in ("step", "best", "seconds", "losses"))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=s.lr, betas=(0.9, s.beta2), weight_decay=s.weight_decay, fused=True)
+        start, best, seconds = (checkpoint[k] for k in ("step", "best", "seconds"))
+        recent = [torch.tensor(row, device=device) for row in checkpoint["recent"]]
+    optimizer, update = make_update(model, s)
     if s.resume:
         optimizer.load_state_dict(checkpoint["optimizer"])
-    loss_function = compiled(unit_losses, compile_it)
-    autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
 
     # say what is about to happen, on the screen and in the folder
     print(f"preset {s.preset} ({why}): {config.mode} on data/{s.data}, {s.max_steps:,} steps of {s.batch_size} windows of "
           f"{config.block_size} tokens, {s.max_steps * s.batch_size / len(train):.1f} epochs")
-    print(f"{count_parameters(model):,} parameters, {flops_per_token(config) / 1e6:.1f} training MFLOP per token; {device.type}, "
-          f"{str(dtype).removeprefix('torch.')}, {'compiled (that takes a while)' if compile_it else 'not compiled'}"
+    print(f"{count_parameters(model):,} parameters, {flops_per_token(config) / 1e6:.1f} training MFLOP per token; "
+          f"{f'{WORLD} x ' if WORLD > 1 else ''}{device.type}, {str(dtype).removeprefix('torch.')}, "
+          f"{'compiled (that takes a while)' if compile_it else 'not compiled'}"
           f"{'' if floor is None else f'; the true law itself scores {floor:.4f} nats per token'}")
-    os.makedirs(s.out_dir, exist_ok=True)
-    if not s.resume:
-        with open(path["config.json"], "w") as f:
-            json.dump({"config": asdict(config), "settings": asdict(s), "parameters": count_parameters(model),
-                       "dtype": str(dtype), "compiled": compile_it, "torch": torch.__version__, **provenance(s.seed)}, f, indent=1)
-    with open(path["log.jsonl"], "w") as f:
-        f.writelines(json.dumps(entry) + "\n" for entry in log)
+    if RANK == 0:
+        os.makedirs(s.out_dir, exist_ok=True)
+        locked = lock(s.out_dir)    # noqa: F841, held until the process ends
+        if not s.resume:
+            write_json(path["config.json"], {
+                "config": asdict(config), "settings": asdict(s), "parameters": count_parameters(model), "processes": WORLD,
+                "dtype": str(dtype), "compiled": compile_it, "torch": torch.__version__, **provenance(s.seed)})
+        with open(path["log.jsonl"], "w") as f:
+            f.writelines(json.dumps(entry) + "\n" for entry in log)
     plain = {"tokenizer": tokenizer.to_dict(), "windows": s.windows}
 
-    def backward(step):
-        """Gradients of this step's batch, in micro-batches; returns the loss."""
-        x = torch.from_numpy(train.batch(step, s.batch_size))                           # (B, T)
-        total = 0.0
-        for batch in training_batch(config, x, mask_generator(s.seed, step)).chunk(s.grad_accum):
-            with autocast:
-                loss = loss_function(model, batch.to(device)).mean() / s.grad_accum
-            loss.backward()
-            total += loss.detach()
-        return total
-
-    if compile_it and start < s.max_steps:      # the first call compiles; keep that out of the clock
-        backward(start)
-        optimizer.zero_grad(set_to_none=True)
+    def write_log(**entry):
+        log.append(entry)
+        if RANK == 0:
+            with open(path["log.jsonl"], "a") as f:
+                f.write(json.dumps(entry) + "\n")
 
     stop = []       # Ctrl-C and SIGTERM finish the step, save, and say how to go on
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, lambda number, frame: stop.append(number))
 
-    with tqdm(total=s.max_steps, initial=start, unit="step", dynamic_ncols=True, disable=None) as bar, open(path["log.jsonl"], "a") as f_log:
-        def write_log(**entry):
-            log.append(entry)
-            f_log.write(json.dumps(entry) + "\n")
-            f_log.flush()
-
+    with tqdm(total=s.max_steps, initial=start, unit="step", dynamic_ncols=True, disable=True if RANK else None) as bar:
         clock, timed = time.perf_counter(), 0       # timed: steps since then
         for step in range(start, s.max_steps + 1):
-            stopping = bool(stop)
+            # several processes must stop at the same step
+            stopping = bool(stop) if WORLD == 1 else step % 10 == 0 and bool(total(torch.tensor(len(stop), device=device)))
             if stopping:
                 seconds += time.perf_counter() - clock
             due = step > start and (step % s.eval_interval == 0 or step == s.max_steps)
             if due:
                 # units are windows, and for mdlm each is two rows: half the training rows fit in memory for certain
-                result = evaluate(model, x_val, max(1, s.batch_size // s.grad_accum // 2), s.seed)
+                result = evaluate(model, x_val, max(1, s.batch_size // (s.grad_accum * WORLD) // 2), s.seed)
                 result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
                 if floor is not None:
                     result["val_floor"] = floor
@@ -288,43 +375,45 @@ def main():
                 bar.write(f"step {step:,}: " + ", ".join(f"{k} {v:.4f}" for k, v in result.items()))
                 if result["val_nll"] < best:
                     best = result["val_nll"]
-                    save(path["best.pt"], model, step=step, val_nll=best, **plain)
-            if due or stopping:
-                save(path["ckpt.pt"], model, step=step, best=best, seconds=seconds, losses=[float(loss) for loss in losses],
+                    if RANK == 0:
+                        save(path["best.pt"], model, step=step, val_nll=best, **plain)
+            if (due or stopping) and RANK == 0:
+                save(path["ckpt.pt"], model, step=step, best=best, seconds=seconds, recent=[row.tolist() for row in recent],
                      settings=asdict(s), optimizer=optimizer.state_dict(), **plain)
-                clock = time.perf_counter()
             if step == s.max_steps or stopping:
                 break
+            if due:
+                clock = time.perf_counter()
 
+            x = torch.from_numpy(train.batch(step, s.batch_size))                       # (B, T)
             lr = learning_rate(s, step)
-            for group in optimizer.param_groups:
-                group["lr"] = lr
-            losses.append(backward(step))
-            torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
+            recent.append(update(training_batch(config, x, mask_generator(s.seed, step)), lr))
             bar.update()
             timed += 1
+            if step == start:       # it compiled; keep that out of the clock
+                clock, timed = time.perf_counter(), 0
             if (step + 1) % 10 == 0 or (step + 1) % s.eval_interval == 0 or step + 1 == s.max_steps:
-                losses = [float(loss) for loss in losses]                               # waits for the device
-                train_loss = sum(losses) / len(losses)
+                loss, norm = total(torch.stack(recent)).unbind(dim=1)                   # both sums over processes
+                train_loss, grad_norm = loss.mean().item() / WORLD, norm.max().item() / WORLD   # waits for the device
                 elapsed, clock = time.perf_counter() - clock, time.perf_counter()
                 tok_per_s = timed * s.batch_size * config.block_size / elapsed
-                seconds, losses, timed = seconds + elapsed, [], 0
-                if not math.isfinite(train_loss):
-                    fail(f"the loss is {train_loss} near step {step + 1:,} (learning rate {lr:.2g}); an earlier checkpoint, "
-                         f"if there is one, is kept; try a lower --lr, a longer --warmup or --dtype=float32")
-                write_log(step=step + 1, seconds=seconds, train_loss=train_loss, lr=lr, tok_per_s=tok_per_s)
+                seconds, recent, timed = seconds + elapsed, [], 0
+                if not math.isfinite(train_loss + grad_norm):
+                    fail(f"the loss is {train_loss} and the largest gradient {grad_norm} near step {step + 1:,} (learning rate {lr:.2g}); "
+                         f"an earlier checkpoint, if there is one, is kept; try a lower --lr, a longer --warmup or --dtype=float32")
+                write_log(step=step + 1, seconds=seconds, train_loss=train_loss, grad_norm=grad_norm, lr=lr, tok_per_s=tok_per_s)
                 bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
 
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, signal.default_int_handler)
-    if any("val_nll" in entry for entry in log):
+    part_processes()
+    if RANK == 0 and any("val_nll" in entry for entry in log):
         draw_losses({f"{config.mode} on {s.data}": read_run(s.out_dir)}, path["loss.png"])
-    if stop:
+    if stopping:
         print(f"stopped and saved; go on with: python train.py {' '.join(a for a in sys.argv[1:] if a != '--resume')} --resume")
-        raise SystemExit(128 + stop[0])
+        raise SystemExit(128 + (stop or [signal.SIGTERM])[0])
+    if RANK:
+        return
     model, checkpoint = load(path["best.pt"], device)
     print(f"best validation loss {checkpoint['val_nll']:.4f} nats per token{'' if config.mode == 'ar' else ' (upper bound)'} "
           f"at step {checkpoint['step']:,}; three samples of that model:\n")

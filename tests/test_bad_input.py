@@ -61,8 +61,8 @@ BAD = [
     ("sample.py", ["--out_dir=out/ar,out/mdlm", "--out=both.jsonl"], ["--out=both.jsonl", "one model"]),
     ("sample.py", ["--out_dir=out/ar", "--picture=no/such/folder/s.png"], ["no/such/folder"]),
     ("sample.py", ["--out_dir=out/ar", "--dtype=float16"], ["--dtype=float16", "bfloat16"]),
-    ("bench.py", ["--lengths=64,x"], ["--lengths=64,x", "whole numbers"]),
-    ("bench.py", ["--lengths=8"], ["--places=4", "8"]),
+    ("bench.py", ["--lengths=64,x"], ["--lengths=x", "whole number"]),
+    ("bench.py", ["--what=sample", "--lengths=8"], ["--places=4", "8"]),
     ("bench.py", ["--n_embd=100"], ["n_embd"]),
     ("sample.py", ["--out_dir=out/ar", "--out=no/such/folder/s.jsonl"], ["no/such/folder"]),
     ("prepare_data.py", ["--dataset=toys"], ["toys", "toy"]),
@@ -90,7 +90,7 @@ BAD = [
     ("diversity.py", ["mine=two.jsonl", "--plot=d.png"], ["--plot=d.png", "--data"]),
     ("diversity.py", ["mine=two.jsonl", "--json=no/such/folder/d.json"], ["no/such/folder"]),
     ("diversity.py", ["--frontier=out/ar"], ["--data", "--judge"]),
-    ("diversity.py", ["--frontier=out/ar", "--data=t", "--judge=out/ar", "--temperatures=hot"], ["--temperatures=hot", "numbers"]),
+    ("diversity.py", ["--frontier=out/ar", "--data=t", "--judge=out/ar", "--temperatures=hot"], ["--temperatures=hot", "number"]),
 ]
 
 

@@ -6,6 +6,8 @@ import random
 import re
 import sys
 import types
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,6 +95,7 @@ def test_alternatives_differ_in_their_first_word():
         if isinstance(rule, dict):
             first = [re.split(r"[\s,.]", TOY.REFERENCE.sub("X", text))[0] for text in rule]
             assert len(set(first)) == len(first), name
+            assert len(first) == 1 or "X" not in first, name
 
 
 def test_corrupted_stories_do_not_match():
@@ -259,6 +262,73 @@ def test_interrupted_preparation_leaves_what_was_there(workdir, monkeypatch):
             prepare(Options(name=name, max_tokens=500_000))
     assert {f: open(f"data/x/{f}", "rb").read() for f in os.listdir("data/x")} == before
     assert not os.path.exists("data/new")
+
+
+@pytest.mark.parametrize("moved", range(3))
+def test_a_run_killed_while_its_files_are_moved_leaves_no_data_set(workdir, monkeypatch, moved):
+    prepare(Options(name="x", max_tokens=5000))
+    replace, calls = Path.replace, []
+
+    def killed(path, target):
+        calls.append(target)
+        if len(calls) > moved:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", killed)
+        prepare(Options(name="x", max_tokens=9000, seed=2))
+    assert not os.path.exists("data/x/meta.json") and os.listdir("data") == ["x"]
+    prepare(Options(name="x", max_tokens=9000, seed=2))
+    assert load_meta("x")["seed"] == 2
+
+
+def test_other_files_in_the_folder_are_left_alone(workdir):
+    prepare(Options(name="x", max_tokens=5000))
+    Path("data/x/notes.txt").write_text("mine")
+    prepare(Options(name="x", max_tokens=9000))
+    assert sorted(os.listdir("data/x")) == ["meta.json", "notes.txt", "train.bin", "val.bin"]
+
+
+def refused(capsys, name) -> str:
+    """The line that load_meta ends with."""
+    with pytest.raises(SystemExit, match="2"):
+        load_meta(name)
+    line, = capsys.readouterr().err.splitlines()
+    assert "prepare it again" in line
+    return line
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_changed_byte_is_found(workdir, capsys, split):
+    prepare(Options(name="x", max_tokens=5000))
+    file = Path(f"data/x/{split}.bin")
+    whole = file.read_bytes()
+    assert load_meta("x")["splits"][split]["crc32"] == zlib.crc32(whole)
+    for damaged in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[2:] + whole[:2], whole + b"\0\0", whole[:-2], b""):
+        file.write_bytes(damaged)
+        assert str(file) in refused(capsys, "x")
+    file.unlink()
+    assert str(file) in refused(capsys, "x")
+
+
+def test_a_damaged_meta_json_is_found(workdir, capsys):
+    prepare(Options(name="x", max_tokens=5000))
+    file = Path("data/x/meta.json")
+    whole = file.read_text()
+    keys = ("format", "tokenizer", "vocab_size", "eot", "splits", "val", "train", "stories", "tokens", "bytes")
+    lacking = [whole.replace(f'"{key}"', f'"not {key}"', 1) for key in keys]
+    for text in ("", whole[:200], "[]", "3", whole.replace('"format": 1', '"format": 2'), whole.replace("134", "null"), *lacking):
+        file.write_text(text)
+        assert text != whole and str(file) in refused(capsys, "x")
+    file.write_text(re.sub(r',\s*"crc32": \d+', "", whole))              # older data sets carry no checksum
+    assert load_meta("x")["splits"]["val"].keys() == {"stories", "tokens", "bytes"}
+
+
+def test_stories_of_another_grammar_have_no_floor(workdir, monkeypatch):
+    prepare(Options(name="x", max_tokens=5000))
+    monkeypatch.setattr(prepare_data, "TOY", SMALL)
+    assert Windows("x", "val", 20).floor(5) is None
 
 
 def test_windows(workdir):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from conftest import ROOT, TINY, run, small_model
-from model import load, unit_losses
+from model import load
 from prepare_data import TOY, Tokenizer, Windows
 from train import evaluate
 
@@ -24,7 +24,7 @@ def read_log(folder):
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_a_run_leaves_what_it_promises(trained, mode):
     out = trained / "out" / mode
-    assert sorted(name for name in os.listdir(out) if not name.startswith("samples")) == ["best.pt", "ckpt.pt", "config.json", "log.jsonl", "loss.png"]
+    assert sorted(name for name in os.listdir(out) if not name.startswith("samples")) == ["best.pt", "ckpt.pt", "config.json", "lock", "log.jsonl", "loss.png"]
     log = read_log(out)
     assert [e["step"] for e in log if "train_loss" in e] == [e["step"] for e in log if "val_nll" in e] == [10, 20, 30]
     final = log[-1]
@@ -67,6 +67,60 @@ def test_same_seed_same_bits_and_resume_is_exact(trained):
     a, b = (torch.load(trained / "out" / name / "ckpt.pt", weights_only=True) for name in ("whole", "broken"))
     assert all(torch.equal(a["model"][k], b["model"][k]) for k in a["model"]) and a["best"] == b["best"]
     assert read_log(trained / "out/whole") == read_log(trained / "out/broken")
+
+
+def launch(processes, *arguments, cwd):
+    """train.py in so many processes, started but not waited for."""
+    return subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}",
+                             os.path.join(ROOT, "train.py"), *arguments], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def close(a, b):
+    """The same log, numbers within 1e-5."""
+    return [e.keys() for e in a] == [e.keys() for e in b] and all(x[k] == pytest.approx(y[k], abs=1e-5) for x, y in zip(a, b) for k in x)
+
+
+@pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
+def test_two_processes_train_as_one(trained, mode):
+    arguments = [f"--mode={mode}", *TINY, "--dtype=float32"]
+    assert run("train.py", *arguments, f"--out_dir=out/one-{mode}", cwd=trained).returncode == 0
+    process = launch(2, *arguments, "--grad_accum=2", f"--out_dir=out/two-{mode}", cwd=trained)
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == 0 and output.count("2 x cpu") == 1, output
+    one, two = (read_log(trained / "out" / f"{name}-{mode}") for name in ("one", "two"))
+    assert close(one, two) and len(one) == 6
+
+
+def test_a_process_dies_and_another_number_goes_on(trained):
+    """Two processes, one killed: the other ends too, the checkpoint is good, and one process resumes to the same end."""
+    arguments = ["--mode=mdlm", *TINY, "--dtype=float32", "--max_steps=400", "--eval_interval=100"]
+    assert run("train.py", *arguments, "--out_dir=out/alive", cwd=trained).returncode == 0
+    process = launch(2, *arguments, "--out_dir=out/dying", cwd=trained)
+    while not (trained / "out/dying/ckpt.pt").exists():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(workers[-1]), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode != 0 and load(str(trained / "out/dying/ckpt.pt"))[1]["step"] in (100, 200, 300)
+    assert run("train.py", *arguments, "--out_dir=out/dying", "--resume", cwd=trained).returncode == 0
+    assert close(read_log(trained / "out/alive"), read_log(trained / "out/dying"))
+
+
+def test_a_run_is_locked_and_a_loss_that_is_not_finite_stops_it(trained):
+    arguments = ["--mode=ar", *TINY, "--max_steps=100000", "--out_dir=out/busy"]
+    process = subprocess.Popen([sys.executable, os.path.join(ROOT, "train.py"), *arguments], cwd=trained, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while not (trained / "out/busy/ckpt.pt").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    done = run("train.py", *arguments, "--resume", cwd=trained)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert done.returncode == 2 and "another process is training in out/busy" in done.stderr and done.stderr.count("\n") == 1
+    done = run("train.py", *TINY, "--lr=1e30", "--warmup=0", "--out_dir=out/wild", cwd=trained)
+    assert done.returncode == 2 and "largest gradient" in done.stderr and "step 10 " in done.stderr and "--lr" in done.stderr
+    assert not (trained / "out/wild/ckpt.pt").exists()
 
 
 def test_evaluation_is_repeatable_and_leaves_training_alone():
