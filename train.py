@@ -216,7 +216,7 @@ def numerics(s: Settings, device: torch.device):
 
 def compiled(function, enabled: bool):
     """torch.compile, or eager with one line of warning where that fails (no C++ compiler, no Triton)."""
-    chosen = torch.compile(function) if enabled else function
+    chosen = torch.compile(function, dynamic=False) if enabled else function    # every batch has the same shapes
 
     def call(*args):
         nonlocal chosen
