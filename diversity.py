@@ -39,6 +39,7 @@ class Options:
     temperatures: float = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)  # of the frontier
     num_samples: int = 200      # of the frontier, stories per model and temperature
     length: int = None          # of the frontier, tokens of a story before it is cut; default: block_size
+    dtype: Literal["float32", "bfloat16"] = "float32"   # of the frontier's weights
     json: str = ""              # file for the results
     plot: str = ""              # file for a figure (.png): distances to real text, or the frontier
     seed: int = 1337            # of what is drawn at random
@@ -214,7 +215,7 @@ def judge(texts: list, judges: dict) -> dict:
 
 def measure(texts: list, o: Options, judged: dict, corpus, real=None) -> dict:
     """{metric: (value, half of its 95% interval)}; judged: judge(texts); real: the same of real text, for MAUVE."""
-    words = [text.lower().split() for text in texts]
+    words = [text.replace(EOT, " ").lower().split() for text in texts]
     samples = len(words)
     group = np.arange(samples) % GROUPS
     owner = np.repeat(np.arange(samples), [len(w) for w in words])
@@ -329,7 +330,7 @@ def frontier(o: Options, judges: dict, corpus) -> dict:
     """{folder: {temperature: metrics}, "real text": metrics}."""
     curves, real = {}, None
     for folder in o.frontier.split(","):
-        model, tokenizer, windows = sample.open_model(folder, o.device)
+        model, tokenizer, windows = sample.open_model(folder, o.device, o.dtype)
         for temperature in o.temperatures:
             s = sample.Options(out_dir=folder, temperature=temperature, num_samples=o.num_samples, length=o.length, seed=o.seed,
                                out=os.path.join(folder, f"samples-t{temperature:g}.jsonl"),

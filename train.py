@@ -38,6 +38,8 @@ try:
 except ImportError:     # Windows: nothing keeps two processes out of one folder there
     fcntl = None
 
+RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))      # torchrun sets them
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Settings
 
@@ -137,9 +139,7 @@ def mask_generator(*seed) -> torch.Generator:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Several processes, started by torchrun: each reads the whole batch and trains on its share; the first one speaks and writes
-
-RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+# Several processes: each makes the whole batch and trains on its share; the first one speaks and writes
 
 
 def join_processes(device: str) -> torch.device:
