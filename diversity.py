@@ -89,9 +89,8 @@ def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
         with np.errstate(divide="ignore"):
             log_precision += np.log(matched / np.maximum(1, length - n + 1)) / 4
     lengths, among, times = np.unique(length, return_inverse=True, return_counts=True)
-    shorter = np.where(np.arange(len(lengths)) > 0, np.roll(lengths, 1), -10 ** 9)
-    longer = np.where(np.arange(len(lengths)) < len(lengths) - 1, np.roll(lengths, -1), 10 ** 9)
-    closest = np.where(times > 1, lengths, np.where(lengths - shorter <= longer - lengths, shorter, longer))[among]
+    gap = abs(lengths[:, None] - lengths) + np.where(np.eye(len(lengths)) * (times == 1), np.inf, 0)   # not with oneself
+    closest = lengths[gap.argmin(axis=1)][among]                    # of two equally close the shorter
     brevity = np.where(length > closest, 0.0, 1 - closest / np.maximum(1, length))
     return np.where(length > 0, np.exp(np.minimum(0, brevity) + log_precision), 0.0)
 
@@ -222,7 +221,7 @@ def measure(texts: list, o: Options, judged: dict, corpus, real=None) -> dict:
     ids = number(list(itertools.chain.from_iterable(words)))
     metrics = {}
     for n in range(1, 5):
-        gram, who = ngrams(ids, owner, n)
+        gram, who = ngrams(ids, owner, n)                           # those of n = 4 are used again below
         metrics[f"distinct-{n}"] = of_counts(distinct, gram, group[who])
     bleu = paper_self_bleu(words, o.seed) if o.protocol == "paper" else self_bleu(ids, owner, samples)
     metrics["self-BLEU"] = of_sums(bleu, np.arange(len(bleu)) % GROUPS)
@@ -362,9 +361,6 @@ def main():
         fail("which samples? give NAME=FILE for each, every NAME once, e.g. mdlm=out/toy-mdlm/samples.jsonl, or --frontier=DIR,DIR")
     if o.frontier and not (o.data and o.judge):
         fail("--frontier needs --data=NAME, the real text, and --judge=DIR, an ar model that scores the stories")
-    for path in (o.json, o.plot):
-        if not os.path.isdir(os.path.dirname(path) or "."):
-            fail(f"{path} lies in a folder that does not exist")
     if o.seed < 0 or o.num_samples < 2:
         fail("--seed must be at least 0 and --num_samples at least 2")
     if o.plot and not o.data:

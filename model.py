@@ -266,8 +266,9 @@ class Batch(NamedTuple):
         return [Batch(*part) for part in zip(*parts)]
 
     def to(self, device):
-        pinned = self if torch.device(device).type != "cuda" else (None if f is None else f.pin_memory() for f in self)
-        return Batch(*(None if f is None else f.to(device, non_blocking=True) for f in pinned))
+        if torch.device(device).type == "cuda":         # copied while the device works
+            return Batch(*(f if f is None else f.contiguous().pin_memory().to(device, non_blocking=True) for f in self))
+        return Batch(*(f if f is None else f.to(device) for f in self))
 
 
 def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:

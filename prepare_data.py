@@ -102,6 +102,9 @@ def parse_flags(doc: str, *classes, positional: str = "", sweep=()) -> dict:
     if unknown:
         names = [f"--{f.name}" for cls in classes for f in fields(cls)]
         fail(f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], names)} (--help lists all)")
+    for name in ("out", "json", "plot", "picture"):     # refused before the work, not after it
+        if not Path(getattr(given, name, "")).parent.is_dir():
+            fail(f"--{name}={getattr(given, name)} lies in a folder that does not exist")
     return vars(given)
 
 
@@ -450,7 +453,7 @@ def load_meta(name: str) -> dict:
         if meta["format"] != FORMAT:
             fail(f"{path} has format {meta['format']}, this code reads {FORMAT}; prepare it again")
         numbers = [meta["tokenizer"]["vocab_size"], meta["eot"]]
-        numbers += [meta["splits"][split][key] for split in ("train", "val") for key in ("stories", "tokens", "bytes")]
+        numbers += [meta["splits"][split][key] for split in ("train", "val") for key in ("stories", "tokens", "bytes", "crc32")]
         if min(numbers) < 1:
             raise ValueError("a number is below 1")
     except (ValueError, KeyError, TypeError) as e:
@@ -458,7 +461,7 @@ def load_meta(name: str) -> dict:
     for split, counts in meta["splits"].items():
         file = path.with_name(f"{split}.bin")
         whole = file.exists() and file.stat().st_size == 2 * counts["tokens"]
-        if not whole or counts.get("crc32") not in (None, zlib.crc32(np.memmap(file, mode="r"))):   # None: an older data set
+        if not whole or counts["crc32"] != zlib.crc32(np.memmap(file, mode="r")):
             fail(f"{file} does not hold the {counts['tokens']:,} tokens that meta.json promises; prepare it again")
     return meta
 

@@ -64,8 +64,6 @@ class Options:
         for name, low in least.items():
             self.need(getattr(self, name) is None or getattr(self, name) >= low, name, f"must be at least {low}")
         self.need(0 < self.top_p <= 1, "top_p", "must lie in (0, 1]")
-        for name in ("picture", "out", "json", "plot"):
-            self.need(os.path.isdir(os.path.dirname(getattr(self, name)) or "."), name, "lies in a folder that does not exist")
 
     def need(self, condition, name: str, what: str):
         if not condition:
@@ -238,10 +236,9 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        torch.empty(1, device=name)
+        return torch.empty(1, device=name).device       # with its index
     except (RuntimeError, AssertionError) as e:
         fail(f"--device={name} is not usable here ({str(e).splitlines()[0]}); leave it out to choose automatically")
-    return torch.device(name)
 
 
 def with_weights_in(model: Transformer, dtype: torch.dtype) -> Transformer:

@@ -174,11 +174,10 @@ def draw_frontier(curves: dict, path: str):
 
 
 def draw_speed(rows: dict, path: str):
-    """Training: tokens per second of each mode, tuned and, where it was measured, the plain way; rows as in bench.py."""
+    """Training: tokens per second of each mode, tuned and the plain way; rows as in bench.py."""
     kinds = {"tuned": "tok_per_s", "baseline": "baseline_tok_per_s"}
     with figure(path, (7, 4), grid="y") as axes:
         for i, (kind, key) in enumerate(kinds.items()):
-            if all(row[key] for row in rows.values()):
-                bars = axes.bar(np.arange(len(rows)) + 0.4 * i, [row[key] for row in rows.values()], 0.4, label=kind, zorder=2)
-                axes.bar_label(bars, fmt="{:,.0f}")
+            bars = axes.bar(np.arange(len(rows)) + 0.4 * i, [row[key] for row in rows.values()], 0.4, label=kind, zorder=2)
+            axes.bar_label(bars, fmt="{:,.0f}")
         axes.set(xticks=np.arange(len(rows)) + 0.2, xticklabels=rows, ylabel="tokens per second")

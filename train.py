@@ -10,6 +10,7 @@ The run's folder holds ckpt.pt (everything, to go on), best.pt (the best weights
 Validation losses are in nats per token: exact for ar, upper bounds for mdlm and aogpt.
 """
 import dataclasses
+import datetime
 import json
 import math
 import os
@@ -70,10 +71,10 @@ class Settings:
 
     def __post_init__(self):
         for names, low, high in (("max_steps batch_size grad_accum eval_interval", 1, math.inf), ("eval_windows", 2, math.inf),
-                                 ("warmup weight_decay seed lr grad_clip", 0, math.inf), ("final_lr beta2", 0, 1)):
+                                 ("warmup weight_decay seed lr", 0, math.inf), ("grad_clip", 1e-9, math.inf), ("final_lr", 0, 1), ("beta2", 0, 0.99999)):
             for name in names.split():
                 if not low <= getattr(self, name) <= high:
-                    fail(f"--{name}={getattr(self, name)} must be at least {low}" + (f" and at most {high}" if high == 1 else ""))
+                    fail(f"--{name}={getattr(self, name)} must be at least {low}" + (f" and at most {high}" if high <= 1 else ""))
 
 
 PRESETS = {
@@ -83,7 +84,7 @@ PRESETS = {
     "laptop": dict(data="tinystories-4096", block_size=256, n_layer=4, n_head=4, n_embd=256, n_hidden=704, batch_size=16,
                    max_steps=3000, lr=2e-3, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=250, eval_windows=300),
     # the paper's Table 1, as its code ran it (arXiv 2603.22075)
-    "paper": dict(data="tinystories", windows="paper", dtype="float32", compile="false", eval_interval=2000),
+    "paper": dict(data="tinystories", windows="paper", shared_init=False, dtype="float32", compile="false", eval_interval=2000),
     # the same sizes and budget without its confounds: aligned windows, end-of-text, tied head, a likelihood bound
     "controlled": dict(data="tinystories"),
 }
@@ -147,10 +148,10 @@ def join_processes(device: str) -> torch.device:
     if WORLD > 1 and device in ("auto", "cuda") and torch.cuda.is_available():
         device = f"cuda:{os.environ['LOCAL_RANK']}"
     device = pick_device(device)
-    if WORLD > 1:
-        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if WORLD > 1:       # an hour, for the others wait while the first one prepares the data
+        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=datetime.timedelta(hours=1))
     if RANK:
         sys.stdout = open(os.devnull, "w")
     return device
@@ -182,13 +183,11 @@ def evaluate(model: Transformer, x: torch.Tensor, rows: int, seed: int) -> dict:
     aogpt also the exact val_nll_l2r of its left-to-right order, for mdlm the paper's val_masked_ce.
     """
     config, device = model.config, model.head.weight.device
-    model.eval()
 
     def losses(batch):
         result = torch.zeros(len(x), device=device)                                     # (N,)
-        places = torch.arange(len(x), device=device).split(rows)
-        for place, part in list(zip(places, batch.split(rows)))[RANK::WORLD]:
-            result[place] = unit_losses(model, part.to(device))
+        for place, part in list(zip(result.split(rows), batch.split(rows)))[RANK::WORLD]:
+            place.copy_(unit_losses(model, part.to(device)))
         return total(result).cpu().double()
 
     generator = mask_generator(seed)
@@ -198,7 +197,6 @@ def evaluate(model: Transformer, x: torch.Tensor, rows: int, seed: int) -> dict:
         result["val_nll_l2r"] = losses(evaluation_batch(config, x, generator, left_to_right=True)).mean().item()
     if config.mode == "mdlm":
         result["val_masked_ce"] = losses(masked_ce_batch(config, x, generator, "cosine")).mean().item()
-    model.train()
     return result
 
 
@@ -214,32 +212,22 @@ def numerics(s: Settings, device: torch.device):
     return dtype, s.compile == "true" or (s.compile == "auto" and device.type != "mps")
 
 
-def compiled(function, enabled: bool):
-    """torch.compile, or eager with one line of warning where that fails (no C++ compiler, no Triton)."""
-    chosen = torch.compile(function, dynamic=False) if enabled else function    # every batch has the same shapes
-
-    def call(*args):
-        nonlocal chosen
-        try:
-            return chosen(*args)
-        except Exception as e:  # whatever a compiler may raise; a true error comes again from the eager call
-            if chosen is function:
-                raise
-            print(f"warning: torch.compile failed ({type(e).__name__}); going on without it", file=sys.stderr)
-            chosen = function
-            return function(*args)
-    return call
-
-
 class Loss(torch.nn.Module):
-    """A batch's loss: network, head and cross-entropy compiled as one function; a module, as DistributedDataParallel wants."""
+    """A batch's loss, compiled as one function where asked (eager, with a line of warning, where there is no C++ compiler or
+    Triton); a module, as DistributedDataParallel wants it, around which PyTorch splits the compiled graph."""
 
     def __init__(self, model: Transformer, compile_it: bool):
         super().__init__()
-        self.model, self.losses = model, compiled(unit_losses, compile_it)
+        self.model = model      # every batch has the same shapes
+        self.losses = torch.compile(unit_losses, dynamic=False) if compile_it else unit_losses
 
     def forward(self, batch: Batch):
-        return self.losses(self.model, batch).mean()
+        try:
+            return self.losses(self.model, batch).mean()
+        except torch._dynamo.exc.TorchDynamoException as e:
+            print(f"warning: torch.compile failed ({type(e).__name__}); going on without it", file=sys.stderr)
+        self.losses = unit_losses
+        return self.forward(batch)
 
 
 def make_update(model: Transformer, s: Settings):
@@ -257,7 +245,7 @@ def make_update(model: Transformer, s: Settings):
     def update(batch: Batch, lr: float):
         parts, loss = batch.split(len(batch.targets) // (s.grad_accum * WORLD))[RANK::WORLD], 0.0
         for i, part in enumerate(parts, 1):
-            loss_function.require_backward_grad_sync = i == len(parts)      # gradients travel once a step
+            loss_function.require_backward_grad_sync = i == len(parts)      # what no_sync() sets: gradients travel once a step
             with autocast:
                 part_loss = loss_function(part.to(device)) / len(parts)
             part_loss.backward()
@@ -283,7 +271,7 @@ def load_run(path: dict, config: Config, s: Settings, device):
     except (OSError, ValueError) as e:
         fail(str(e))
     old, new = {**asdict(model.config), **checkpoint["settings"]}, {**asdict(config), **asdict(s)}
-    free = ("resume", "out_dir", "preset", "device", "dtype", "compile")
+    free = ("resume", "out_dir", "preset", "grad_accum", "device", "dtype", "compile")
     if differs := [f"{k} was {old.get(k)}, is now {new[k]}" for k in new if k not in free and old.get(k) != new[k]]:
         fail(f"{path['ckpt.pt']} was made with other settings: {'; '.join(differs)}")
     with open(path["log.jsonl"]) as f:      # what came after the checkpoint is trained again; a last line may be cut off
@@ -291,14 +279,14 @@ def load_run(path: dict, config: Config, s: Settings, device):
     return model, checkpoint, [entry for entry in log if entry["step"] <= checkpoint["step"]]
 
 
-def lock(folder: str):
-    """Keep a second process out of a run's folder for as long as the returned file is open."""
-    file = open(os.path.join(folder, "lock"), "w")
+def open_log(path: str):
+    """The run's log, written line by line; locked, so that no second process trains here while it is open."""
+    file = open(path, "a", buffering=1)
     try:
         if fcntl:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        fail(f"another process is training in {folder}; wait for it or choose another folder (--out_dir=DIR)")
+        fail(f"another process is training in {os.path.dirname(path)}; wait for it or choose another folder (--out_dir=DIR)")
     return file
 
 
@@ -309,15 +297,20 @@ def main():
     path = {name: os.path.join(s.out_dir, name) for name in ("ckpt.pt", "best.pt", "config.json", "log.jsonl", "loss.png")}
     if os.path.exists(path["ckpt.pt"]) and not s.resume:
         fail(f"{s.out_dir} already holds a run; go on with it (--resume) or choose another folder (--out_dir=DIR)")
+    if s.resume and not os.path.exists(path["ckpt.pt"]):
+        fail(f"no checkpoint at {path['ckpt.pt']}; begin without --resume")
     if RANK == 0 and (missing := data_to_prepare(s.data)):
         print(f"preparing data/{s.data} first")
         prepare_data.prepare(missing)
-    total(torch.zeros(1, device=device))        # the others wait for the data
+    total(torch.zeros(1, device=device)).item()     # the others wait for the data
 
     # data, model, optimizer
     train, val = (Windows(s.data, split, config.block_size, s.windows, s.seed) for split in ("train", "val"))
     x_val, floor = torch.from_numpy(val.first(s.eval_windows)), val.floor(s.eval_windows)
     tokenizer = Tokenizer(**val.meta["tokenizer"])
+    if RANK == 0:
+        os.makedirs(s.out_dir, exist_ok=True)
+        log_file = open_log(path["log.jsonl"])
     torch.manual_seed(s.seed)
     model = Transformer(config).to(device)
     start, best, seconds, recent, log = 0, math.inf, 0.0, [], []     # recent: update's results since the last line of the log
@@ -337,25 +330,33 @@ def main():
           f"{'compiled (that takes a while)' if compile_it else 'not compiled'}"
           f"{'' if floor is None else f'; the true law itself scores {floor:.4f} nats per token'}")
     if RANK == 0:
-        os.makedirs(s.out_dir, exist_ok=True)
-        locked = lock(s.out_dir)    # noqa: F841, held until the process ends
         if not s.resume:
             write_json(path["config.json"], {
                 "config": asdict(config), "settings": asdict(s), "parameters": count_parameters(model), "processes": WORLD,
                 "dtype": str(dtype), "compiled": compile_it, "torch": torch.__version__, **provenance(s.seed)})
-        with open(path["log.jsonl"], "w") as f:
-            f.writelines(json.dumps(entry) + "\n" for entry in log)
+        log_file.truncate(0)
+        log_file.writelines(json.dumps(entry) + "\n" for entry in log)
     plain = {"tokenizer": tokenizer.to_dict(), "windows": s.windows}
 
     def write_log(**entry):
         log.append(entry)
         if RANK == 0:
-            with open(path["log.jsonl"], "a") as f:
-                f.write(json.dumps(entry) + "\n")
+            print(json.dumps(entry), file=log_file)
 
-    stop = []       # Ctrl-C and SIGTERM finish the step, save, and say how to go on
+    def check(step, lr, **numbers):
+        if not all(map(math.isfinite, numbers.values())):
+            fail(f"near step {step:,} (learning rate {lr:.2g}): {', '.join(f'{k} {v:.4g}' for k, v in numbers.items())}; an earlier "
+                 f"checkpoint, if there is one, is kept; try a lower --lr, a longer --warmup or --dtype=float32")
+
+    stop = []       # Ctrl-C and SIGTERM finish the step, save, and say how to go on; a second one doesn't wait
+
+    def on_signal(number, frame):
+        if stop and WORLD == 1:     # torchrun passes every signal on, so there they come twice
+            raise KeyboardInterrupt
+        stop.append(number)
+
     for kind in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(kind, lambda number, frame: stop.append(number))
+        signal.signal(kind, on_signal)
 
     with tqdm(total=s.max_steps, initial=start, unit="step", dynamic_ncols=True, disable=True if RANK else None) as bar:
         clock, timed = time.perf_counter(), 0       # timed: steps since then
@@ -364,10 +365,12 @@ def main():
             stopping = bool(stop) if WORLD == 1 else step % 10 == 0 and bool(total(torch.tensor(len(stop), device=device)))
             if stopping:
                 seconds += time.perf_counter() - clock
+                check(step, learning_rate(s, step), train_loss=sum(row[0].item() for row in recent))
             due = step > start and (step % s.eval_interval == 0 or step == s.max_steps)
             if due:
                 # units are windows, and for mdlm each is two rows: half the training rows fit in memory for certain
                 result = evaluate(model, x_val, max(1, s.batch_size // (s.grad_accum * WORLD) // 2), s.seed)
+                check(step, learning_rate(s, step), val_nll=result["val_nll"])
                 result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
                 if floor is not None:
                     result["val_floor"] = floor
@@ -398,10 +401,8 @@ def main():
                 elapsed, clock = time.perf_counter() - clock, time.perf_counter()
                 tok_per_s = timed * s.batch_size * config.block_size / elapsed
                 seconds, recent, timed = seconds + elapsed, [], 0
-                if not math.isfinite(train_loss + grad_norm):
-                    fail(f"the loss is {train_loss} and the largest gradient {grad_norm} near step {step + 1:,} (learning rate {lr:.2g}); "
-                         f"an earlier checkpoint, if there is one, is kept; try a lower --lr, a longer --warmup or --dtype=float32")
-                write_log(step=step + 1, seconds=seconds, train_loss=train_loss, grad_norm=grad_norm, lr=lr, tok_per_s=tok_per_s)
+                check(step + 1, lr, train_loss=train_loss, max_grad_norm=grad_norm)
+                write_log(step=step + 1, seconds=seconds, train_loss=train_loss, max_grad_norm=grad_norm, lr=lr, tok_per_s=tok_per_s)
                 bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
 
     for kind in (signal.SIGINT, signal.SIGTERM):

@@ -17,7 +17,7 @@ def test_training_and_sampling_figures(tmp_path):
                "--json=b.json", "--plot=b.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     content = json.load(open(tmp_path / "b.json"))
-    assert content["commit"] is not None and content["threads"] == torch.get_num_threads() and os.path.getsize(tmp_path / "b.png") > 5000
+    assert content["threads"] == torch.get_num_threads() and os.path.getsize(tmp_path / "b.png") > 5000
     for mode in ("ar", "mdlm", "aogpt"):
         row = content["train"][mode]
         assert row["flops_per_token"] == flops_per_token(Config(mode, vocab_size=300, block_size=16, n_layer=1, n_head=2, n_embd=32, n_hidden=32))
