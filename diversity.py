@@ -6,8 +6,8 @@ How diverse a set of stories is, how good, and how close to real text.
     python diversity.py --frontier=out/toy-ar,out/toy-mdlm --data=toy --judge=out/toy-ar --plot=frontier.png
 
 NAME=FILE,FILE,… are samples of several seeds; the table then shows mean ± standard deviation over them, else the value and
-its 95% interval. The last column is real text of the same number, length and starting rule: closer to it is better, not
-higher. Words are what white space separates, lower-cased.
+its 95% interval (MAUVE: standard deviation over the seeds of its clustering). The last column is real text of the same
+number, length and starting rule: closer to it is better, not higher. Words are what white space separates, lower-cased.
 """
 import collections
 import importlib.util
@@ -224,6 +224,7 @@ def measure(texts: list, o: Options, judged: dict, corpus, real=None) -> dict:
         gram, who = ngrams(ids, owner, n)                           # those of n = 4 are used again below
         metrics[f"distinct-{n}"] = of_counts(distinct, gram, group[who])
     bleu = paper_self_bleu(words, o.seed) if o.protocol == "paper" else self_bleu(ids, owner, samples)
+    # its interval takes the references as given: groups are left out of the mean only
     metrics["self-BLEU"] = of_sums(bleu, np.arange(len(bleu)) % GROUPS)
     metrics["vocabulary used"] = of_counts(np.count_nonzero, ids, group[owner])
     first, opening = (number([" ".join(w[:n]) for w in words]) for n in (1, 5))
