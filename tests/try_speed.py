@@ -69,7 +69,7 @@ class NanoGPT(nn.Module):
 def nanogpt_step(c, rows):
     net = NanoGPT(c)
     x, y = torch.randint(c.vocab_size, (2, rows, c.block_size))
-    optimizer, loss = torch.optim.AdamW(net.parameters(), fused=True), torch.compile(net)
+    optimizer, loss = torch.optim.AdamW(net.parameters(), fused=True), torch.compile(net, dynamic=False)
 
     def step():
         with torch.autocast("cpu", torch.bfloat16):
@@ -85,7 +85,7 @@ def linear_cross_entropy(h, weight, y):
     return F.linear_cross_entropy(h.bfloat16(), weight.bfloat16(), y, reduction="none")
 
 
-VARIANTS = {                # name -> settings, what replaces unit_losses, attend; deterministic, memory filled
+VARIANTS = {                # what differs from train.py's way
     "tuned": dict(),
     "eager_float32": dict(settings=dict(dtype="float32", compile="false")),
     "eager": dict(settings=dict(compile="false")),
@@ -106,14 +106,13 @@ def make_step(name, mode, sizes, rows):
     v = VARIANTS[name]
     config = Config(mode, **sizes, **(dict(objective="masked_ce", schedule="cosine") if v.get("full") and mode == "mdlm" else {}))
     torch.manual_seed(0)
-    torch._dynamo.reset()
     if name == "nanogpt":
         step = nanogpt_step(config, rows)
     else:
         net, x = Transformer(config), torch.randint(config.vocab_size, (rows, config.block_size))
         train.unit_losses = v.get("losses", unit_losses)
         if "mode" in v:
-            train.unit_losses = torch.compile(unit_losses, mode=v["mode"])
+            train.unit_losses = torch.compile(unit_losses, mode=v["mode"], dynamic=False)
         s = Settings(**v.get("settings", {}) | ({"compile": "false"} if "mode" in v else {}))
         _, update = make_update(net, s)
         if "losses" in v:
@@ -140,11 +139,13 @@ def make_step(name, mode, sizes, rows):
 
 def main():
     arguments = [a for a in sys.argv[1:] if not a.startswith("--preset=")]
+    if not arguments:
+        raise SystemExit(__doc__)
     mode, names = arguments[0], arguments[1].split(",") if len(arguments) > 1 else list(VARIANTS)
     preset = sys.argv[-1].removeprefix("--preset=") if sys.argv[-1].startswith("--preset=") else "small"
-    values = SIZES.get(preset) or {k: v for k, v in PRESETS[preset].items() if k in Config.__dataclass_fields__ or k == "batch_size"}
+    values = dict(SIZES["paper"], batch_size=2) if preset == "paper" else SIZES.get(preset) or {k: v for k, v in PRESETS[preset].items() if k in Config.__dataclass_fields__ or k == "batch_size"}
     sizes = {"vocab_size": {"toy": 135, "laptop": 4096}.get(preset, 50257), **values}
-    rows = sizes.pop("batch_size") if preset != "paper" else (sizes.pop("batch_size"), 2)[1]
+    rows = sizes.pop("batch_size")
     steps, memory = {}, {}
     for name in names:
         if mode != "mdlm" and name == "head_on_every_slot":
