@@ -347,7 +347,8 @@ def frontier(o: Options, judges: dict, corpus) -> dict:
 
 def show_table(columns: dict, notes: list):
     def cell(value, error):
-        return f"{value:,.4g}" + (f" ± {error:<6.2g}" if math.isfinite(error) else " " * 9)
+        digits = 0 if abs(value) >= 1000 else 4
+        return f"{value:,.{digits}f}" + (f" ± {error:<6.{digits}f}" if math.isfinite(error) else " " * 9)
 
     metrics = next(iter(columns.values()))
     print_table([["", *columns], *([m, *(cell(*c.get(m, (math.nan, math.nan))) for c in columns.values())] for m in metrics)])
