@@ -46,7 +46,8 @@ class Options:
     repeats: int = 5            # measurements of each, by turns
     lengths: int = (64, 128, 256, 512, 1024)  # tokens of a story
     stories: int = (1,)         # written at a time
-    places: int = 4             # steps of ar and aogpt are timed at so many places of a story
+    few: int = 64               # steps per story of the samplers that reveal several tokens a step
+    places: int = 4             # sampling steps are timed at so many places of a story
     device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for the results
     plot: str = ""              # training: file for a figure (.png)
@@ -219,7 +220,8 @@ def all_logits(model, stories, pattern, o):
     when, u = sample.story_noise(o.seed, stories, len(pattern), device)
     tokens = pattern.to(device).expand_as(u)
     for step in range(o.steps):
-        masked, now = tokens == config.mask_id, (when * o.steps).long().to(device) == step
+        masked = tokens == config.mask_id
+        now = masked & ((when * o.steps).long().to(device) == step)
         batch = masking_batch(config, tokens, masked, masked.float().mean(dim=1))
         logits = model(batch.tokens, batch.key_pos, batch.target_pos)[:, 1:]                # (B, L, V)
         tokens = tokens.clone()
@@ -228,50 +230,51 @@ def all_logits(model, stories, pattern, o):
 
 
 @torch.no_grad()
-def step_seconds(model, length: int, stories: int, places: int, timed=3, states=sample.states, **flags) -> float:
-    """Seconds of one step, the mean of so many steps at each of so many places in a story. (A masked diffusion step is a pass
-    over the whole window and costs the same everywhere, so there it is one place, the beginning.)"""
-    config, seconds = model.config, []
-    for place in range(places if config.mode != "mdlm" else 1):
-        pattern = torch.full((length,), config.mask_id)
-        given = length * (2 * place + 1) // (2 * places) if config.mode != "mdlm" else 0
-        pattern[:given] = torch.randint(config.vocab_size, (given,))
-        ticks = []
-        for _, tokens in zip(range(timed + 1), states(model, range(stories), pattern, sample.Options(**flags))):   # the first reads the prompt
+def story_seconds(model, length: int, stories: int, places: int, few=None, states=sample.states, **flags) -> float:
+    """Seconds to write so many stories at once, one token a step or in `few` steps: three steps at each of so many places."""
+    steps, seconds = min(few or length, length), []
+    for place in range(places):
+        given = length * (2 * place + 1) // (2 * places)
+        pattern = torch.full((length,), model.config.mask_id)
+        pattern[:given] = torch.randint(model.config.vocab_size, (given,))
+        o, ticks = sample.Options(steps=max(1, round(steps * (length - given) / length)), **flags), []
+        for _, tokens in zip(range(4), states(model, range(stories), pattern, o)):      # the first reads the prompt
             tokens[0, 0].item()                                     # waits for the device
             ticks.append(time.perf_counter())
-        seconds.append(np.mean(np.diff(ticks)))
-    return float(np.mean(seconds))
+        seconds += [np.mean(np.diff(ticks))] if len(ticks) > 1 else []      # a short rest may be over after one step
+    return steps * float(np.mean(seconds))
 
 
-# column -> mode, flags of the sampler, weights, steps per story (None: one a token)
-COLUMNS = {"ar": ("ar", {}, torch.float32, None),
-           "ar, no cache": ("ar", dict(kv_cache=False), torch.float32, None),
-           "ar, bf16": ("ar", {}, torch.bfloat16, None),
-           "aogpt": ("aogpt", {}, torch.float32, None),
-           "mdlm": ("mdlm", dict(sampler="first_hitting"), torch.float32, None),
-           "mdlm, 64 steps": ("mdlm", dict(sampler="ancestral", steps=64, timed=8), torch.float32, 64),
-           "64, all logits": ("mdlm", dict(states=all_logits, steps=64, timed=8), torch.float32, 64)}
-RATIOS = {"÷ cache": ("ar, no cache", "ar"), "mdlm ÷ aogpt": ("mdlm", "aogpt"), "all logits ÷ ours": ("64, all logits", "mdlm, 64 steps")}
+# column -> mode, weights, and what story_seconds takes; with few=True in --few steps
+COLUMNS = {"ar": ("ar", torch.float32, {}),
+           "ar, no cache": ("ar", torch.float32, dict(kv_cache=False)),
+           "ar, bf16": ("ar", torch.bfloat16, {}),
+           "aogpt": ("aogpt", torch.float32, {}),
+           "mdlm": ("mdlm", torch.float32, dict(sampler="first_hitting")),
+           "aogpt, few steps": ("aogpt", torch.float32, dict(few=True)),
+           "ancestral, few": ("mdlm", torch.float32, dict(few=True)),
+           "confidence, few": ("mdlm", torch.float32, dict(sampler="confidence", few=True)),
+           "all logits, few": ("mdlm", torch.float32, dict(states=all_logits, few=True))}
+RATIOS = {"÷ cache": ("ar, no cache", "ar"), "mdlm ÷ aogpt": ("mdlm", "aogpt"), "all logits ÷ ours": ("all logits, few", "ancestral, few")}
 
 
 def bench_sample(o: Options, sizes: dict, device) -> list:
     if min(o.lengths) < 4 * o.places or o.places < 1:
         fail(f"--places={o.places} must be at least 1 and at most a quarter of the shortest length, {min(o.lengths)}")
     models = {}
-    for mode, _, dtype, _ in COLUMNS.values():
+    for mode, dtype, _ in COLUMNS.values():
         if (mode, dtype) not in models:
             torch.manual_seed(0)
             model = Transformer(Config(mode, **sizes | {"block_size": max(o.lengths)})).to(device)
             models[mode, dtype] = sample.with_weights_in(model, dtype).eval()
     results, rows = [], [["tokens", "stories", *COLUMNS, *RATIOS]]
     for stories, length in tqdm(list(itertools.product(o.stories, o.lengths)), leave=False, disable=None):
-        seconds = {name: step_seconds(models[mode, dtype], length, stories, o.places, **flags) * (steps or length)
-                   for name, (mode, flags, dtype, steps) in COLUMNS.items()}
+        seconds = {name: story_seconds(models[mode, dtype], length, stories, o.places, **flags | ({"few": o.few} if "few" in flags else {}))
+                   for name, (mode, dtype, flags) in COLUMNS.items()}
         ratios = {name: seconds[a] / seconds[b] for name, (a, b) in RATIOS.items()}
         results.append({"length": length, "stories": stories, "seconds": seconds, "ratios": ratios})
         rows.append([str(length), str(stories), *(f"{v:.3g}" for v in seconds.values()), *(f"{v:.2f}" for v in ratios.values())])
-    print("\nsampling, seconds to write a batch of stories, one token a step unless said; and ratios")
+    print(f"\nsampling, seconds to write a batch of stories, one token a step, or in {o.few}; and ratios")
     print_table(rows)
     return results
 
@@ -281,7 +284,7 @@ def main():
     o = Options(**{k: v for k, v in flags.items() if k in Options.__dataclass_fields__})
     if "mode" in flags:
         fail(f"--mode={flags['mode']}: the modes to measure are --modes=ar,mdlm,aogpt")
-    for name, values in (("lengths", o.lengths), ("stories", o.stories), ("repeats", [o.repeats]), ("batch_size", [o.batch_size or 2])):
+    for name, values in (("lengths", o.lengths), ("stories", o.stories), ("few", [o.few]), ("repeats", [o.repeats]), ("batch_size", [o.batch_size or 2])):
         if min(values) < 1:
             fail(f"--{name}={min(values)} must be at least 1")
     device = join_processes(o.device)
