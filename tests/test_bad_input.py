@@ -14,7 +14,7 @@ BAD = [
     ("train.py", ["--data=tt"], ["did you mean t"]),
     ("train.py", ["--mode=ar", "--time_embedding=add", *TINY], ["time_embedding is add", "mdlm"]),
     ("train.py", [*TINY, "--seed=-1"], ["--seed=-1", "at least 0"]),
-    ("train.py", [*TINY, "--beta2=1.5"], ["--beta2=1.5", "at most 1"]),
+    ("train.py", [*TINY, "--beta2=1.5"], ["--beta2=1.5", "at most 0.99999"]),
     ("train.py", [*TINY, "--n_embd=100", "--n_head=12"], ["n_embd 100", "n_head 12", "n_embd=96"]),
     ("train.py", [*TINY, "--block_size=100000"], ["block_size 100000", "smaller"]),
     ("train.py", [*TINY, "--vocab_size=70"], ["vocab_size=70", "leave it out"]),
