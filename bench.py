@@ -259,8 +259,6 @@ RATIOS = {"÷ cache": ("ar, no cache", "ar"), "mdlm ÷ aogpt": ("mdlm", "aogpt")
 
 
 def bench_sample(o: Options, sizes: dict, device) -> list:
-    if min(o.lengths) < 4 * o.places or o.places < 1:
-        fail(f"--places={o.places} must be at least 1 and at most a quarter of the shortest length, {min(o.lengths)}")
     models = {}
     for mode, dtype, _ in COLUMNS.values():
         if (mode, dtype) not in models:
@@ -287,6 +285,8 @@ def main():
     for name, values in (("lengths", o.lengths), ("stories", o.stories), ("few", [o.few]), ("repeats", [o.repeats]), ("batch_size", [o.batch_size or 2])):
         if min(values) < 1:
             fail(f"--{name}={min(values)} must be at least 1")
+    if min(o.lengths) < 4 * o.places or o.places < 1:
+        fail(f"--places={o.places} must be at least 1 and at most a quarter of the shortest length, {min(o.lengths)}")
     device = join_processes(o.device)
     preset = o.preset if o.preset != "auto" else "paper" if device.type == "cuda" else "small"
     sizes = SIZES[preset] | {k: v for k, v in flags.items() if k in Config.__dataclass_fields__}

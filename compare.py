@@ -20,13 +20,23 @@ class Options:
     plot: str = ""  # file for the figure (.png, .svg or .pdf)
 
 
+def read_log(path: str):
+    """Each entry of a log.jsonl, and the byte at which its line ends. A last line that was cut off is left out."""
+    with open(path, "rb") as f:
+        for number, line in enumerate(f, 1):
+            if line.endswith(b"\n"):
+                try:
+                    yield json.loads(line), f.tell()
+                except ValueError:
+                    fail(f"{path}, line {number} is damaged; mend or remove it")
+
+
 def read_run(folder: str) -> dict:
     """config.json, and from log.jsonl the evaluations (curve) and the training losses [step, loss]."""
     try:
         with open(os.path.join(folder, "config.json")) as f:
             run = json.load(f)
-        with open(os.path.join(folder, "log.jsonl")) as f:
-            log = [json.loads(line) for line in f]
+        log = [entry for entry, _ in read_log(os.path.join(folder, "log.jsonl"))]
     except (OSError, ValueError) as e:
         fail(f"{folder} holds no readable run ({e}); give folders that train.py wrote, as NAME=FOLDER")
     run["curve"] = [entry for entry in log if "val_nll" in entry]

@@ -24,7 +24,10 @@ Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_hea
 import itertools
 import math
 import os
+import pickle
+import zipfile
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -388,26 +391,35 @@ FORMAT = 1
 
 
 def save(path: str, model: Transformer, **extra):
-    """Write the model's weights and config, with anything else that is plain, whole or not at all."""
-    with open(f"{path}.tmp", "wb") as f:
-        torch.save({"format": FORMAT, "config": asdict(model.config), "model": model.state_dict(), **extra}, f)
-        f.flush()
-        os.fsync(f.fileno())
+    """Write the model's weights and config, with anything else that is plain, whole or not at all. Raises OSError."""
+    try:
+        with open(f"{path}.tmp", "wb") as f:
+            torch.save({"format": FORMAT, "config": asdict(model.config), "model": model.state_dict(), **extra}, f)
+            f.flush()
+            os.fsync(f.fileno())
+    except (OSError, RuntimeError) as e:
+        Path(f"{path}.tmp").unlink(missing_ok=True)
+        reason = e if isinstance(e, OSError) else e.__context__ or "is the disk full?"      # torch's own says nothing
+        raise OSError(f"{path} could not be written ({reason}); the one before, if any, is kept") from e
     os.replace(f"{path}.tmp", path)
 
 
 def load(path: str, device="cpu"):
-    """The model and the checkpoint's other entries. Raises FileNotFoundError, or ValueError if it isn't one of ours."""
+    """The model and the checkpoint's other entries. Raises OSError: there is none, or it isn't one of ours."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no checkpoint at {path}; train one with: python train.py --out_dir={os.path.dirname(path)}")
     try:
+        with zipfile.ZipFile(path) as file:     # torch writes checksums, but doesn't look at them
+            if damaged := file.testzip():
+                raise ValueError(f"its part {damaged} has changed since it was written")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if checkpoint["format"] != FORMAT:
-            raise ValueError(f"has format {checkpoint['format']}, this code reads {FORMAT}")
+            raise ValueError(f"it has format {checkpoint['format']}, this code reads {FORMAT}")
         model = Transformer(Config(**checkpoint.pop("config")))
         model.load_state_dict(checkpoint.pop("model"))
     except Exception as e:  # torch, zipfile and pickle raise a dozen kinds for a damaged or foreign file
-        raise ValueError(f"{path} is not a usable checkpoint: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from e
+        code = "it holds code, not only tensors and plain values" if isinstance(e, pickle.UnpicklingError) else ""
+        raise OSError(f"{path} is not a usable checkpoint: {code or ' '.join(str(e).split())[:200] or type(e).__name__}") from e
     return model.to(device), checkpoint
 
 

@@ -20,6 +20,7 @@ import os
 import platform
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,6 +49,7 @@ def fail(message: str):
 
 def command(main, interrupted: str):
     """Run a script's main: what the user or the machine got wrong is one line, not a traceback."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)   # like Ctrl-C: it cleans up
     try:
         main()
     except KeyboardInterrupt:
@@ -350,7 +352,7 @@ def download_stories(split: str):
         for row in datasets.load_dataset("roneneldan/TinyStories", split=split, streaming=True):
             if text := row["text"].strip():
                 yield text
-    except (OSError, RuntimeError, ImportError, ValueError) as e:  # what `datasets` raises offline differs by version
+    except Exception as e:      # what `datasets` raises when the network fails differs by version
         fail(f"TinyStories could not be downloaded ({type(e).__name__}); connect, or prepare a file you have with --text=FILE")
 
 
@@ -362,7 +364,7 @@ def write_split(path: Path, stories, tokenizer: Tokenizer, max_tokens: int) -> d
         while texts := list(itertools.islice(stories, 512)):
             for text, ids in zip(texts, tokenizer.encode_batch(texts)):
                 tokens = np.array([tokenizer.eot, *ids], dtype=np.uint16)
-                tokens.tofile(f)
+                f.write(tokens)
                 counts["stories"] += 1
                 counts["tokens"] += len(tokens)
                 counts["bytes"] += len(text.encode())
@@ -394,6 +396,8 @@ class Options:
         if not self.name:
             cut = "" if self.toy or self.vocab_size == 50257 else f"-{self.vocab_size}"
             self.name = (Path(self.text).stem or self.dataset) + cut
+        if Path(self.name).name != self.name or self.name == "..":
+            fail(f"--name={self.name} must be the plain name of a folder, to be made under {DATA_DIR}/")
         self.max_tokens = self.max_tokens or (4_000_000 if self.toy else 50_000_000)
 
     def tokenizer(self) -> Tokenizer:
@@ -451,17 +455,17 @@ def load_meta(name: str) -> dict:
     try:
         meta = json.loads(path.read_text())
         if meta["format"] != FORMAT:
-            fail(f"{path} has format {meta['format']}, this code reads {FORMAT}; prepare it again")
+            raise ValueError(f"it has format {meta['format']}, this code reads {FORMAT}")
         numbers = [meta["tokenizer"]["vocab_size"], meta["eot"]]
         numbers += [meta["splits"][split][key] for split in ("train", "val") for key in ("stories", "tokens", "bytes", "crc32")]
-        if min(numbers) < 1:
-            raise ValueError("a number is below 1")
+        if min(numbers) < 1 or meta["eot"] != meta["tokenizer"]["vocab_size"] - 1:
+            raise ValueError("its numbers can't be right")
     except (ValueError, KeyError, TypeError) as e:
-        fail(f"{path} is damaged ({type(e).__name__}: {e}); prepare it again")
+        fail(f"{path} is not usable ({type(e).__name__}: {e}); prepare it again")
     for split, counts in meta["splits"].items():
         file = path.with_name(f"{split}.bin")
         whole = file.exists() and file.stat().st_size == 2 * counts["tokens"]
-        if not whole or counts["crc32"] != zlib.crc32(np.memmap(file, mode="r")):
+        if not whole or zlib.crc32(tokens := np.memmap(file, np.uint16, "r")) != counts["crc32"] or tokens.max() > meta["eot"]:
             fail(f"{file} does not hold the {counts['tokens']:,} tokens that meta.json promises; prepare it again")
     return meta
 

@@ -250,10 +250,7 @@ def with_weights_in(model: Transformer, dtype: torch.dtype) -> Transformer:
 
 def open_model(folder: str, device: str, dtype: str = "float32"):
     """The best model of a run, ready to sample; its tokenizer, and how its training windows were cut."""
-    try:
-        model, checkpoint = load(os.path.join(folder, "best.pt"), pick_device(device))
-    except (OSError, ValueError) as e:
-        fail(str(e))
+    model, checkpoint = load(os.path.join(folder, "best.pt"), pick_device(device))
     return with_weights_in(model, getattr(torch, dtype)).eval(), Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
 
 

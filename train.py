@@ -26,7 +26,7 @@ import torch
 from tqdm import tqdm
 
 import prepare_data
-from compare import read_run
+from compare import read_log, read_run
 from model import (Batch, Config, Transformer, count_parameters, evaluation_batch, flops_per_token, load, masked_ce_batch, save,
                    training_batch, unit_losses)
 from prepare_data import DATA_DIR, Tokenizer, Windows, command, fail, load_tokenizer, parse_flags, provenance, write_json
@@ -264,19 +264,21 @@ def make_update(model: Transformer, s: Settings):
 # A run
 
 
-def load_run(path: dict, config: Config, s: Settings, device):
-    """Model, checkpoint and log of a run to go on with, if it is the run that these settings describe."""
-    try:
-        model, checkpoint = load(path["ckpt.pt"], device)
-    except (OSError, ValueError) as e:
-        fail(str(e))
+def load_run(path: dict, config: Config, s: Settings, plain: dict, device):
+    """Model and checkpoint of a run to go on with, if it is the run that these settings and this data describe; and its log,
+    as far as the checkpoint, and how many bytes that is: what came after is trained again."""
+    model, checkpoint = load(path["ckpt.pt"], device)
     old, new = {**asdict(model.config), **checkpoint["settings"]}, {**asdict(config), **asdict(s)}
-    free = ("resume", "out_dir", "preset", "grad_accum", "device", "dtype", "compile")
-    if differs := [f"{k} was {old.get(k)}, is now {new[k]}" for k in new if k not in free and old.get(k) != new[k]]:
-        fail(f"{path['ckpt.pt']} was made with other settings: {'; '.join(differs)}")
-    with open(path["log.jsonl"]) as f:      # what came after the checkpoint is trained again; a last line may be cut off
-        log = [json.loads(line) for line in f if line.endswith("\n")]
-    return model, checkpoint, [entry for entry in log if entry["step"] <= checkpoint["step"]]
+    differs = {k: f"{k} was {old.get(k)}, is now {new[k]}" for k in new if old.get(k) != new[k]}
+    if refused := differs.keys() - {"resume", "out_dir", "preset", "grad_accum", "device", "dtype", "compile"}:
+        fail(f"{path['ckpt.pt']} was made with other settings: {'; '.join(differs[k] for k in differs if k in refused)}; give the "
+             f"same flags again")
+    if differs := [text for k, text in differs.items() if k not in ("resume", "out_dir", "preset")]:
+        print(f"going on, though {'; '.join(differs)}")
+    if changed := [k for k in plain if checkpoint.get(k) != plain[k]]:
+        fail(f"data/{s.data} is no longer what {path['ckpt.pt']} was trained on ({' and '.join(changed)} changed); restore it")
+    kept = [(entry, end) for entry, end in read_log(path["log.jsonl"]) if entry["step"] <= checkpoint["step"]]
+    return model, checkpoint, [entry for entry, _ in kept], max([end for _, end in kept], default=0)
 
 
 def open_log(path: str):
@@ -313,9 +315,10 @@ def main():
         log_file = open_log(path["log.jsonl"])
     torch.manual_seed(s.seed)
     model = Transformer(config).to(device)
-    start, best, seconds, recent, log = 0, math.inf, 0.0, [], []     # recent: update's results since the last line of the log
+    start, best, seconds, recent, log, kept = 0, math.inf, 0.0, [], [], 0   # recent: update's results since the log's last line
+    plain = {"tokenizer": tokenizer.to_dict(), "windows": s.windows, "data": val.meta["splits"]}
     if s.resume:
-        model, checkpoint, log = load_run(path, config, s, device)
+        model, checkpoint, log, kept = load_run(path, config, s, plain, device)
         start, best, seconds = (checkpoint[k] for k in ("step", "best", "seconds"))
         recent = [torch.tensor(row, device=device) for row in checkpoint["recent"]]
     optimizer, update = make_update(model, s)
@@ -334,9 +337,7 @@ def main():
             write_json(path["config.json"], {
                 "config": asdict(config), "settings": asdict(s), "parameters": count_parameters(model), "processes": WORLD,
                 "dtype": str(dtype), "compiled": compile_it, "torch": torch.__version__, **provenance(s.seed)})
-        log_file.truncate(0)
-        log_file.writelines(json.dumps(entry) + "\n" for entry in log)
-    plain = {"tokenizer": tokenizer.to_dict(), "windows": s.windows}
+        log_file.truncate(kept)
 
     def write_log(**entry):
         log.append(entry)

@@ -1,4 +1,5 @@
 """Tests run in a folder of their own, on small models of random weights, with fixed seeds."""
+import json
 import os
 import subprocess
 import sys
@@ -53,6 +54,11 @@ TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", 
 
 def run(script, *arguments, **kwargs):
     return subprocess.run([sys.executable, os.path.join(ROOT, script), *arguments], capture_output=True, text=True, **kwargs)
+
+
+def read_log(folder):
+    """A run's log without what depends on the clock."""
+    return [{k: v for k, v in json.loads(line).items() if k not in ("seconds", "tok_per_s")} for line in open(folder / "log.jsonl")]
 
 
 @pytest.fixture(scope="session")

@@ -13,18 +13,18 @@ SMALL = ["--n_layer=1", "--n_head=2", "--n_embd=32", "--n_hidden=32", "--vocab_s
 
 
 def test_training_and_sampling_figures(tmp_path):
-    done = run("bench.py", "--what=train,sample", *SMALL, "--block_size=16", "--batch_size=4", "--repeats=2", "--lengths=16,32",
+    done = run("bench.py", "--what=train,sample", "--modes=ar,mdlm", *SMALL, "--block_size=16", "--batch_size=4", "--repeats=2", "--lengths=16,32",
                "--json=b.json", "--plot=b.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     content = json.load(open(tmp_path / "b.json"))
     assert content["threads"] == torch.get_num_threads() and os.path.getsize(tmp_path / "b.png") > 5000
-    for mode in ("ar", "mdlm", "aogpt"):
+    for mode in ("ar", "mdlm"):
         row = content["train"][mode]
         assert row["flops_per_token"] == flops_per_token(Config(mode, vocab_size=300, block_size=16, n_layer=1, n_head=2, n_embd=32, n_hidden=32))
         assert row["tok_per_s"] == pytest.approx(4 * 16 / (row["ms_per_step"] / 1000)) and row["baseline_tok_per_s"] > 0
         assert 0 < row["mfu"] < 1 and row["peak_mem_mb"] > 0 and len(row["seconds"]) == 2
         # a padded row of logits for each slot that predicts: all of them, or mdlm's (T + 1) of a pair's 2T
-        slots = {"ar": 64, "aogpt": 64, "mdlm": 34}[mode]
+        slots = {"ar": 64, "mdlm": 34}[mode]
         assert row["logits_mb"] * 2 ** 20 == slots * 320 * (2 if row["dtype"] == "bfloat16" else 4)
     assert content["train"]["ar"]["ratio_to_ar"] == 1
     assert [(r["length"], r["stories"]) for r in content["sample"]] == [(16, 1), (32, 1)]

@@ -10,15 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import ROOT, TINY, run, small_model
+from conftest import ROOT, TINY, read_log, run, small_model
 from model import load
 from prepare_data import TOY, Tokenizer, Windows
 from train import evaluate
-
-
-def read_log(folder):
-    """Without what depends on the clock."""
-    return [{k: v for k, v in json.loads(line).items() if k not in ("seconds", "tok_per_s")} for line in open(folder / "log.jsonl")]
 
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
@@ -46,27 +41,6 @@ def test_best_checkpoint_scores_what_the_log_says(trained, monkeypatch):
         x = torch.from_numpy(Windows("t", "val", 48).first(20))
         assert evaluate(model, x, 4, seed=1337)["val_nll"] == pytest.approx(checkpoint["val_nll"], abs=1e-5)
         assert "optimizer" not in checkpoint and Tokenizer(**checkpoint["tokenizer"]).words == TOY.words()
-
-
-def test_same_seed_same_bits_and_resume_is_exact(trained):
-    """A run stopped by SIGTERM at some step and resumed ends with the log and the bits of one never interrupted."""
-    arguments = ["--mode=mdlm", *TINY, "--grad_accum=2", "--max_steps=300", "--eval_interval=100"]
-    assert run("train.py", *arguments, "--out_dir=out/whole", cwd=trained).returncode == 0
-    process = subprocess.Popen([sys.executable, os.path.join(ROOT, "train.py"), *arguments, "--out_dir=out/broken"], cwd=trained,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    log = trained / "out/broken/log.jsonl"
-    while not (log.exists() and log.read_text().count("\n") > 3):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    output = process.communicate()[0]
-    assert process.returncode == 128 + signal.SIGTERM and "--resume" in output.splitlines()[-1]
-    _, checkpoint = load(str(trained / "out/broken/ckpt.pt"))
-    assert 0 < checkpoint["step"] < 300
-    assert run("train.py", *arguments, "--out_dir=out/broken", "--resume", cwd=trained).returncode == 0
-    a, b = (torch.load(trained / "out" / name / "ckpt.pt", weights_only=True) for name in ("whole", "broken"))
-    assert all(torch.equal(a["model"][k], b["model"][k]) for k in a["model"]) and a["best"] == b["best"]
-    assert read_log(trained / "out/whole") == read_log(trained / "out/broken")
 
 
 def launch(processes, *arguments, cwd):
@@ -143,20 +117,18 @@ def test_evaluation_gives_every_window_every_mask_ratio():
     assert (masked[:, 0::2].float().mean(dim=0) - masked[:, 0::2].float().mean()).abs().max() < 5 * 2.3 / 20
 
 
-def test_bfloat16_compiled_follows_float32_eager_and_is_repeatable(trained):
-    """The fast path and the exact one, 60 steps of the same run; compiled code on two threads gives the same bits again."""
+@pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
+def test_bfloat16_compiled_follows_float32_eager_and_is_repeatable(trained, mode):
+    """The fast path and the exact one, 200 steps of the same run: the mean losses of 10 steps differ by less than 0.005 nats
+    per token. Compiled code on two threads gives the same bits again."""
     loss, fast = {}, ["--dtype=bfloat16", "--compile=true"]
-    for name, flags in (("slow", ["--dtype=float32"]), ("fast", fast), ("again", fast)):
-        done = run("train.py", "--mode=mdlm", *TINY, "--max_steps=60", "--n_embd=32", f"--out_dir=out/{name}", *flags, cwd=trained)
+    for name, flags in (("slow", ["--dtype=float32"]), ("fast", fast), *([("again", fast)] if mode == "mdlm" else [])):
+        done = run("train.py", f"--mode={mode}", *TINY, "--max_steps=200", "--eval_interval=100", "--n_embd=32",
+                   f"--out_dir=out/{name}-{mode}", *flags, cwd=trained)
         assert done.returncode == 0 and "torch.compile failed" not in done.stderr, done.stderr
-        loss[name] = np.array([e["train_loss"] for e in read_log(trained / "out" / name) if "train_loss" in e])
-    assert np.abs(loss["slow"] - loss["fast"]).max() < 0.03 and (loss["fast"] == loss["again"]).all()
-
-
-def test_without_a_compiler_training_goes_on(trained):
-    environment = {**os.environ, "CXX": "/nonexistent/c++", "TORCHINDUCTOR_CACHE_DIR": str(trained / "cache")}
-    done = run("train.py", "--mode=ar", *TINY, "--out_dir=out/nocompiler", "--compile=true", cwd=trained, env=environment)
-    assert done.returncode == 0 and "torch.compile failed" in done.stderr and "going on without it" in done.stderr
+        loss[name] = np.array([e["train_loss"] for e in read_log(trained / "out" / f"{name}-{mode}") if "train_loss" in e])
+    assert len(loss["slow"]) == 20 and np.abs(loss["slow"] - loss["fast"]).max() < 0.005
+    assert mode != "mdlm" or (loss["fast"] == loss["again"]).all()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
