@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import os
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -214,7 +215,7 @@ def judge(texts: list, judges: dict) -> dict:
 
 def measure(texts: list, o: Options, judged: dict, corpus, real=None) -> dict:
     """{metric: (value, half of its 95% interval)}; judged: judge(texts); real: the same of real text, for MAUVE."""
-    words = [text.replace(EOT, " ").lower().split() for text in texts]
+    words = [[*map(sys.intern, text.replace(EOT, " ").lower().split())] for text in texts]      # each word kept once
     samples = len(words)
     group = np.arange(samples) % GROUPS
     owner = np.repeat(np.arange(samples), [len(w) for w in words])
