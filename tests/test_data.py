@@ -244,6 +244,31 @@ def test_tinystories_comes_through_datasets(gpt2, workdir, monkeypatch):
     assert sorted(calls) == [("roneneldan/TinyStories", "train", True), ("roneneldan/TinyStories", "validation", True)]
 
 
+def test_a_download_that_breaks_off_leaves_what_was_there(gpt2, workdir, monkeypatch, capsys):
+    """`datasets` raises what its libraries raise, here something that is no OSError; the next try starts anew."""
+    class Broken(Exception):
+        pass
+
+    def load_dataset(path, split, streaming):
+        rows = [{"text": f"Story {i} of {split}."} for i in range(1000)]
+        yield from rows[:700]
+        if broken:
+            raise Broken("connection lost")
+        yield from rows[700:]
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    broken, options = True, Options(dataset="tinystories", vocab_size=500, name="x")
+    prepare(Options(name="x", max_tokens=5000))
+    before = {f: Path(f"data/x/{f}").read_bytes() for f in os.listdir("data/x")}
+    with pytest.raises(SystemExit, match="2"):
+        prepare(options)
+    assert "could not be downloaded (Broken)" in capsys.readouterr().err and os.listdir("data") == ["x"]
+    assert {f: Path(f"data/x/{f}").read_bytes() for f in os.listdir("data/x")} == before
+    broken = False
+    prepare(options)
+    assert load_meta("x")["splits"]["val"]["stories"] == 1000
+
+
 def test_interrupted_preparation_leaves_what_was_there(workdir, monkeypatch):
     prepare(Options(name="x", max_tokens=5000))
     before = {f: open(f"data/x/{f}", "rb").read() for f in os.listdir("data/x")}
@@ -310,6 +335,17 @@ def test_a_changed_byte_is_found(workdir, capsys, split):
         assert str(file) in refused(capsys, "x")
     file.unlink()
     assert str(file) in refused(capsys, "x")
+
+
+def test_an_id_beyond_the_vocabulary_is_found(workdir, capsys):
+    """Even where size and checksum are right."""
+    prepare(Options(name="x", max_tokens=5000))
+    meta, tokens = json.loads(Path("data/x/meta.json").read_text()), np.fromfile("data/x/val.bin", dtype=np.uint16)
+    tokens[7] = meta["tokenizer"]["vocab_size"]
+    tokens.tofile("data/x/val.bin")
+    meta["splits"]["val"]["crc32"] = zlib.crc32(tokens)
+    Path("data/x/meta.json").write_text(json.dumps(meta))
+    assert "data/x/val.bin" in refused(capsys, "x")
 
 
 def test_a_damaged_meta_json_is_found(workdir, capsys):
