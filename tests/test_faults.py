@@ -46,9 +46,10 @@ def plain(entry):
 
 
 def start(*arguments, cwd):
-    """train.py, running; its output comes unbuffered."""
+    """train.py, running; its output comes unbuffered. (A shell's background jobs, and what they start, ignore Ctrl-C.)"""
     return subprocess.Popen([sys.executable, "-u", os.path.join(ROOT, "train.py"), *arguments], cwd=cwd, env=ONE_THREAD,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
 
 def test_killed_at_random_moments(trained):
