@@ -30,8 +30,7 @@ from tqdm import tqdm
 import sample
 from model import Config, Transformer, flops_per_token, masking_batch, training_batch
 from prepare_data import command, fail, parse_flags, print_table, provenance, write_json
-from show import draw_speed
-from train import RANK, WORLD, Settings, join_processes, make_update, numerics, part_processes, total
+from train import WORLD, Settings, join_processes, make_update, numerics, part_processes, total
 
 SWEEP = ("what", "modes", "lengths", "stories")
 
@@ -50,28 +49,23 @@ class Options:
     places: int = 4             # sampling steps are timed at so many places of a story
     device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for the results
-    plot: str = ""              # training: file for a figure (.png)
 
 
 SIZES = {"small": dict(n_layer=6, n_head=4, n_embd=256, n_hidden=704, block_size=256, batch_size=8), "paper": dict(batch_size=32)}
 PEAK = {"H200": 989e12, "H100 80GB HBM3": 989e12, "A100": 312e12}     # dense bfloat16 FLOP/s, from the makers' data sheets
 
 
-def wait(device):
-    if device.type != "cpu":
-        torch.accelerator.synchronize()
-
-
 def by_turns(steps: dict, repeats: int, device) -> dict:
     """{name: seconds per step of each repeat}, the names by turns; a repeat lasts half a second or one step."""
     seconds, count = {name: [] for name in steps}, {}
+    wait = torch.accelerator.synchronize if device.type != "cpu" else lambda: None
     for _ in range(repeats + 1):
         for name, step in steps.items():
-            wait(device)
+            wait()
             began = time.perf_counter()
             for _ in range(count.get(name, 1)):
                 step()
-            wait(device)
+            wait()
             took = (time.perf_counter() - began) / count.get(name, 1)
             if name in count:
                 seconds[name].append(took)
@@ -215,17 +209,15 @@ def bench_scaling(o: Options, sizes: dict, batch_size: int, device) -> list:
 
 def all_logits(model, stories, pattern, o):
     """mdlm as a plain loop has it: every step computes the logits of all slots. Compare sample.sample_masked."""
-    config = model.config
-    device = model.head.weight.device
+    config, device = model.config, model.head.weight.device
     when, u = sample.story_noise(o.seed, stories, len(pattern), device)
     tokens = pattern.to(device).expand_as(u)
     for step in range(o.steps):
         masked = tokens == config.mask_id
         now = masked & ((when * o.steps).long().to(device) == step)
-        batch = masking_batch(config, tokens, masked, masked.float().mean(dim=1))
+        batch = masking_batch(config, tokens, masked, t=None)
         logits = model(batch.tokens, batch.key_pos, batch.target_pos)[:, 1:]                # (B, L, V)
-        tokens = tokens.clone()
-        tokens[now] = sample.draw(logits[now], u[now.to(u.device)], o.temperature, o.top_p)[0]
+        tokens = tokens.masked_scatter(now, sample.draw(logits[now], u[now.to(u.device)], o.temperature, o.top_p)[0])
         yield tokens
 
 
@@ -263,8 +255,9 @@ def bench_sample(o: Options, sizes: dict, device) -> list:
     for mode, dtype, _ in COLUMNS.values():
         if (mode, dtype) not in models:
             torch.manual_seed(0)
-            model = Transformer(Config(mode, **sizes | {"block_size": max(o.lengths)})).to(device)
-            models[mode, dtype] = sample.with_weights_in(model, dtype).eval()
+            models[mode, dtype] = Transformer(Config(mode, **sizes | {"block_size": max(o.lengths)})).to(device)
+            for p in models[mode, dtype].parameters():      # the table of positions stays float32
+                p.data = p.data.to(dtype)
     results, rows = [], [["tokens", "stories", *COLUMNS, *RATIOS]]
     for stories, length in tqdm(list(itertools.product(o.stories, o.lengths)), leave=False, disable=None):
         seconds = {name: story_seconds(models[mode, dtype], length, stories, o.places, **flags | ({"few": o.few} if "few" in flags else {}))
@@ -282,16 +275,12 @@ def main():
     o = Options(**{k: v for k, v in flags.items() if k in Options.__dataclass_fields__})
     if "mode" in flags:
         fail(f"--mode={flags['mode']}: the modes to measure are --modes=ar,mdlm,aogpt")
-    for name, values in (("lengths", o.lengths), ("stories", o.stories), ("few", [o.few]), ("repeats", [o.repeats]), ("batch_size", [o.batch_size or 2])):
-        if min(values) < 1:
-            fail(f"--{name}={min(values)} must be at least 1")
-    if min(o.lengths) < 4 * o.places or o.places < 1:
-        fail(f"--places={o.places} must be at least 1 and at most a quarter of the shortest length, {min(o.lengths)}")
+    if min(o.lengths) < 4 * o.places:
+        fail(f"--places={o.places} must be at most a quarter of the shortest length, {min(o.lengths)}")
     device = join_processes(o.device)
     preset = o.preset if o.preset != "auto" else "paper" if device.type == "cuda" else "small"
-    sizes = SIZES[preset] | {k: v for k, v in flags.items() if k in Config.__dataclass_fields__}
-    batch_size = o.batch_size or sizes["batch_size"]
-    del sizes["batch_size"]
+    sizes = SIZES[preset] | {k: v for k, v in flags.items() if k in (*Config.__dataclass_fields__, "batch_size")}
+    batch_size = sizes.pop("batch_size")
     if batch_size % (2 * WORLD):
         fail(f"--batch_size={batch_size} must be even for every process (mdlm's rows come in pairs)")
     try:
@@ -304,14 +293,12 @@ def main():
           f"{str(numerics(Settings(), device)[0]).removeprefix('torch.')}, commit {results['commit']}; {sizes or 'the sizes of the paper'}", flush=True)
     if "train" in o.what:
         results["train"] = bench_train(o, sizes, batch_size, device)
-        if o.plot and RANK == 0:
-            draw_speed(results["train"], o.plot)
     if "scaling" in o.what:
         results["scaling"] = bench_scaling(o, sizes, batch_size, device)
     if "sample" in o.what:
         results["sample"] = bench_sample(o, sizes, device)
     part_processes()
-    if o.json and RANK == 0:
+    if o.json:
         write_json(o.json, results)
 
 

@@ -46,11 +46,6 @@ def read_run(folder: str) -> dict:
     return run
 
 
-def loss_at(curve: list, key: str, value: float) -> float:
-    """Validation loss at that step or second, by linear interpolation between evaluations; nan before the first."""
-    return float(np.interp(value, [e[key] for e in curve], [e["val_nll"] for e in curve], left=np.nan))
-
-
 def main():
     flags = parse_flags(__doc__, Options, positional="NAME=FOLDER")
     named = flags.pop("positional")
@@ -62,7 +57,8 @@ def main():
     rows = [["nats per token", "best", "± s.e.", f"at {steps:,} steps", f"at {seconds:,.0f} s", "true law"]]
     for name, run in runs.items():
         best = min(run["curve"], key=lambda e: e["val_nll"])
-        at_steps, at_seconds = loss_at(run["curve"], "step", steps), loss_at(run["curve"], "seconds", seconds)
+        step, second, loss = np.array([(e["step"], e["seconds"], e["val_nll"]) for e in run["curve"]]).T
+        at_steps, at_seconds = (float(np.interp(*xs, loss, left=np.nan)) for xs in ((steps, step), (seconds, second)))  # linear
         run["table"] = {"best": best["val_nll"], "best_se": best["val_nll_se"], "best_step": best["step"], "equal_steps": steps,
                         "at_equal_steps": at_steps, "equal_seconds": seconds, "at_equal_seconds": at_seconds}
         numbers = best["val_nll"], best["val_nll_se"], at_steps, at_seconds, best.get("val_floor", float("nan"))

@@ -70,23 +70,18 @@ def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
     """BLEU-4 (Papineni et al. 2002) of each sample against all others, (samples,): clipped counts, no smoothing, the closest
     reference length (the shorter of two equally close). 0 where an n-gram order has no match.
 
-    A count is clipped by the largest count of that n-gram in another sample. So the largest, who holds it, and the second
-    largest are enough to leave out each sample in turn."""
+    A count is clipped by the largest count of that n-gram in another sample: for who holds the largest, by the second."""
     length = np.bincount(owner, minlength=samples)
     log_precision = np.zeros(samples)
     for n in range(1, 5):
         gram, who = ngrams(ids, owner, n)
         pair, count = np.unique(gram * samples + who, return_counts=True)
-        gram, who = pair // samples, pair % samples
-        by_gram = np.lexsort((-count, gram))                        # each gram's largest count first
-        first = np.flatnonzero(np.diff(gram[by_gram], prepend=-1))
-        second = np.minimum(first + 1, len(gram) - 1)
-        shared = gram[by_gram[second]] == gram[by_gram[first]]
-        largest, holder = count[by_gram[first]], who[by_gram[first]]
-        runner_up = np.where(shared & (second > first), count[by_gram[second]], 0)
-        index = np.cumsum(np.diff(gram, prepend=-1) > 0) - 1        # gram is sorted: its place among the distinct ones
-        clipped = np.minimum(count, np.where(holder[index] == who, runner_up[index], largest[index]))
-        matched = np.bincount(who, clipped, samples)
+        order = np.lexsort((-count, pair // samples))               # gram by gram, the largest count first
+        gram, who, count = pair[order] // samples, pair[order] % samples, count[order]
+        first = np.diff(gram, prepend=-1) > 0
+        largest = count[first][np.cumsum(first) - 1]                # of the same gram
+        second = np.where(np.diff(gram, append=-1) == 0, np.roll(count, -1), 0)     # the next row's, if it is of that gram
+        matched = np.bincount(who, np.minimum(count, np.where(first, second, largest)), samples)
         with np.errstate(divide="ignore"):
             log_precision += np.log(matched / np.maximum(1, length - n + 1)) / 4
     lengths, among, times = np.unique(length, return_inverse=True, return_counts=True)
@@ -98,18 +93,13 @@ def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
 
 def paper_self_bleu(words: list, seed: int) -> np.ndarray:
     """The paper's: 200 random candidates, 50 random others as references each, the brevity penalty against their mean length."""
-    rng = np.random.default_rng(seed)
-    scores = []
+    rng, scores = np.random.default_rng(seed), []
     for i in rng.permutation(len(words))[:200]:
         others = rng.permutation(np.delete(np.arange(len(words)), i))[:50]
         log_precision = 0.0
         for n in range(1, 5):
-            def count(w):
-                return collections.Counter(zip(*(w[k:] for k in range(n))))
-            most = collections.Counter()
-            for j in others:
-                most |= count(words[j])
-            matched = sum((count(words[i]) & most).values())
+            mine, *theirs = [collections.Counter(zip(*(words[j][k:] for k in range(n)))) for j in (i, *others)]
+            matched = sum(min(count, max(other[gram] for other in theirs)) for gram, count in mine.items())
             log_precision += math.log(matched / (len(words[i]) - n + 1)) / 4 if matched else -math.inf
         mean = np.mean([len(words[j]) for j in others])
         scores.append(math.exp(log_precision + min(0, 1 - mean / max(1, len(words[i])))))
@@ -117,27 +107,20 @@ def paper_self_bleu(words: list, seed: int) -> np.ndarray:
 
 
 def longest_copies(samples: list, training: np.ndarray) -> np.ndarray:
-    """Tokens of each sample's longest stretch that occurs in the training tokens, (len(samples),). By polynomial hashes
-    modulo 2^64 of all stretches of n tokens, n = 1, 2, …; a place stays in the race while its stretch has a match."""
-    ours, theirs = np.concatenate([[], *samples]).astype(np.uint64), training.astype(np.uint64)
-    owner = np.repeat(np.arange(len(samples)), [len(s) for s in samples])
-    our_place, their_place = np.arange(len(ours)), np.arange(len(theirs))
-    our_hash, their_hash = np.zeros_like(ours), np.zeros_like(theirs)
-    base, longest = np.uint64(0x9E3779B97F4A7C15), np.zeros(len(samples), dtype=int)
+    """Tokens of each sample's longest stretch that occurs in the training tokens, (len(samples),). Stretches of n tokens,
+    n = 1, 2, …, are numbered as in ngrams; a place stays in the race while what begins there is in samples and training."""
+    tokens = np.concatenate([[], *samples, training]).astype(np.int64)
+    owner = np.repeat(np.arange(len(samples) + 2), [*map(len, samples), len(training), 1])      # training, then an end mark
+    place, gram, longest = np.arange(len(tokens)), np.zeros_like(tokens), np.zeros(len(samples) + 1, dtype=int)
     for n in range(1, max(map(len, samples), default=0) + 1):
-        inside = our_place + n <= len(ours)
-        inside[inside] = owner[our_place[inside]] == owner[our_place[inside] + n - 1]
-        our_place, our_hash = our_place[inside], our_hash[inside]
-        inside = their_place + n <= len(theirs)
-        their_place, their_hash = their_place[inside], their_hash[inside]
-        our_hash = our_hash * base + ours[our_place + n - 1] + np.uint64(1)
-        their_hash = their_hash * base + theirs[their_place + n - 1] + np.uint64(1)
-        shared = np.isin(their_hash, our_hash)
-        their_place, their_hash = their_place[shared], their_hash[shared]
-        shared = np.isin(our_hash, their_hash)
-        our_place, our_hash = our_place[shared], our_hash[shared]
-        longest[owner[our_place]] = n
-    return longest
+        inside = owner[place] == owner.take(place + n - 1, mode="clip")
+        place, gram = place[inside], gram[inside]
+        gram = np.unique(gram * (tokens.max() + 1) + tokens[place + n - 1], return_inverse=True)[1]
+        theirs = owner[place] == len(samples)
+        shared = np.isin(gram, gram[theirs]) & np.isin(gram, gram[~theirs])
+        place, gram = place[shared], gram[shared]
+        longest[owner[place]] = n
+    return longest[:-1]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -174,13 +157,10 @@ def entropy(counts):
 
 def encode(tokenizer: Tokenizer, text: str) -> list:
     """Ids of a text in which end-of-text marks may stand, as --full_length leaves them; one clear line for unknown words."""
-    ids = []
     try:
-        for i, part in enumerate(text.split(EOT)):
-            ids += ([tokenizer.eot] if i else []) + tokenizer.encode(part)
+        return [i for part in text.split(EOT) for i in (tokenizer.eot, *tokenizer.encode(part))][1:]
     except ValueError as e:
         fail(f"a sample can't be read with the tokenizer of --data and --judge: {e}; give those that it is about")
-    return ids
 
 
 @torch.no_grad()
@@ -199,13 +179,6 @@ def judge_of(model, encoded: list):
         hidden[-1] = hidden[-1][range(len(part)), [max(0, len(row) - 1) for row in part]].cpu()     # (n, C)
     hook.remove()
     return torch.cat(nats).double().numpy(), np.array([len(row) for row in ids]), torch.cat(hidden).numpy()
-
-
-def mauve_of(features, real) -> tuple:
-    """MAUVE (Pillutla et al. 2021) between two sets of hidden states, and its standard deviation over the seeds of its k-means."""
-    import mauve
-    scores = [mauve.compute_mauve(p_features=real, q_features=features, seed=seed, verbose=False).mauve for seed in range(5)]
-    return float(np.mean(scores)), float(np.std(scores, ddof=1))
 
 
 def judge(texts: list, judges: dict) -> dict:
@@ -236,8 +209,10 @@ def measure(texts: list, o: Options, judged: dict, corpus, real=None) -> dict:
     metrics["entropy of words"] = of_counts(entropy, ids, group[owner])
     for name, (nats, count, hidden) in judged.items():
         metrics[f"nats/token, judge {name}"] = of_sums(nats, group, count)
-        if real and importlib.util.find_spec("mauve"):
-            metrics[f"MAUVE, judge {name}"] = mauve_of(hidden, real[name][2])
+        if real and importlib.util.find_spec("mauve"):              # Pillutla et al. 2021; its k-means from five seeds
+            from mauve import compute_mauve
+            scores = [compute_mauve(real[name][2], hidden, seed=seed, verbose=False).mauve for seed in range(5)]
+            metrics[f"MAUVE, judge {name}"] = float(np.mean(scores)), float(np.std(scores, ddof=1))
     once = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
     total = np.bincount(who, minlength=samples)
     metrics["repeated 4-grams"] = of_sums(total - once, group, total)
@@ -261,20 +236,16 @@ def measure(texts: list, o: Options, judged: dict, corpus, real=None) -> dict:
 
 def read_samples(path: str):
     """Texts, and the settings they were made with (of a .txt file none)."""
-    if path.endswith(".txt"):
-        texts, settings = list(read_stories(path)), {}
-    else:
-        texts, settings, i = [], {}, 0
-        try:
-            with open(path, encoding="utf-8") as f:
-                for i, line in enumerate(f, 1):
-                    row = json.loads(line)
-                    texts.append(str(row["text"]))
-                    settings = settings or row
-        except (OSError, UnicodeDecodeError) as e:
-            fail(f"{path} cannot be read ({e}); give a file that sample.py wrote, or a .txt")
-        except (ValueError, KeyError, TypeError):
-            fail(f"{path}, line {i} is not an object with a text; each line must be, as sample.py writes them")
+    texts, settings = [], {}
+    try:
+        rows = ({"text": text} for text in read_stories(path)) if path.endswith(".txt") else map(json.loads, open(path, "rb"))
+        for row in rows:
+            texts.append(str(row["text"]))
+            settings = settings or row
+    except OSError as e:
+        fail(f"{path} cannot be read ({e}); give a file that sample.py wrote, or a .txt")
+    except (ValueError, KeyError, TypeError):
+        fail(f"{path}, line {len(texts) + 1} is not an object with a text; each line must be, as sample.py writes them")
     if len(texts) < 2:
         fail(f"{path} holds {len(texts)} samples; at least 2 are needed to compare them with each other")
     return texts, settings
@@ -293,17 +264,11 @@ def real_text(name: str, samples: int, length, start: str, full_length: bool, to
     other from anywhere. Where validation text is too short for so many, training text follows."""
     texts, held_out = [], 0
     for split in ("val", "train"):
-        if len(texts) == samples:
-            break
         tokens = np.fromfile(os.path.join(DATA_DIR, name, f"{split}.bin"), dtype=np.uint16)
         ends = np.append(np.flatnonzero(tokens == tokenizer.eot), len(tokens))
-        if start == "story":
-            pieces = [(a + 1, b if not full_length else len(tokens)) for a, b in itertools.pairwise(ends)]
-        else:
-            pieces = [(a, a + length if full_length else ends[np.searchsorted(ends, a)]) for a in range(0, len(tokens) - length + 1, length)]
-        wanted = samples - len(texts)
-        chosen = np.linspace(0, len(pieces) - 1, min(wanted, len(pieces))).astype(int)
-        for a, b in (pieces[i] for i in chosen):
+        starts = ends[:-1] + 1 if start == "story" else np.arange(0, len(tokens) - length + 1, length)
+        for a in starts[np.linspace(0, len(starts) - 1, min(samples - len(texts), len(starts))).astype(int)]:
+            b = len(tokens) if full_length else ends[np.searchsorted(ends, a)]
             texts.append(tokenizer.decode(tokens[a:min(b, a + length) if length else b]))
         held_out = len(texts) if split == "val" else held_out
     return texts, held_out
@@ -327,23 +292,16 @@ def warnings(sets: dict) -> list:
     return lines
 
 
-def frontier(o: Options, judges: dict, corpus) -> dict:
-    """{folder: {temperature: metrics}, "real text": metrics}."""
-    curves, real = {}, None
-    for folder in o.frontier.split(","):
-        model, tokenizer, windows = sample.open_model(folder, o.device, o.dtype)
-        for temperature in o.temperatures:
-            s = sample.Options(out_dir=folder, temperature=temperature, num_samples=o.num_samples, length=o.length, seed=o.seed,
-                               out=os.path.join(folder, f"samples-t{temperature:g}.jsonl"),
-                               sampler="first_hitting" if model.config.mode == "mdlm" else "ancestral")
-            pattern = sample.pattern_of(s, model.config, tokenizer, windows)
-            sample.write_stories(model, tokenizer, pattern, s, f"{folder}, temperature {temperature:g}")
-            texts, settings = read_samples(s.out)
-            if real is None:
-                reference = real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus[1])[0]
-                real = judge(reference, judges)
-            curves.setdefault(folder, {})[temperature] = measure(texts, o, judge(texts, judges), corpus, real)
-    return {**curves, "real text": measure(reference, o, real, corpus)}
+def write_frontier(o: Options) -> dict:
+    """What each model writes at each temperature, one token a step: {name: [samples]}, as main reads them."""
+    flags = dict(temperature=o.temperatures, num_samples=o.num_samples, length=o.length, seed=o.seed, device=o.device,
+                 dtype=o.dtype, sampler=["first_hitting"])
+    sets = {}
+    for model, tokenizer, pattern, s, name in sample.plan(o.frontier.split(","), flags, several=True):
+        s.out = os.path.join(s.out_dir, f"samples-t{s.temperature:g}.jsonl")
+        sample.write_stories(model, tokenizer, pattern, s, name)
+        sets[f"{s.out_dir}, temperature {s.temperature:g}"] = [read_samples(s.out)]
+    return sets
 
 
 def show_table(columns: dict, notes: list):
@@ -364,8 +322,6 @@ def main():
         fail("which samples? give NAME=FILE for each, every NAME once, e.g. mdlm=out/toy-mdlm/samples.jsonl, or --frontier=DIR,DIR")
     if o.frontier and not (o.data and o.judge):
         fail("--frontier needs --data=NAME, the real text, and --judge=DIR, an ar model that scores the stories")
-    if o.seed < 0 or o.num_samples < 2:
-        fail("--seed must be at least 0 and --num_samples at least 2")
     if o.plot and not o.data:
         fail(f"--plot={o.plot} draws distances to real text; give --data=NAME")
     corpus = load_corpus(o.data) if o.data else None
@@ -381,32 +337,31 @@ def main():
     notes = []
     if o.judge and o.data and not importlib.util.find_spec("mauve"):
         notes.append("MAUVE is left out; it needs: pip install mauve-text")
+    sets = write_frontier(o) if o.frontier else {
+        name: [read_samples(path) for path in files.split(",")] for name, files in (n.split("=", 1) for n in named)}
+    notes += warnings(sets)
+    columns, real = {}, None
+    if corpus:
+        texts, settings = next(iter(sets.values()))[0]
+        reference, held_out = real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus[1])
+        real = judge(reference, judges)
+        if held_out < len(reference):
+            notes.append(f"real text: {held_out} pieces were held out; {len(reference) - held_out} more are training text")
+        if len(reference) < len(texts):
+            notes.append(f"real text: data/{o.data} holds {len(reference)} pieces only")
+    for name, seeds in sets.items():
+        runs = [measure(texts, o, judge(texts, judges), corpus, real) for texts, _ in seeds]
+        columns[name] = runs[0] if len(runs) == 1 else {
+            k: (float(np.mean([r[k][0] for r in runs])), float(np.std([r[k][0] for r in runs], ddof=1))) for k in runs[0]}
+    if corpus:
+        columns["real text"] = measure(reference, o, real, corpus)
     if o.frontier:
-        curves = frontier(o, judges, corpus)
+        curves = {folder: {t: columns[f"{folder}, temperature {t:g}"] for t in o.temperatures} for folder in o.frontier.split(",")}
         for folder, points in curves.items():
-            if folder != "real text":
-                print(folder)
-                show_table({f"{t:g}": m for t, m in points.items()} | {"real text": curves["real text"]}, notes)
-        results, draw = {"curves": curves, "notes": notes}, draw_frontier
+            print(folder)
+            show_table({f"{t:g}": m for t, m in points.items()} | {"real text": columns["real text"]}, notes)
+        results, draw = {"curves": {**curves, "real text": columns["real text"]}, "notes": notes}, draw_frontier
     else:
-        sets = {name: [read_samples(path) for path in files.split(",")] for name, files in (n.split("=", 1) for n in named)}
-        notes += warnings(sets)
-        columns, real = {}, None
-        if corpus:
-            texts, settings = next(iter(sets.values()))[0]
-            length, start, full_length, _ = sampled_from(settings)
-            reference, held_out = real_text(o.data, len(texts), length, start, full_length, corpus[1])
-            real = judge(reference, judges)
-            if held_out < len(reference):
-                notes.append(f"real text: {held_out} pieces were held out; {len(reference) - held_out} more are training text")
-            if len(reference) < len(texts):
-                notes.append(f"real text: data/{o.data} holds {len(reference)} pieces only")
-        for name, seeds in sets.items():
-            runs = [measure(texts, o, judge(texts, judges), corpus, real) for texts, _ in seeds]
-            columns[name] = runs[0] if len(runs) == 1 else {
-                k: (float(np.mean([r[k][0] for r in runs])), float(np.std([r[k][0] for r in runs], ddof=1))) for k in runs[0]}
-        if corpus:
-            columns["real text"] = measure(reference, o, real, corpus)
         show_table(columns, notes)
         results, draw = {"columns": columns, "notes": notes}, draw_distances
     if o.json:

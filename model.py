@@ -74,19 +74,8 @@ class Config:
                 raise ValueError(f"{name} is {getattr(self, name)}, which is for mode mdlm; this mode is {self.mode}")
         if (self.objective, self.schedule) == ("nelbo", "cosine"):
             raise ValueError("schedule is cosine; objective=nelbo is a bound for schedule=uniform only")
-
-    @property
-    def bos_id(self):
-        return self.vocab_size - 1
-
-    @property
-    def mask_id(self):
-        return self.vocab_size
-
-    @property
-    def padded_vocab(self):
-        """Rows of the embedding: the vocabulary and [MASK], rounded up to 64 for fast matrix products."""
-        return math.ceil((self.vocab_size + 1) / 64) * 64
+        self.bos_id, self.mask_id = self.vocab_size - 1, self.vocab_size
+        self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64  # rows of the embedding, for fast matrix products
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -229,10 +218,8 @@ class Transformer(nn.Module):
         it mdlm, whose [MASK] queries know nothing but their place, spends its first hundreds of steps on word frequencies.
         (A tied head doesn't see the common vector: it adds the same to all logits.)"""
         for name, p in self.named_parameters():
-            if name.endswith("norm.weight") or "norm1" in name or "norm2" in name:
-                nn.init.ones_(p)
-            elif name.endswith("bias"):
-                nn.init.zeros_(p)
+            if p.dim() == 1:            # gains of the norms, and a bias
+                nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
             else:
                 depth = 2 * self.config.n_layer if name.endswith("proj.weight") else 1
                 nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * depth))
@@ -279,11 +266,9 @@ def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
 
     −log p(x) = Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1)), here per token. order: (B, T), each row a permutation.
     """
-    B, T = x.shape
     targets = x.gather(1, order)                                                        # (B, T)
-    start = x.new_full((B, 1), config.bos_id), x.new_full((B, 1), -1)                   # BOS stands at position -1
-    return Batch(tokens=torch.cat([start[0], targets[:, :-1]], dim=1), key_pos=torch.cat([start[1], order[:, :-1]], dim=1),
-                 target_pos=order, targets=targets, weight=torch.full((B, T), 1 / T))
+    tokens, key_pos = F.pad(targets[:, :-1], (1, 0), value=config.bos_id), F.pad(order[:, :-1], (1, 0), value=-1)
+    return Batch(tokens, key_pos, target_pos=order, targets=targets, weight=torch.full(x.shape, 1 / x.size(1)))
 
 
 def identity_order(x: Tensor) -> Tensor:
@@ -307,10 +292,8 @@ def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor) -> Batch
 
     Slot 0 holds BOS, as in the other modes: rotary attention sees distances only, so without it a fully masked row looks
     the same from every position, and no slot could tell where in the story it stands."""
-    B, T = x.shape
-    targets = torch.cat([x.new_full((B, 1), config.bos_id), x], dim=1)                  # (B, T+1)
-    masked = torch.cat([masked.new_zeros(B, 1), masked], dim=1)                         # (B, T+1)
-    position = torch.arange(-1, T, device=x.device).expand(B, T + 1)
+    targets, masked = F.pad(x, (1, 0), value=config.bos_id), F.pad(masked, (1, 0))      # (B, T+1)
+    position = torch.arange(-1, x.size(1), device=x.device).expand_as(targets)
     return Batch(tokens=torch.where(masked, config.mask_id, targets), key_pos=position, target_pos=position,
                  targets=targets, weight=masked.float(), t=t)
 
@@ -430,9 +413,7 @@ def load(path: str, device="cpu"):
 def count_parameters(model: Transformer) -> int:
     """Trained numbers; rows of the embedding (and untied head) that only pad the vocabulary are not counted."""
     c = model.config
-    padding = c.padded_vocab - c.vocab_size - (c.mode == "mdlm")                        # [MASK] is a row of mdlm's alone
-    if not c.tie_head:
-        padding += c.padded_vocab - c.vocab_size
+    padding = (c.padded_vocab - c.vocab_size) * (1 if c.tie_head else 2) - (c.mode == "mdlm")     # [MASK] is mdlm's alone
     return sum(p.numel() for p in model.parameters()) - padding * c.n_embd
 
 

@@ -20,6 +20,7 @@ import os
 import platform
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -72,13 +73,15 @@ def read_value(field: Field, several: bool, text: str):
         if text.lower() not in allowed:
             fail(f"--{field.name}={text} must be {' or '.join(allowed)}{nearest(text, allowed)}")
         return allowed[text.lower()]
+    # no number may be negative, and counts are at least 1
+    least = 1 if field.type is int and field.name not in ("seed", "warmup", "max_tokens") else 0
     try:
         value = field.type(text)
-        if field.type is float and not math.isfinite(value):
+        if field.type is not str and not least <= value < math.inf:
             raise ValueError
         return value
     except ValueError:
-        fail(f"--{field.name}={text} is not a {'whole' if field.type is int else 'finite'} number")
+        fail(f"--{field.name}={text} must be a {'whole' if field.type is int else 'finite'} number and at least {least}")
 
 
 def parse_flags(doc: str, *classes, positional: str = "", sweep=()) -> dict:
@@ -120,7 +123,7 @@ def provenance(seed: int) -> dict:
     info = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
     cpu = model[1] if model else platform.processor() or platform.machine()
-    return {"command": " ".join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "seed": seed,
+    return {"command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "seed": seed,
             "date": datetime.datetime.now().isoformat(timespec="seconds"), "machine": f"{cpu}, {os.cpu_count()} cores",
             "python": platform.python_version(), "commit": commit}
 
@@ -389,9 +392,6 @@ class Options:
     def __post_init__(self):
         if self.val and not self.text:
             fail("--val needs --text")
-        for name in ("max_tokens", "seed"):
-            if getattr(self, name) < 0:
-                fail(f"--{name}={getattr(self, name)} must be at least 0")
         self.toy = self.dataset == "toy" and not self.text
         if not self.name:
             cut = "" if self.toy or self.vocab_size == 50257 else f"-{self.vocab_size}"
@@ -411,21 +411,15 @@ def prepare(o: Options) -> Path:
         train, val = toy_stories(o.seed), toy_stories(o.seed + 1)
     elif not o.text:
         train, val = download_stories("train"), download_stories("validation")
-    elif o.val:
-        train, val = read_stories(o.text), read_stories(o.val)
     else:
-        train = (story for i, story in enumerate(read_stories(o.text)) if i % 20 != 19)
-        val = itertools.islice(read_stories(o.text), 19, None, 20)
-    held_out = set()                                    # the validation stories, kept out of training
-
-    def remember(story):
-        held_out.add(story)
-        return story
-
+        train = read_stories(o.text)
+        val = read_stories(o.val) if o.val else itertools.islice(read_stories(o.text), 19, None, 20)
+    held_out = {}                                       # the validation stories, kept out of training
+    val = (held_out.setdefault(story, story) for story in val)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as temporary:
         new = Path(temporary)
-        splits = {"val": write_split(new / "val.bin", map(remember, val), tokenizer, max(1, o.max_tokens // 20)),
+        splits = {"val": write_split(new / "val.bin", val, tokenizer, max(1, o.max_tokens // 20)),
                   "train": write_split(new / "train.bin", (s for s in train if s not in held_out), tokenizer, o.max_tokens)}
         for split, file in (("train", o.text), ("val", o.val or o.text)):
             if not splits[split]["stories"]:
@@ -468,10 +462,6 @@ def load_meta(name: str) -> dict:
         if not whole or zlib.crc32(tokens := np.memmap(file, np.uint16, "r")) != counts["crc32"] or tokens.max() > meta["eot"]:
             fail(f"{file} does not hold the {counts['tokens']:,} tokens that meta.json promises; prepare it again")
     return meta
-
-
-def load_tokenizer(name: str) -> Tokenizer:
-    return Tokenizer(**load_meta(name)["tokenizer"])
 
 
 class Windows:

@@ -59,10 +59,7 @@ class Options:
     dtype: Literal["float32", "bfloat16"] = "float32"   # of the weights; bfloat16 is faster, and rounds probabilities
 
     def __post_init__(self):
-        least = {"num_samples": 1, "length": 1, "blank": 1, "steps": 1, "repetition_penalty": 1, "batch_size": 1,
-                 "temperature": 0, "final_temperature": 0, "seed": 0}
-        for name, low in least.items():
-            self.need(getattr(self, name) is None or getattr(self, name) >= low, name, f"must be at least {low}")
+        self.need(self.repetition_penalty >= 1, "repetition_penalty", "must be at least 1")
         self.need(0 < self.top_p <= 1, "top_p", "must lie in (0, 1]")
 
     def need(self, condition, name: str, what: str):
@@ -241,17 +238,12 @@ def pick_device(name: str) -> torch.device:
         fail(f"--device={name} is not usable here ({str(e).splitlines()[0]}); leave it out to choose automatically")
 
 
-def with_weights_in(model: Transformer, dtype: torch.dtype) -> Transformer:
-    """The model, its weights in this type; the table of positions stays float32."""
-    rotary = model.rotary
-    model.to(dtype).rotary = rotary
-    return model
-
-
 def open_model(folder: str, device: str, dtype: str = "float32"):
     """The best model of a run, ready to sample; its tokenizer, and how its training windows were cut."""
     model, checkpoint = load(os.path.join(folder, "best.pt"), pick_device(device))
-    return with_weights_in(model, getattr(torch, dtype)).eval(), Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
+    for p in model.parameters():        # but the table of positions stays float32
+        p.data = p.data.to(getattr(torch, dtype))
+    return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
 
 
 def pattern_of(o: Options, config: Config, tokenizer: Tokenizer, windows: str):
@@ -322,12 +314,12 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: Options,
     return summary, panel
 
 
-def plan(folders: list, flags: dict):
+def plan(folders: list, flags: dict, several: bool):
     """Model, tokenizer, pattern, options and title for every combination of the flags that take several values."""
     for folder in folders:
         model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), flags.get("dtype", "float32"))
         config = model.config
-        mine = {k: v for k, v in flags.items() if len(folders) == 1 or k not in NOT_FOR[config.mode]}
+        mine = {k: v for k, v in flags.items() if not several or k not in NOT_FOR[config.mode]}
         swept = [k for k in SWEEP if k in mine]
         for values in itertools.product(*(mine[k] for k in swept)):
             given = mine | dict(zip(swept, values))
@@ -346,7 +338,8 @@ def main():
     flags = parse_flags(__doc__, Options, sweep=SWEEP)
     if "out_dir" not in flags:
         fail("which model? give --out_dir=DIR, the folder that train.py wrote")
-    jobs = list(plan(flags.pop("out_dir"), flags))      # everything is checked before anything is written
+    folders = flags.pop("out_dir")
+    jobs = list(plan(folders, flags, len(folders) > 1))     # everything is checked before anything is written
     if "out" in flags and len(jobs) > 1:
         fail(f"--out={flags['out']} is for one model and one setting, these are {len(jobs)}; leave it out")
     summaries, panels = [], []

@@ -171,13 +171,3 @@ def draw_frontier(curves: dict, path: str):
                 axes.annotate(f"{t:g}", place, xytext=(4, -9), textcoords="offset points", fontsize=7)
         axes.plot(real[diversity][0], real[quality][0], "k*", ms=14, label="real text", zorder=3)
         axes.set(xlabel="distinct 4-grams (more diverse →)", ylabel=f"{quality} (better ↓)")
-
-
-def draw_speed(rows: dict, path: str):
-    """Training: tokens per second of each mode, tuned and the plain way; rows as in bench.py."""
-    kinds = {"tuned": "tok_per_s", "baseline": "baseline_tok_per_s"}
-    with figure(path, (7, 4), grid="y") as axes:
-        for i, (kind, key) in enumerate(kinds.items()):
-            bars = axes.bar(np.arange(len(rows)) + 0.4 * i, [row[key] for row in rows.values()], 0.4, label=kind, zorder=2)
-            axes.bar_label(bars, fmt="{:,.0f}")
-        axes.set(xticks=np.arange(len(rows)) + 0.2, xticklabels=rows, ylabel="tokens per second")

@@ -9,16 +9,16 @@ Train a language model: left to right (ar), by masked diffusion (mdlm) or in any
 The run's folder holds ckpt.pt (everything, to go on), best.pt (the best weights), config.json, log.jsonl and loss.png.
 Validation losses are in nats per token: exact for ar, upper bounds for mdlm and aogpt.
 """
-import dataclasses
 import datetime
 import json
 import math
 import os
 import re
+import shlex
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -29,7 +29,7 @@ import prepare_data
 from compare import read_log, read_run
 from model import (Batch, Config, Transformer, count_parameters, evaluation_batch, flops_per_token, load, masked_ce_batch, save,
                    training_batch, unit_losses)
-from prepare_data import DATA_DIR, Tokenizer, Windows, command, fail, load_tokenizer, parse_flags, provenance, write_json
+from prepare_data import DATA_DIR, Tokenizer, Windows, command, fail, load_meta, parse_flags, provenance, write_json
 from sample import Options as Sampling
 from sample import generate, pick_device
 from show import draw_losses
@@ -70,11 +70,9 @@ class Settings:
     compile: Literal["auto", "true", "false"] = "auto"  # torch.compile; auto: yes, but not on mps
 
     def __post_init__(self):
-        for names, low, high in (("max_steps batch_size grad_accum eval_interval", 1, math.inf), ("eval_windows", 2, math.inf),
-                                 ("warmup weight_decay seed lr", 0, math.inf), ("grad_clip", 1e-9, math.inf), ("final_lr", 0, 1), ("beta2", 0, 0.99999)):
-            for name in names.split():
-                if not low <= getattr(self, name) <= high:
-                    fail(f"--{name}={getattr(self, name)} must be at least {low}" + (f" and at most {high}" if high <= 1 else ""))
+        for name, low, high in (("eval_windows", 2, math.inf), ("grad_clip", 1e-9, math.inf), ("final_lr", 0, 1), ("beta2", 0, 0.99999)):
+            if not low <= getattr(self, name) <= high:
+                fail(f"--{name}={getattr(self, name)} must be at least {low} and at most {high}")
 
 
 PRESETS = {
@@ -100,21 +98,18 @@ def data_to_prepare(name: str):
 
 def resolve(flags: dict):
     """Config and Settings from preset and flags (flags win), and why the preset was chosen."""
-    preset = flags.get("preset", "auto")
-    why = "as asked"
+    preset, why = flags.get("preset", "auto"), "as asked"
     if preset == "auto":
         preset, why = ("paper", "CUDA is present") if torch.cuda.is_available() else ("toy", "no CUDA here")
-    values = PRESETS.get(preset, {})
-    if preset == "paper" and flags.get("mode") == "mdlm":
-        values = values | PAPER_MDLM
-    values = values | flags | {"preset": preset}
-    settings = Settings(**{f.name: values[f.name] for f in dataclasses.fields(Settings) if f.name in values})
+    confounds = PAPER_MDLM if (preset, flags.get("mode")) == ("paper", "mdlm") else {}
+    values = PRESETS[preset] | confounds | flags | {"preset": preset}
+    settings = Settings(**{f.name: values[f.name] for f in fields(Settings) if f.name in values})
     missing = data_to_prepare(settings.data)
-    vocab_size = (missing.tokenizer() if missing else load_tokenizer(settings.data)).vocab_size
+    vocab_size = missing.tokenizer().vocab_size if missing else load_meta(settings.data)["tokenizer"]["vocab_size"]
     if values.setdefault("vocab_size", vocab_size) != vocab_size:
         fail(f"--vocab_size={values['vocab_size']} is not that of data/{settings.data}, {vocab_size}; leave it out")
     try:
-        config = Config(**{f.name: values[f.name] for f in dataclasses.fields(Config) if f.name in values})
+        config = Config(**{f.name: values[f.name] for f in fields(Config) if f.name in values})
     except ValueError as e:
         fail(str(e))
     settings.out_dir = settings.out_dir or os.path.join("out", f"{settings.data}-{config.mode}")
@@ -158,10 +153,12 @@ def join_processes(device: str) -> torch.device:
 
 
 def part_processes():
-    """Once all have done their share."""
+    """Once all have done their share; the first one goes on."""
     if WORLD > 1:
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
+        if RANK:
+            os._exit(0)     # an orderly end may abort in one of torch's threads, and torchrun would end the first process too
 
 
 def total(x: torch.Tensor) -> torch.Tensor:
@@ -251,8 +248,7 @@ def make_update(model: Transformer, s: Settings):
             part_loss.backward()
             loss += part_loss.detach()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
+        optimizer.param_groups[0]["lr"] = lr
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return torch.stack([loss, norm])
@@ -265,8 +261,8 @@ def make_update(model: Transformer, s: Settings):
 
 
 def load_run(path: dict, config: Config, s: Settings, plain: dict, device):
-    """Model and checkpoint of a run to go on with, if it is the run that these settings and this data describe; and its log,
-    as far as the checkpoint, and how many bytes that is: what came after is trained again."""
+    """Model and checkpoint of a run to go on with, if it is the run that these settings and this data describe; and the length
+    of its log, in bytes, as far as the checkpoint: what came after is trained again."""
     model, checkpoint = load(path["ckpt.pt"], device)
     old, new = {**asdict(model.config), **checkpoint["settings"]}, {**asdict(config), **asdict(s)}
     differs = {k: f"{k} was {old.get(k)}, is now {new[k]}" for k in new if old.get(k) != new[k]}
@@ -277,8 +273,8 @@ def load_run(path: dict, config: Config, s: Settings, plain: dict, device):
         print(f"going on, though {'; '.join(differs)}")
     if changed := [k for k in plain if checkpoint.get(k) != plain[k]]:
         fail(f"data/{s.data} is no longer what {path['ckpt.pt']} was trained on ({' and '.join(changed)} changed); restore it")
-    kept = [(entry, end) for entry, end in read_log(path["log.jsonl"]) if entry["step"] <= checkpoint["step"]]
-    return model, checkpoint, [entry for entry, _ in kept], max([end for _, end in kept], default=0)
+    kept = [end for entry, end in read_log(path["log.jsonl"]) if entry["step"] <= checkpoint["step"]]
+    return model, checkpoint, max(kept, default=0)
 
 
 def open_log(path: str):
@@ -297,10 +293,9 @@ def main():
     device = join_processes(s.device)
     dtype, compile_it = numerics(s, device)
     path = {name: os.path.join(s.out_dir, name) for name in ("ckpt.pt", "best.pt", "config.json", "log.jsonl", "loss.png")}
-    if os.path.exists(path["ckpt.pt"]) and not s.resume:
-        fail(f"{s.out_dir} already holds a run; go on with it (--resume) or choose another folder (--out_dir=DIR)")
-    if s.resume and not os.path.exists(path["ckpt.pt"]):
-        fail(f"no checkpoint at {path['ckpt.pt']}; begin without --resume")
+    if os.path.exists(path["ckpt.pt"]) != s.resume:
+        fail(f"no checkpoint at {path['ckpt.pt']}; begin without --resume" if s.resume else
+             f"{s.out_dir} already holds a run; go on with it (--resume) or choose another folder (--out_dir=DIR)")
     if RANK == 0 and (missing := data_to_prepare(s.data)):
         print(f"preparing data/{s.data} first")
         prepare_data.prepare(missing)
@@ -315,10 +310,10 @@ def main():
         log_file = open_log(path["log.jsonl"])
     torch.manual_seed(s.seed)
     model = Transformer(config).to(device)
-    start, best, seconds, recent, log, kept = 0, math.inf, 0.0, [], [], 0   # recent: update's results since the log's last line
+    start, best, seconds, recent, kept = 0, math.inf, 0.0, [], 0    # recent: update's results since the log's last line
     plain = {"tokenizer": tokenizer.to_dict(), "windows": s.windows, "data": val.meta["splits"]}
     if s.resume:
-        model, checkpoint, log, kept = load_run(path, config, s, plain, device)
+        model, checkpoint, kept = load_run(path, config, s, plain, device)
         start, best, seconds = (checkpoint[k] for k in ("step", "best", "seconds"))
         recent = [torch.tensor(row, device=device) for row in checkpoint["recent"]]
     optimizer, update = make_update(model, s)
@@ -339,17 +334,17 @@ def main():
                 "dtype": str(dtype), "compiled": compile_it, "torch": torch.__version__, **provenance(s.seed)})
         log_file.truncate(kept)
 
+    def check(**entry):
+        if not all(map(math.isfinite, entry.values())):
+            fail(f"near step {entry['step']:,} something is not finite: {', '.join(f'{k} {v:.4g}' for k, v in entry.items())}; an "
+                 f"earlier checkpoint, if any, is kept; try a lower --lr, a longer --warmup or --dtype=float32")
+
     def write_log(**entry):
-        log.append(entry)
+        check(**entry)
         if RANK == 0:
             print(json.dumps(entry), file=log_file)
 
-    def check(step, lr, **numbers):
-        if not all(map(math.isfinite, numbers.values())):
-            fail(f"near step {step:,} (learning rate {lr:.2g}): {', '.join(f'{k} {v:.4g}' for k, v in numbers.items())}; an earlier "
-                 f"checkpoint, if there is one, is kept; try a lower --lr, a longer --warmup or --dtype=float32")
-
-    stop = []       # Ctrl-C and SIGTERM finish the step, save, and say how to go on; a second one doesn't wait
+    stopping, stop = False, []      # Ctrl-C and SIGTERM finish the step, save, and say how to go on; a second one doesn't wait
 
     def on_signal(number, frame):
         if stop and WORLD == 1:     # torchrun passes every signal on, so there they come twice
@@ -360,18 +355,29 @@ def main():
         signal.signal(kind, on_signal)
 
     with tqdm(total=s.max_steps, initial=start, unit="step", dynamic_ncols=True, disable=True if RANK else None) as bar:
-        clock, timed = time.perf_counter(), 0       # timed: steps since then
-        for step in range(start, s.max_steps + 1):
+        for step in range(start + 1, s.max_steps + 1):
+            x, lr = torch.from_numpy(train.batch(step - 1, s.batch_size)), learning_rate(s, step - 1)           # (B, T)
+            recent.append(update(training_batch(config, x, mask_generator(s.seed, step - 1)), lr))
+            bar.update()
+            if step == start + 1:       # it compiled; keep that out of the clock
+                clock, since = time.perf_counter(), step
             # several processes must stop at the same step
             stopping = bool(stop) if WORLD == 1 else step % 10 == 0 and bool(total(torch.tensor(len(stop), device=device)))
-            if stopping:
+            due = step % s.eval_interval == 0 or step == s.max_steps
+            if due or step % 10 == 0:
+                loss, norm = total(torch.stack(recent)).unbind(dim=1)                   # both sums over processes
+                train_loss, grad_norm = loss.mean().item() / WORLD, norm.max().item() / WORLD   # waits for the device
+                elapsed = time.perf_counter() - clock
+                tok_per_s = (step - since) * s.batch_size * config.block_size / elapsed
+                seconds, recent = seconds + elapsed, []
+                write_log(step=step, seconds=seconds, train_loss=train_loss, max_grad_norm=grad_norm, lr=lr, tok_per_s=tok_per_s)
+                bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
+            elif stopping:
+                check(step=step, lr=lr, train_loss=sum(loss.item() for loss, _ in recent))
                 seconds += time.perf_counter() - clock
-                check(step, learning_rate(s, step), train_loss=sum(row[0].item() for row in recent))
-            due = step > start and (step % s.eval_interval == 0 or step == s.max_steps)
             if due:
                 # units are windows, and for mdlm each is two rows: half the training rows fit in memory for certain
                 result = evaluate(model, x_val, max(1, s.batch_size // (s.grad_accum * WORLD) // 2), s.seed)
-                check(step, learning_rate(s, step), val_nll=result["val_nll"])
                 result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
                 if floor is not None:
                     result["val_floor"] = floor
@@ -384,38 +390,19 @@ def main():
             if (due or stopping) and RANK == 0:
                 save(path["ckpt.pt"], model, step=step, best=best, seconds=seconds, recent=[row.tolist() for row in recent],
                      settings=asdict(s), optimizer=optimizer.state_dict(), **plain)
-            if step == s.max_steps or stopping:
+            if stopping:
                 break
-            if due:
-                clock = time.perf_counter()
-
-            x = torch.from_numpy(train.batch(step, s.batch_size))                       # (B, T)
-            lr = learning_rate(s, step)
-            recent.append(update(training_batch(config, x, mask_generator(s.seed, step)), lr))
-            bar.update()
-            timed += 1
-            if step == start:       # it compiled; keep that out of the clock
-                clock, timed = time.perf_counter(), 0
-            if (step + 1) % 10 == 0 or (step + 1) % s.eval_interval == 0 or step + 1 == s.max_steps:
-                loss, norm = total(torch.stack(recent)).unbind(dim=1)                   # both sums over processes
-                train_loss, grad_norm = loss.mean().item() / WORLD, norm.max().item() / WORLD   # waits for the device
-                elapsed, clock = time.perf_counter() - clock, time.perf_counter()
-                tok_per_s = timed * s.batch_size * config.block_size / elapsed
-                seconds, recent, timed = seconds + elapsed, [], 0
-                check(step + 1, lr, train_loss=train_loss, max_grad_norm=grad_norm)
-                write_log(step=step + 1, seconds=seconds, train_loss=train_loss, max_grad_norm=grad_norm, lr=lr, tok_per_s=tok_per_s)
-                bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
+            if due or step % 10 == 0:
+                clock, since = time.perf_counter(), step
 
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, signal.default_int_handler)
     part_processes()
-    if RANK == 0 and any("val_nll" in entry for entry in log):
+    if best < math.inf:     # there has been an evaluation
         draw_losses({f"{config.mode} on {s.data}": read_run(s.out_dir)}, path["loss.png"])
     if stopping:
-        print(f"stopped and saved; go on with: python train.py {' '.join(a for a in sys.argv[1:] if a != '--resume')} --resume")
+        print(f"stopped and saved; go on with: python train.py {shlex.join(a for a in sys.argv[1:] if a != '--resume')} --resume")
         raise SystemExit(128 + (stop or [signal.SIGTERM])[0])
-    if RANK:
-        return
     model, checkpoint = load(path["best.pt"], device)
     print(f"best validation loss {checkpoint['val_nll']:.4f} nats per token{'' if config.mode == 'ar' else ' (upper bound)'} "
           f"at step {checkpoint['step']:,}; three samples of that model:\n")

@@ -1,6 +1,5 @@
 """What bench.py says: the figures hang together; and they are of the work that train.py does."""
 import json
-import os
 
 import pytest
 import torch
@@ -14,10 +13,10 @@ SMALL = ["--n_layer=1", "--n_head=2", "--n_embd=32", "--n_hidden=32", "--vocab_s
 
 def test_training_and_sampling_figures(tmp_path):
     done = run("bench.py", "--what=train,sample", "--modes=ar,mdlm", *SMALL, "--block_size=16", "--batch_size=4", "--repeats=2", "--lengths=16,32",
-               "--json=b.json", "--plot=b.png", cwd=tmp_path)
+               "--json=b.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     content = json.load(open(tmp_path / "b.json"))
-    assert content["threads"] == torch.get_num_threads() and os.path.getsize(tmp_path / "b.png") > 5000
+    assert content["threads"] == torch.get_num_threads()
     for mode in ("ar", "mdlm"):
         row = content["train"][mode]
         assert row["flops_per_token"] == flops_per_token(Config(mode, vocab_size=300, block_size=16, n_layer=1, n_head=2, n_embd=32, n_hidden=32))

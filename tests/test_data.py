@@ -132,7 +132,7 @@ def test_toy_corpus_is_the_same_byte_for_byte(workdir):
 
 def test_floor_is_the_true_nll_of_the_windows(workdir):
     prepare(Options(name="t", max_tokens=40_000))
-    tokenizer = prepare_data.load_tokenizer("t")
+    tokenizer = Tokenizer(**load_meta("t")["tokenizer"])
     for T in (20, 48, 70):              # truncated, exact and several stories in a window
         windows = Windows("t", "val", T)
         x = windows.first(10)
@@ -196,7 +196,8 @@ def write_text(path, n, seed=0):
 def test_text_files_become_split_stories(gpt2, workdir):
     stories = write_text(workdir / "s.txt", 200)
     prepare(Options(text="s.txt", vocab_size=1000))
-    tokenizer, meta = prepare_data.load_tokenizer("s-1000"), load_meta("s-1000")
+    meta = load_meta("s-1000")
+    tokenizer = Tokenizer(**meta["tokenizer"])
     found = {}
     for split in ("train", "val"):
         ids = np.fromfile(f"data/s-1000/{split}.bin", dtype=np.uint16)
