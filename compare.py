@@ -20,27 +20,17 @@ class Options:
     plot: str = ""  # file for the figure (.png, .svg or .pdf)
 
 
-def read_log(path: str):
-    """Each entry of a log.jsonl, and the byte at which its line ends. A last line that was cut off is left out."""
-    with open(path, "rb") as f:
-        for number, line in enumerate(f, 1):
-            if line.endswith(b"\n"):
-                try:
-                    yield json.loads(line), f.tell()
-                except ValueError:
-                    fail(f"{path}, line {number} is damaged; mend or remove it")
-
-
 def read_run(folder: str) -> dict:
     """config.json, and from log.jsonl the evaluations (curve) and the training losses [step, loss]."""
     try:
         with open(os.path.join(folder, "config.json")) as f:
             run = json.load(f)
-        log = [entry for entry, _ in read_log(os.path.join(folder, "log.jsonl"))]
-    except (OSError, ValueError) as e:
-        fail(f"{folder} holds no readable run ({e}); give folders that train.py wrote, as NAME=FOLDER")
-    run["curve"] = [entry for entry in log if "val_nll" in entry]
-    run["training"] = [[entry["step"], entry["train_loss"]] for entry in log if "train_loss" in entry]
+        with open(os.path.join(folder, "log.jsonl")) as f:
+            log = [json.loads(line) for line in f if line.endswith("\n")]      # the last line may be cut off
+        run["curve"] = [entry for entry in log if "val_nll" in entry]
+        run["training"] = [[entry["step"], entry["train_loss"]] for entry in log if "train_loss" in entry]
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        fail(f"{folder} holds no readable run ({type(e).__name__}: {e}); give folders that train.py wrote, as NAME=FOLDER")
     if not run["curve"]:
         fail(f"{folder} has no evaluation yet; let it train on")
     return run
@@ -50,8 +40,8 @@ def main():
     flags = parse_flags(__doc__, Options, positional="NAME=FOLDER")
     named = flags.pop("positional")
     o = Options(**flags)
-    if not named or not all("=" in n for n in named):
-        fail("which runs? give NAME=FOLDER for each, e.g. mdlm=out/toy-mdlm")
+    if not named or not all("=" in n for n in named) or len({n.split("=")[0] for n in named}) < len(named):
+        fail("which runs? give NAME=FOLDER for each, every NAME once, e.g. mdlm=out/toy-mdlm")
     runs = {name: read_run(folder) for name, folder in (n.split("=", 1) for n in named)}
     steps, seconds = (min(run["curve"][-1][key] for run in runs.values()) for key in ("step", "seconds"))
     rows = [["nats per token", "best", "± s.e.", f"at {steps:,} steps", f"at {seconds:,.0f} s", "true law"]]

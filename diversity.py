@@ -297,7 +297,8 @@ def write_frontier(o: Options) -> dict:
     flags = dict(temperature=o.temperatures, num_samples=o.num_samples, length=o.length, seed=o.seed, device=o.device,
                  dtype=o.dtype, sampler=["first_hitting"])
     sets = {}
-    for model, tokenizer, pattern, s, name in sample.plan(o.frontier.split(","), flags, several=True):
+    jobs = list(sample.plan(o.frontier.split(","), flags, several=True))    # all are checked before anything is written
+    for model, tokenizer, pattern, s, name in jobs:
         s.out = os.path.join(s.out_dir, f"samples-t{s.temperature:g}.jsonl")
         sample.write_stories(model, tokenizer, pattern, s, name)
         sets[f"{s.out_dir}, temperature {s.temperature:g}"] = [read_samples(s.out)]

@@ -387,8 +387,8 @@ def save(path: str, model: Transformer, **extra):
     os.replace(f"{path}.tmp", path)
 
 
-def load(path: str, device="cpu"):
-    """The model and the checkpoint's other entries. Raises OSError: there is none, or it isn't one of ours."""
+def load(path: str, device="cpu", needs=()):
+    """The model and the checkpoint's other entries, `needs` among them. Raises OSError: none there, or not one of ours."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no checkpoint at {path}; train one with: python train.py --out_dir={os.path.dirname(path)}")
     try:
@@ -398,6 +398,8 @@ def load(path: str, device="cpu"):
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if checkpoint["format"] != FORMAT:
             raise ValueError(f"it has format {checkpoint['format']}, this code reads {FORMAT}")
+        if missing := [name for name in ("config", "model", *needs) if name not in checkpoint]:
+            raise ValueError(f"it lacks {', '.join(missing)}")
         model = Transformer(Config(**checkpoint.pop("config")))
         model.load_state_dict(checkpoint.pop("model"))
     except Exception as e:  # torch, zipfile and pickle raise a dozen kinds for a damaged or foreign file

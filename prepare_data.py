@@ -37,6 +37,7 @@ from tqdm import tqdm
 EOT = "<|endoftext|>"
 DATA_DIR = "data"
 FORMAT = 1
+OUR_FILES = ("best.pt", "ckpt.pt", "config.json", "log.jsonl", "meta.json", "train.bin", "val.bin")     # no flag replaces them
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The command line, for all scripts: a flag --name=value for each field of a dataclass, its comment the help
@@ -51,12 +52,18 @@ def fail(message: str):
 def command(main, interrupted: str):
     """Run a script's main: what the user or the machine got wrong is one line, not a traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)   # like Ctrl-C: it cleans up
+    for stream in filter(None, (sys.stdout, sys.stderr)):       # a terminal may not know all characters
+        stream.reconfigure(errors="backslashreplace")
     try:
         main()
     except KeyboardInterrupt:
         fail(f"interrupted; {interrupted}")
     except OSError as e:    # no such folder, no permission, disk full
         fail(str(e))
+    except (MemoryError, RuntimeError) as e:
+        if isinstance(e, RuntimeError) and "memory" not in str(e):
+            raise
+        fail(f"not enough memory for these sizes ({str(e)[:100]}); take smaller ones, or in training a larger --grad_accum")
 
 
 def nearest(word: str, words) -> str:
@@ -77,11 +84,25 @@ def read_value(field: Field, several: bool, text: str):
     least = 1 if field.type is int and field.name not in ("seed", "warmup", "max_tokens") else 0
     try:
         value = field.type(text)
-        if field.type is not str and not least <= value < math.inf:
+        if field.type is not str and not least <= value < (1e15 if field.type is int else math.inf):
             raise ValueError
         return value
     except ValueError:
-        fail(f"--{field.name}={text} must be a {'whole' if field.type is int else 'finite'} number and at least {least}")
+        kind = "whole number below 1e15" if field.type is int else "finite number"
+        fail(f"--{field.name}={text} must be a {kind}, at least {least}")
+
+
+def check_outputs(flags: dict):
+    """Files that could not be written, or should not be, are refused before the work, not after it."""
+    outputs = {name: Path(flags[name]) for name in ("out", "json", "plot", "picture") if flags.get(name)}
+    inputs = [Path(path) for text in flags.get("positional", []) for path in text.split("=", 1)[-1].split(",")]
+    for name, path in outputs.items():
+        if not path.parent.is_dir() or path.is_dir():
+            fail(f"--{name}={path} lies in a folder that does not exist, or is one itself")
+        if path.name in OUR_FILES or [*outputs.values(), *inputs].count(path) > 1:
+            fail(f"--{name}={path} would replace what is needed; choose another name")
+        if name in ("plot", "picture") and path.suffix not in (".png", ".svg", ".pdf"):
+            fail(f"--{name}={path} must end in .png, .svg or .pdf")
 
 
 def parse_flags(doc: str, *classes, positional: str = "", sweep=()) -> dict:
@@ -107,9 +128,7 @@ def parse_flags(doc: str, *classes, positional: str = "", sweep=()) -> dict:
     if unknown:
         names = [f"--{f.name}" for cls in classes for f in fields(cls)]
         fail(f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], names)} (--help lists all)")
-    for name in ("out", "json", "plot", "picture"):     # refused before the work, not after it
-        if not Path(getattr(given, name, "")).parent.is_dir():
-            fail(f"--{name}={getattr(given, name)} lies in a folder that does not exist")
+    check_outputs(vars(given))
     return vars(given)
 
 
@@ -335,7 +354,7 @@ def toy_stories(seed: int):
 def read_stories(path: str):
     """Stories of a UTF-8 text file, in bounded memory; what runs on for over a million characters is cut there."""
     try:
-        with open(path, encoding="utf-8") as f:
+        with open(path, encoding="utf-8-sig") as f:
             text = ""
             while block := f.read(1 << 20):
                 *whole, text = (text + block).split(EOT)
@@ -392,6 +411,8 @@ class Options:
     def __post_init__(self):
         if self.val and not self.text:
             fail("--val needs --text")
+        if not self.val and Path(self.text).is_fifo():
+            fail(f"--text={self.text} is a pipe, but is read twice to hold out stories; give a file, or --val too")
         self.toy = self.dataset == "toy" and not self.text
         if not self.name:
             cut = "" if self.toy or self.vocab_size == 50257 else f"-{self.vocab_size}"
@@ -456,8 +477,8 @@ def load_meta(name: str) -> dict:
             raise ValueError("its numbers can't be right")
     except (ValueError, KeyError, TypeError) as e:
         fail(f"{path} is not usable ({type(e).__name__}: {e}); prepare it again")
-    for split, counts in meta["splits"].items():
-        file = path.with_name(f"{split}.bin")
+    for split in ("train", "val"):
+        file, counts = path.with_name(f"{split}.bin"), meta["splits"][split]
         whole = file.exists() and file.stat().st_size == 2 * counts["tokens"]
         if not whole or zlib.crc32(tokens := np.memmap(file, np.uint16, "r")) != counts["crc32"] or tokens.max() > meta["eot"]:
             fail(f"{file} does not hold the {counts['tokens']:,} tokens that meta.json promises; prepare it again")

@@ -233,14 +233,16 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
+        if name.split(":")[0] not in ("cpu", "cuda", "mps"):
+            raise RuntimeError("cpu, cuda and mps are known")
         return torch.empty(1, device=name).device       # with its index
     except (RuntimeError, AssertionError) as e:
-        fail(f"--device={name} is not usable here ({str(e).splitlines()[0]}); leave it out to choose automatically")
+        fail(f"--device={name} is not usable here ({str(e).splitlines()[0][:100]}); leave it out to choose automatically")
 
 
 def open_model(folder: str, device: str, dtype: str = "float32"):
     """The best model of a run, ready to sample; its tokenizer, and how its training windows were cut."""
-    model, checkpoint = load(os.path.join(folder, "best.pt"), pick_device(device))
+    model, checkpoint = load(os.path.join(folder, "best.pt"), pick_device(device), needs=("tokenizer", "windows"))
     for p in model.parameters():        # but the table of positions stays float32
         p.data = p.data.to(getattr(torch, dtype))
     return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
@@ -293,7 +295,8 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: Options,
     given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)        # end-of-text counts after these
     settings = {**asdict(o), "mode": config.mode, "tokens_per_step": sum(free) / o.steps, **provenance(o.seed)}
     size, texts, panel, began = 1 if o.show else o.batch_size, [], None, time.perf_counter()
-    with open(o.out, "w") as f, tqdm(total=o.num_samples, unit="story", desc=name, leave=False, disable=o.show or None) as bar:
+    bar = tqdm(total=o.num_samples, unit="story", desc=name, leave=False, disable=o.show or None)
+    with open(f"{o.out}.tmp", "w") as f, bar:
         for first in range(0, o.num_samples, size):
             stories = range(o.num_samples)[first:first + size]
             screen = Screen(tokenizer, config.mask_id)
@@ -308,6 +311,7 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: Options,
             bar.update(len(stories))
             if o.show:
                 screen.show([texts[-1], ""])
+    os.replace(f"{o.out}.tmp", o.out)
     summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began}
     if has_grammar(o, config, tokenizer):
         summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
@@ -361,4 +365,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command(main, "the stories written so far are kept")
+    command(main, "the stories written so far are in a file that ends in .tmp")

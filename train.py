@@ -26,7 +26,7 @@ import torch
 from tqdm import tqdm
 
 import prepare_data
-from compare import read_log, read_run
+from compare import read_run
 from model import (Batch, Config, Transformer, count_parameters, evaluation_batch, flops_per_token, load, masked_ce_batch, save,
                    training_batch, unit_losses)
 from prepare_data import DATA_DIR, Tokenizer, Windows, command, fail, load_meta, parse_flags, provenance, write_json
@@ -221,7 +221,7 @@ class Loss(torch.nn.Module):
     def forward(self, batch: Batch):
         try:
             return self.losses(self.model, batch).mean()
-        except torch._dynamo.exc.TorchDynamoException as e:
+        except (torch._dynamo.exc.TorchDynamoException, OSError) as e:
             print(f"warning: torch.compile failed ({type(e).__name__}); going on without it", file=sys.stderr)
         self.losses = unit_losses
         return self.forward(batch)
@@ -261,9 +261,9 @@ def make_update(model: Transformer, s: Settings):
 
 
 def load_run(path: dict, config: Config, s: Settings, plain: dict, device):
-    """Model and checkpoint of a run to go on with, if it is the run that these settings and this data describe; and the length
-    of its log, in bytes, as far as the checkpoint: what came after is trained again."""
-    model, checkpoint = load(path["ckpt.pt"], device)
+    """Model and checkpoint of a run to go on with, if it is the run that these settings and this data describe, and whole."""
+    needs = ("settings", "step", "best", "seconds", "recent", "log", "optimizer", *plain)
+    model, checkpoint = load(path["ckpt.pt"], device, needs)
     old, new = {**asdict(model.config), **checkpoint["settings"]}, {**asdict(config), **asdict(s)}
     differs = {k: f"{k} was {old.get(k)}, is now {new[k]}" for k in new if old.get(k) != new[k]}
     if refused := differs.keys() - {"resume", "out_dir", "preset", "grad_accum", "device", "dtype", "compile"}:
@@ -271,10 +271,13 @@ def load_run(path: dict, config: Config, s: Settings, plain: dict, device):
              f"same flags again")
     if differs := [text for k, text in differs.items() if k not in ("resume", "out_dir", "preset")]:
         print(f"going on, though {'; '.join(differs)}")
-    if changed := [k for k in plain if checkpoint.get(k) != plain[k]]:
+    if changed := [k for k in plain if checkpoint[k] != plain[k]]:
         fail(f"data/{s.data} is no longer what {path['ckpt.pt']} was trained on ({' and '.join(changed)} changed); restore it")
-    kept = [end for entry, end in read_log(path["log.jsonl"]) if entry["step"] <= checkpoint["step"]]
-    return model, checkpoint, max(kept, default=0)
+    if os.path.getsize(path["log.jsonl"]) < checkpoint["log"]:
+        fail(f"{path['log.jsonl']} has lost lines since {path['ckpt.pt']} was written; restore it")
+    if checkpoint["best"] < math.inf and load(path["best.pt"])[0].config != model.config:
+        fail(f"{path['best.pt']} is of another run; restore it")
+    return model, checkpoint
 
 
 def open_log(path: str):
@@ -288,14 +291,19 @@ def open_log(path: str):
     return file
 
 
+def check_folder(path: dict, resume: bool):
+    """A folder that holds a run is for --resume, and no other."""
+    if os.path.exists(path["ckpt.pt"]) != resume:
+        fail(f"there is no checkpoint at {path['ckpt.pt']}; begin without --resume" if resume else
+             f"{path['ckpt.pt']}: there is a run already; go on with it (--resume) or choose another folder (--out_dir=DIR)")
+
+
 def main():
     config, s, why = resolve(parse_flags(__doc__, Config, Settings))
     device = join_processes(s.device)
     dtype, compile_it = numerics(s, device)
     path = {name: os.path.join(s.out_dir, name) for name in ("ckpt.pt", "best.pt", "config.json", "log.jsonl", "loss.png")}
-    if os.path.exists(path["ckpt.pt"]) != s.resume:
-        fail(f"no checkpoint at {path['ckpt.pt']}; begin without --resume" if s.resume else
-             f"{s.out_dir} already holds a run; go on with it (--resume) or choose another folder (--out_dir=DIR)")
+    check_folder(path, s.resume)
     if RANK == 0 and (missing := data_to_prepare(s.data)):
         print(f"preparing data/{s.data} first")
         prepare_data.prepare(missing)
@@ -305,15 +313,16 @@ def main():
     train, val = (Windows(s.data, split, config.block_size, s.windows, s.seed) for split in ("train", "val"))
     x_val, floor = torch.from_numpy(val.first(s.eval_windows)), val.floor(s.eval_windows)
     tokenizer = Tokenizer(**val.meta["tokenizer"])
+    torch.manual_seed(s.seed)
+    model = Transformer(config).to(device)
     if RANK == 0:
         os.makedirs(s.out_dir, exist_ok=True)
         log_file = open_log(path["log.jsonl"])
-    torch.manual_seed(s.seed)
-    model = Transformer(config).to(device)
-    start, best, seconds, recent, kept = 0, math.inf, 0.0, [], 0    # recent: update's results since the log's last line
+        check_folder(path, s.resume)                # again, now that no other process can change it
+    start, best, seconds, recent = 0, math.inf, 0.0, []             # recent: update's results since the log's last line
     plain = {"tokenizer": tokenizer.to_dict(), "windows": s.windows, "data": val.meta["splits"]}
     if s.resume:
-        model, checkpoint, kept = load_run(path, config, s, plain, device)
+        model, checkpoint = load_run(path, config, s, plain, device)
         start, best, seconds = (checkpoint[k] for k in ("step", "best", "seconds"))
         recent = [torch.tensor(row, device=device) for row in checkpoint["recent"]]
     optimizer, update = make_update(model, s)
@@ -328,11 +337,12 @@ def main():
           f"{'compiled (that takes a while)' if compile_it else 'not compiled'}"
           f"{'' if floor is None else f'; the true law itself scores {floor:.4f} nats per token'}")
     if RANK == 0:
-        if not s.resume:
+        if not (s.resume and os.path.exists(path["config.json"])):
             write_json(path["config.json"], {
                 "config": asdict(config), "settings": asdict(s), "parameters": count_parameters(model), "processes": WORLD,
                 "dtype": str(dtype), "compiled": compile_it, "torch": torch.__version__, **provenance(s.seed)})
-        log_file.truncate(kept)
+        log_file.truncate(checkpoint["log"] if s.resume else 0)     # what came after the checkpoint is trained again
+        log_file.seek(0, os.SEEK_END)
 
     def check(**entry):
         if not all(map(math.isfinite, entry.values())):
@@ -373,7 +383,8 @@ def main():
                 write_log(step=step, seconds=seconds, train_loss=train_loss, max_grad_norm=grad_norm, lr=lr, tok_per_s=tok_per_s)
                 bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
             elif stopping:
-                check(step=step, lr=lr, train_loss=sum(loss.item() for loss, _ in recent))
+                train_loss, grad_norm = torch.stack(recent).mean(dim=0).tolist()
+                check(step=step, lr=lr, train_loss=train_loss, mean_grad_norm=grad_norm)
                 seconds += time.perf_counter() - clock
             if due:
                 # units are windows, and for mdlm each is two rows: half the training rows fit in memory for certain
@@ -388,8 +399,9 @@ def main():
                     if RANK == 0:
                         save(path["best.pt"], model, step=step, val_nll=best, **plain)
             if (due or stopping) and RANK == 0:
+                os.fsync(log_file.fileno())
                 save(path["ckpt.pt"], model, step=step, best=best, seconds=seconds, recent=[row.tolist() for row in recent],
-                     settings=asdict(s), optimizer=optimizer.state_dict(), **plain)
+                     log=log_file.tell(), settings=asdict(s), optimizer=optimizer.state_dict(), **plain)
             if stopping:
                 break
             if due or step % 10 == 0:

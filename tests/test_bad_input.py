@@ -28,7 +28,7 @@ BAD = [
     ("train.py", [*TINY, "--lr=nan"], ["lr=nan", "finite"]),
     ("train.py", [*TINY, "--resume=maybe"], ["true or false"]),
     ("train.py", [*TINY, "--device=cuda:77"], ["cuda:77", "not usable"]),
-    ("train.py", [*TINY, "--out_dir=out/ar"], ["already holds a run", "--resume", "--out_dir"]),
+    ("train.py", [*TINY, "--out_dir=out/ar"], ["there is a run already", "--resume", "--out_dir"]),
     ("train.py", [*TINY, "--out_dir=out/new", "--resume"], ["no checkpoint at out/new/ckpt.pt"]),
     ("train.py", [*TINY, "--out_dir=out/ar", "--resume", "--lr=0.5"], ["lr was 0.0015, is now 0.5"]),
     ("train.py", [*TINY, "--mode=mdlm", "--schedule=cosine"], ["schedule", "nelbo"]),
@@ -76,6 +76,16 @@ BAD = [
     ("prepare_data.py", ["--val=empty.txt"], ["--val needs --text"]),
     ("prepare_data.py", ["--max_tokens=-5"], ["--max_tokens=-5"]),
     ("prepare_data.py", ["--dataset=tinystories"], ["could not be downloaded", "--text"]),
+    ("train.py", [*TINY, "--seed=100000000000000000000"], ["--seed=1000", "1e15"]),
+    ("train.py", [*TINY, "--device=meta"], ["--device=meta", "cpu, cuda and mps"]),
+    ("train.py", [*TINY, "--n_embd=1000000000000"], ["not enough memory"]),
+    ("sample.py", ["--out_dir=out/ar", "--out=out/ar/best.pt"], ["--out=out/ar/best.pt", "would replace"]),
+    ("sample.py", ["--out_dir=out/ar", "--out=a.jsonl", "--json=a.jsonl"], ["a.jsonl", "would replace"]),
+    ("sample.py", ["--out_dir=out/ar", "--picture=a.txt"], ["--picture=a.txt", ".png"]),
+    ("sample.py", ["--out_dir=out/ar", "--json=out"], ["--json=out", "folder"]),
+    ("compare.py", ["ar=out/ar", "ar=out/mdlm"], ["every NAME once"]),
+    ("compare.py", ["ar=out/odd"], ["out/odd holds no readable run"]),
+    ("diversity.py", ["mine=two.jsonl", "--json=two.jsonl"], ["--json=two.jsonl", "would replace"]),
     ("compare.py", [], ["NAME=FOLDER"]),
     ("compare.py", ["ar=out/none"], ["out/none holds no readable run"]),
     ("compare.py", ["ar=out/ar", "--json=no/such/folder/c.json"], ["no/such/folder"]),
@@ -112,6 +122,9 @@ def broken(trained):
     run("prepare_data.py", "--text=own.txt", "--name=other", cwd=trained)      # works where there is a GPT-2 vocabulary
     (trained / "out/bad").mkdir()
     (trained / "out/bad/best.pt").write_bytes((trained / "out/ar/best.pt").read_bytes()[:3000])
+    (trained / "out/odd").mkdir()
+    (trained / "out/odd/config.json").write_text("{}")
+    (trained / "out/odd/log.jsonl").write_text("5\n")
     (trained / "data/damaged").mkdir()
     for name in ("meta.json", "train.bin", "val.bin"):
         (trained / "data/damaged" / name).write_bytes((trained / "data/t" / name).read_bytes())

@@ -284,13 +284,15 @@ def test_bfloat16_weights(trained):
 def test_an_interrupted_run_keeps_what_it_wrote(trained):
     command = [sys.executable, os.path.join(ROOT, "sample.py"), "--out_dir=out/mdlm", "--num_samples=100000", "--batch_size=4", "--out=i.jsonl"]
     process = subprocess.Popen(command, cwd=trained, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (trained / "i.jsonl").exists() or not (trained / "i.jsonl").stat().st_size:
+    (trained / "i.jsonl").write_text("an earlier run\n")
+    while not (trained / "i.jsonl.tmp").exists() or not (trained / "i.jsonl.tmp").stat().st_size:
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2 and "kept" in errors and "Traceback" not in errors
-    lines = open(trained / "i.jsonl").read().splitlines()
+    assert process.returncode == 2 and "ends in .tmp" in errors and "Traceback" not in errors
+    assert (trained / "i.jsonl").read_text() == "an earlier run\n"
+    lines = open(trained / "i.jsonl.tmp").read().splitlines()
     assert len(lines) % 4 == 0 and [json.loads(line)["story"] for line in lines] == list(range(len(lines)))
 
 
