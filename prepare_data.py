@@ -61,7 +61,7 @@ def command(main, interrupted: str):
     except OSError as e:    # no such folder, no permission, disk full
         fail(str(e))
     except (MemoryError, RuntimeError) as e:
-        if isinstance(e, RuntimeError) and "memory" not in str(e):
+        if isinstance(e, RuntimeError) and "out of memory" not in str(e) and "allocate memory" not in str(e):
             raise
         fail(f"not enough memory for these sizes ({str(e)[:100]}); take smaller ones, or in training a larger --grad_accum")
 
