@@ -99,6 +99,8 @@ def check_outputs(flags: dict):
     for name, path in outputs.items():
         if not path.parent.is_dir() or path.is_dir():
             fail(f"--{name}={path} lies in a folder that does not exist, or is one itself")
+        if name == "out" and path.exists() and not path.is_file():
+            fail(f"--out={path} is not a plain file, which could be replaced when all stories are written; name one")
         if path.name in OUR_FILES or [*outputs.values(), *inputs].count(path) > 1:
             fail(f"--{name}={path} would replace what is needed; choose another name")
         if name in ("plot", "picture") and path.suffix not in (".png", ".svg", ".pdf"):

@@ -81,6 +81,7 @@ BAD = [
     ("train.py", [*TINY, "--n_embd=1000000000000"], ["not enough memory"]),
     ("sample.py", ["--out_dir=out/ar", "--out=out/ar/best.pt"], ["--out=out/ar/best.pt", "would replace"]),
     ("sample.py", ["--out_dir=out/ar", "--out=a.jsonl", "--json=a.jsonl"], ["a.jsonl", "would replace"]),
+    ("sample.py", ["--out_dir=out/ar", "--out=/dev/null"], ["--out=/dev/null", "not a plain file"]),
     ("sample.py", ["--out_dir=out/ar", "--picture=a.txt"], ["--picture=a.txt", ".png"]),
     ("sample.py", ["--out_dir=out/ar", "--json=out"], ["--json=out", "folder"]),
     ("compare.py", ["ar=out/ar", "ar=out/mdlm"], ["every NAME once"]),
