@@ -2,7 +2,6 @@
 
     python tests/time_self_bleu.py results/self-bleu-speed.json
 """
-import json
 import os
 import sys
 import time
@@ -13,7 +12,7 @@ import numpy as np
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from diversity import self_bleu  # noqa: E402
-from prepare_data import provenance  # noqa: E402
+from prepare_data import provenance, write_json  # noqa: E402
 
 warnings.filterwarnings("ignore")   # nltk's, on counts of zero
 
@@ -46,8 +45,7 @@ def main():
     rows = [{"samples": n, "seconds": min(seconds_of(lambda: ours(samples(n)))[0] for _ in range(2))} for n in (1000, 5000, 10000, 50000)]
     for row in rows:
         print(f"{row['samples']:,} samples: {row['seconds']:.2f} s, {1e6 * row['seconds'] / row['samples']:.0f} µs a sample")
-    with open(sys.argv[1], "w") as f:
-        json.dump({**provenance(0), "nltk_over_ours": ratio, "rows": rows}, f, indent=1)
+    write_json(sys.argv[1], {**provenance(0), "nltk_over_ours": ratio, "rows": rows})
 
 
 if __name__ == "__main__":
