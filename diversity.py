@@ -1,13 +1,14 @@
 """
 How diverse a set of stories is, how good, and how close to real text.
 
-    python diversity.py ar=out/toy-ar/samples.jsonl mdlm=out/toy-mdlm/samples.jsonl --data=toy --judge=out/toy-ar
-    python diversity.py mine=stories.txt --data=tinystories                   stories split at <|endoftext|>
+    python diversity.py ar=A.jsonl mdlm=B.jsonl --data=toy --judge=out/toy-ar   files that sample.py wrote
+    python diversity.py mine=stories.txt --data=tinystories                     stories split at <|endoftext|>
     python diversity.py --frontier=out/toy-ar,out/toy-mdlm --data=toy --judge=out/toy-ar --plot=frontier.png
 
-NAME=FILE,FILE,… are samples of several seeds; the table then shows mean ± standard deviation over them, else the value and
-its 95% interval (MAUVE: standard deviation over the seeds of its clustering). The last column is real text of the same
-number, length and starting rule: closer to it is better, not higher. Words are what white space separates, lower-cased.
+NAME=FILE,FILE,… are samples of several seeds; the table then shows mean ± standard deviation over them,
+else the value and its 95% interval (MAUVE: standard deviation over the seeds of its clustering). The last
+column is real text of the same number, length and starting rule: closer to it is better, not higher. Words
+are what white space separates, lower-cased.
 """
 import collections
 import importlib.util
@@ -16,46 +17,43 @@ import json
 import math
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
 
 import sample
-from model import identity_order, order_batch, unit_losses
-from prepare_data import DATA_DIR, EOT, TOY, Tokenizer, command, fail, load_meta, parse_flags, print_table, provenance, read_stories, write_json
+from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
+from model import group_losses, identity_order, order_batch
+from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_stories
 from show import draw_distances, draw_frontier
+from toy import TOY
 
 GROUPS = 20     # intervals come from leaving out each of so many groups of samples
 
-
 @dataclass
-class Options:
+class DiversityOptions:
     """what to compare with, and what to write"""
     data: str = ""              # data set whose stories are the real text
     judge: str = ""             # folder of an ar model that scores the stories; several: A,B
-    protocol: Literal["full", "paper"] = "full"  # paper: Self-BLEU of 200 random candidates against 50 random others
-    frontier: str = ""          # sample these models (A,B,…) over the temperatures, instead of reading samples
-    temperatures: float = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)  # of the frontier
+    protocol: Literal["full", "paper"] = "full"  # paper: Self-BLEU of 200 random samples against 50 others
+    frontier: str = ""          # sample these models (A,B,…) over the temperatures, not reading samples
+    temperatures: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)  # of the frontier
     num_samples: int = 200      # of the frontier, stories per model and temperature
-    length: int = None          # of the frontier, tokens of a story before it is cut; default: block_size
+    length: int | None = None   # of the frontier, tokens of a story before it is cut; default: block_size
     dtype: Literal["float32", "bfloat16"] = "float32"   # of the frontier's weights
     json: str = ""              # file for the results
     plot: str = ""              # file for a figure (.png): distances to real text, or the frontier
     seed: int = 1337            # of what is drawn at random
     device: str = "auto"        # auto, cpu, cuda or mps
 
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Counting. All samples' words in one row: ids (M,), and owner (M,), the sample each belongs to
-
+# ---- Counting. All samples' words in one row: ids (M,), and owner (M,), the sample each belongs to ---------
 
 def number(items) -> np.ndarray:
     """Each distinct item as a number, (len(items),)."""
     known = collections.defaultdict(lambda: len(known))
     return np.fromiter((known[item] for item in items), dtype=np.int64, count=len(items))
-
 
 def ngrams(ids: np.ndarray, owner: np.ndarray, n: int):
     """The n-grams within samples, numbered by identity, and their owners."""
@@ -65,12 +63,12 @@ def ngrams(ids: np.ndarray, owner: np.ndarray, n: int):
     inside = owner[:len(gram)] == owner[n - 1:]
     return gram[inside], owner[:len(gram)][inside]
 
-
 def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
-    """BLEU-4 (Papineni et al. 2002) of each sample against all others, (samples,): clipped counts, no smoothing, the closest
-    reference length (the shorter of two equally close). 0 where an n-gram order has no match.
+    """BLEU-4 (Papineni et al. 2002) of each sample against all others, (samples,): clipped counts, no
+    smoothing, the closest reference length (the shorter of two equally close). 0 where an n-gram order has
+    no match.
 
-    A count is clipped by the largest count of that n-gram in another sample: for who holds the largest, by the second."""
+    A count is clipped by the largest of that n-gram in another sample: for who holds it, by the second."""
     length = np.bincount(owner, minlength=samples)
     log_precision = np.zeros(samples)
     for n in range(1, 5):
@@ -80,38 +78,41 @@ def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
         gram, who, count = pair[order] // samples, pair[order] % samples, count[order]
         first = np.diff(gram, prepend=-1) > 0
         largest = count[first][np.cumsum(first) - 1]                # of the same gram
-        second = np.where(np.diff(gram, append=-1) == 0, np.roll(count, -1), 0)     # the next row's, if it is of that gram
+        second = np.where(np.diff(gram, append=-1) == 0, np.roll(count, -1), 0)     # the next row's, if any
         matched = np.bincount(who, np.minimum(count, np.where(first, second, largest)), samples)
         with np.errstate(divide="ignore"):
             log_precision += np.log(matched / np.maximum(1, length - n + 1)) / 4
     lengths, among, times = np.unique(length, return_inverse=True, return_counts=True)
-    gap = abs(lengths[:, None] - lengths) + np.where(np.eye(len(lengths)) * (times == 1), np.inf, 0)   # not with oneself
+    gap = abs(lengths[:, None] - lengths).astype(float)
+    gap[np.diag(times == 1)] = np.inf                               # not with oneself
     closest = lengths[gap.argmin(axis=1)][among]                    # of two equally close the shorter
     brevity = np.where(length > closest, 0.0, 1 - closest / np.maximum(1, length))
     return np.where(length > 0, np.exp(np.minimum(0, brevity) + log_precision), 0.0)
 
-
 def paper_self_bleu(words: list, seed: int) -> np.ndarray:
-    """The paper's: 200 random candidates, 50 random others as references each, the brevity penalty against their mean length."""
+    """The paper's: 200 random candidates, against 50 random others each and their mean length."""
     rng, scores = np.random.default_rng(seed), []
     for i in rng.permutation(len(words))[:200]:
         others = rng.permutation(np.delete(np.arange(len(words)), i))[:50]
         log_precision = 0.0
         for n in range(1, 5):
-            mine, *theirs = [collections.Counter(zip(*(words[j][k:] for k in range(n)))) for j in (i, *others)]
+            grams = [zip(*(words[j][k:] for k in range(n))) for j in (i, *others)]
+            mine, *theirs = map(collections.Counter, grams)
             matched = sum(min(count, max(other[gram] for other in theirs)) for gram, count in mine.items())
             log_precision += math.log(matched / (len(words[i]) - n + 1)) / 4 if matched else -math.inf
         mean = np.mean([len(words[j]) for j in others])
         scores.append(math.exp(log_precision + min(0, 1 - mean / max(1, len(words[i])))))
     return np.array(scores)
 
-
 def longest_copies(samples: list, training: np.ndarray) -> np.ndarray:
-    """Tokens of each sample's longest stretch that occurs in the training tokens, (len(samples),). Stretches of n tokens,
-    n = 1, 2, …, are numbered as in ngrams; a place stays in the race while what begins there is in samples and training."""
+    """Tokens of each sample's longest stretch that occurs in the training tokens, (len(samples),).
+    Stretches of n = 1, 2, … tokens are numbered as in ngrams; a place stays while what begins there is in
+    both."""
     tokens = np.concatenate([[], *samples, training]).astype(np.int64)
-    owner = np.repeat(np.arange(len(samples) + 2), [*map(len, samples), len(training), 1])      # training, then an end mark
-    place, gram, longest = np.arange(len(tokens)), np.zeros_like(tokens), np.zeros(len(samples) + 1, dtype=int)
+    # training is the last but one owner, an end mark the last
+    owner = np.repeat(np.arange(len(samples) + 2), [*map(len, samples), len(training), 1])
+    place, gram = np.arange(len(tokens)), np.zeros_like(tokens)
+    longest = np.zeros(len(samples) + 1, dtype=int)
     for n in range(1, max(map(len, samples), default=0) + 1):
         inside = owner[place] == owner.take(place + n - 1, mode="clip")
         place, gram = place[inside], gram[inside]
@@ -122,52 +123,48 @@ def longest_copies(samples: list, training: np.ndarray) -> np.ndarray:
         longest[owner[place]] = n
     return longest[:-1]
 
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Metrics: {name: (value, half of the 95% interval)}
-
+# ---- Metrics: {name: (value, half of the 95% interval)} ----------------------------------------------------
 
 def interval(statistic, group) -> tuple:
-    """statistic(keep), keep a mask of items, for all of them; and 1.96 standard errors from leaving out each group in turn (the
-    jackknife. Drawing samples again with replacement, the bootstrap, makes duplicates, and those are what we count)."""
+    """statistic(keep), keep a mask of items, for all of them; and 1.96 standard errors from leaving out
+    each group in turn (the jackknife; the bootstrap would make duplicates, and those are what we count)."""
     left_out = [statistic(group != g) for g in np.unique(group)]
     error = math.sqrt((len(left_out) - 1) * np.var(left_out)) if len(left_out) > 1 else math.nan
     return float(statistic(group >= 0)), 1.96 * error
-
 
 def of_counts(statistic, items, group) -> tuple:
     """A statistic of how often each distinct item occurs."""
     return interval(lambda keep: statistic(np.bincount(items[keep], minlength=1)), group)
 
-
-def of_sums(above, group, below=None) -> tuple:
+def of_sums(above, group, below=1) -> tuple:
     """Σ above / Σ below over samples; without below, the mean."""
-    above, below = np.asarray(above, dtype=float), np.ones(len(above)) if below is None else np.asarray(below, dtype=float)
-    return interval(lambda keep: above[keep].sum() / below[keep].sum() if below[keep].any() else math.nan, group)
+    above, below = np.broadcast_arrays(np.asarray(above, dtype=float), below)
 
+    def ratio(keep):
+        return above[keep].sum() / below[keep].sum() if below[keep].any() else math.nan
+
+    return interval(ratio, group)
 
 def distinct(counts):
     return np.count_nonzero(counts) / max(1, counts.sum())
-
 
 def entropy(counts):
     p = counts[counts > 0] / max(1, counts.sum())
     return -(p * np.log(p)).sum()
 
-
 def encode(tokenizer: Tokenizer, text: str) -> list:
-    """Ids of a text in which end-of-text marks may stand, as --full_length leaves them; one clear line for unknown words."""
+    """Ids of a text with end-of-text marks in it, as --full_length leaves them. Raises InputError."""
     try:
         return [i for part in text.split(EOT) for i in (tokenizer.eot, *tokenizer.encode(part))][1:]
-    except ValueError as e:
-        fail(f"a sample can't be read with the tokenizer of --data and --judge: {e}; give those that it is about")
-
+    except InputError as e:
+        raise InputError(f"a sample does not fit the tokenizer of --data and --judge: {e}") from e
 
 @torch.no_grad()
 def judge_of(model, encoded: list):
-    """Under an ar model, of each sample: −log p of its tokens in nats, (N,); how many tokens, (N,); and the last hidden state,
-    (N, C). As far as its block_size reaches. The end of a story is not scored, for a sample may have been cut."""
-    config, device, nats, hidden = model.config, model.head.weight.device, [], []
+    """Under an ar model, of each sample as far as block_size reaches: −log p in nats, (N,); how many
+    tokens, (N,); the last hidden state, (N, C). The end of a story is not scored, for a sample may have
+    been cut."""
+    config, nats, hidden = model.config, [], []
     hook = model.norm.register_forward_hook(lambda module, inputs, h: hidden.append(h))
     ids = [row[:config.block_size] for row in encoded]
     rows = max(1, 2 ** 27 // (config.block_size * config.vocab_size))       # half a gigabyte of logits
@@ -175,20 +172,19 @@ def judge_of(model, encoded: list):
         x = torch.tensor([row + [config.bos_id] * (config.block_size - len(row)) for row in part])
         batch = order_batch(config, x, identity_order(x))
         real = torch.tensor([[1.0] * len(row) + [0.0] * (config.block_size - len(row)) for row in part])
-        nats.append(unit_losses(model, batch._replace(weight=real).to(device)).cpu())
+        nats.append(group_losses(model, batch._replace(weight=real).to(model.head.weight.device)).cpu())
         hidden[-1] = hidden[-1][range(len(part)), [max(0, len(row) - 1) for row in part]].cpu()     # (n, C)
     hook.remove()
     return torch.cat(nats).double().numpy(), np.array([len(row) for row in ids]), torch.cat(hidden).numpy()
 
-
 def judge(texts: list, judges: dict) -> dict:
     """{name of the judge: what judge_of says of the texts}."""
-    return {name: judge_of(model, [encode(tokenizer, text) for text in texts]) for name, (model, tokenizer) in judges.items()}
+    return {name: judge_of(model, [encode(tokenizer, text) for text in texts])
+            for name, (model, tokenizer) in judges.items()}
 
-
-def measure(texts: list, o: Options, judged: dict, corpus, real=None) -> dict:
-    """{metric: (value, half of its 95% interval)}; judged: judge(texts); real: the same of real text, for MAUVE."""
-    words = [[*map(sys.intern, text.replace(EOT, " ").lower().split())] for text in texts]      # each word kept once
+def measure(texts: list, o: DiversityOptions, judged: dict, corpus, real=None) -> dict:
+    """{metric: (value, half of its 95% interval)}; judged: judge(texts); real: that of real text."""
+    words = [[*map(sys.intern, text.replace(EOT, " ").lower().split())] for text in texts]  # each kept once
     samples = len(words)
     group = np.arange(samples) % GROUPS
     owner = np.repeat(np.arange(samples), [len(w) for w in words])
@@ -209,9 +205,10 @@ def measure(texts: list, o: Options, judged: dict, corpus, real=None) -> dict:
     metrics["entropy of words"] = of_counts(entropy, ids, group[owner])
     for name, (nats, count, hidden) in judged.items():
         metrics[f"nats/token, judge {name}"] = of_sums(nats, group, count)
-        if real and importlib.util.find_spec("mauve"):              # Pillutla et al. 2021; its k-means from five seeds
+        if real and importlib.util.find_spec("mauve"):              # Pillutla et al. 2021
             from mauve import compute_mauve
-            scores = [compute_mauve(real[name][2], hidden, seed=seed, verbose=False).mauve for seed in range(5)]
+            runs = [compute_mauve(real[name][2], hidden, seed=seed, verbose=False) for seed in range(5)]
+            scores = [run.mauve for run in runs]                    # of five seeds of its k-means
             metrics[f"MAUVE, judge {name}"] = float(np.mean(scores)), float(np.std(scores, ddof=1))
     once = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
     total = np.bincount(who, minlength=samples)
@@ -220,48 +217,51 @@ def measure(texts: list, o: Options, judged: dict, corpus, real=None) -> dict:
         return metrics
     tokens, tokenizer, stories, toy = corpus
     encoded = [encode(tokenizer, text) for text in texts]
-    metrics["copied stories"] = of_sums([np.array(row, dtype=np.uint16).tobytes() in stories for row in encoded], group)
+    whole = [np.array(row, dtype=np.uint16).tobytes() in stories for row in encoded]
+    metrics["copied stories"] = of_sums(whole, group)
     metrics["longest copied n-gram"] = of_sums(longest_copies(encoded, tokens), group)
     if toy:
         log_p = [TOY.log_probs(text) for text in texts]
-        valid = np.array([p is not None for p in log_p])
-        metrics["grammatical"] = of_sums(valid, group)
-        metrics["nats/token, true law, of those"] = of_sums([0 if p is None else -p.sum() for p in log_p], group, [0 if p is None else len(p) for p in log_p])
+        metrics["grammatical"] = of_sums([p is not None for p in log_p], group)
+        nats, count = zip(*((0, 0) if p is None else (-p.sum(), len(p)) for p in log_p))
+        metrics["nats/token, true law, of those"] = of_sums(nats, group, count)
     return metrics
 
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Samples and real text
-
+# ---- Samples and real text ---------------------------------------------------------------------------------
 
 def read_samples(path: str):
-    """Texts, and the settings they were made with (of a .txt file none)."""
+    """Texts, and the settings they were made with: in a line of their own, in older files in every line."""
     texts, settings = [], {}
-    try:
-        rows = ({"text": text} for text in read_stories(path)) if path.endswith(".txt") else map(json.loads, open(path, "rb"))
-        for row in rows:
-            texts.append(str(row["text"]))
-            settings = settings or row
-    except OSError as e:
-        fail(f"{path} cannot be read ({e}); give a file that sample.py wrote, or a .txt")
-    except (ValueError, KeyError, TypeError):
-        fail(f"{path}, line {len(texts) + 1} is not an object with a text; each line must be, as sample.py writes them")
+    if path.endswith(".txt"):
+        texts = list(read_stories(path))
+    else:
+        try:
+            with open(path, "rb") as f:
+                for line, text in enumerate(f, 1):
+                    row = json.loads(text)
+                    if line == 1:
+                        settings = row.get("settings", row)
+                    if line > 1 or settings is row:
+                        texts.append(str(row["text"]))
+        except OSError as e:
+            raise InputError(f"{path} cannot be read ({e}); give one that sample.py wrote, or a .txt") from e
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise InputError(f"{path}, line {line} is not an object with a text, as sample.py writes") from e
     if len(texts) < 2:
-        fail(f"{path} holds {len(texts)} samples; at least 2 are needed to compare them with each other")
+        raise InputError(f"{path} holds {len(texts)} samples; at least 2 are needed to compare them")
     return texts, settings
-
 
 def load_corpus(name: str):
     """Training tokens, tokenizer, the training stories as a set of bytes, and whether it is the toy."""
     meta = load_meta(name)
     tokens = np.fromfile(os.path.join(DATA_DIR, name, "train.bin"), dtype=np.uint16)
-    stories = {story[1:].tobytes() for story in np.split(tokens, np.flatnonzero(tokens == meta["eot"]))[1:]}    # no end-of-text
+    _, *stories = np.split(tokens, np.flatnonzero(tokens == meta["eot"]))       # each begins with end-of-text
+    stories = {story[1:].tobytes() for story in stories}
     return tokens, Tokenizer(**meta["tokenizer"]), stories, "entropy" in meta
 
-
 def real_text(name: str, samples: int, length, start: str, full_length: bool, tokenizer: Tokenizer):
-    """(texts, how many of them are from the validation split): pieces of `length` tokens from story starts, or one after the
-    other from anywhere. Where validation text is too short for so many, training text follows."""
+    """(texts, how many of them are from the validation split): pieces of `length` tokens from story starts,
+    or one after the other from anywhere. Where validation text is too short, training text follows."""
     texts, held_out = [], 0
     for split in ("val", "train"):
         tokens = np.fromfile(os.path.join(DATA_DIR, name, f"{split}.bin"), dtype=np.uint16)
@@ -273,103 +273,116 @@ def real_text(name: str, samples: int, length, start: str, full_length: bool, to
         held_out = len(texts) if split == "val" else held_out
     return texts, held_out
 
-
 def sampled_from(settings: dict) -> tuple:
-    """What of a sample's settings the real text must match: length, start, full_length; and the prompt, which it can't."""
-    return settings.get("length"), settings.get("start", "story"), settings.get("full_length", False), settings.get("prompt", "")
-
+    """What of a sample's settings the real text must match, and its prompt, which it can't."""
+    return (settings.get("length"), settings.get("start", "story"), settings.get("full_length", False),
+            settings.get("prompt", ""))
 
 def warnings(sets: dict) -> list:
     """What makes a column incomparable, for the table itself."""
-    how = {name: {sampled_from(settings) for _, settings in seeds} for name, seeds in sets.items()}
-    lines = [f"{name} was written after the prompt {h[3]!r}; real text begins freely" for name, hs in how.items() for h in hs if h[3]]
-    if len(set.union(*how.values())) > 1:
-        lines.append("the samples were made with different settings: " + "; ".join(
-            f"{name}: length {h[0]}, start {h[1]}, {'not ' if h[2] else ''}cut at the end{f', prompt {h[3]!r}' if h[3] else ''}"
-            for name, hs in how.items() for h in sorted(hs, key=str)))
+    made = {(name, sampled_from(settings)) for name, seeds in sets.items() for _, settings in seeds}
+    lines, ways = [], []
+    for name, (length, start, full_length, prompt) in sorted(made, key=str):
+        if prompt:
+            lines.append(f"{name} was written after the prompt {prompt!r}; real text begins freely")
+        end = "not cut" if full_length else "cut"
+        ways.append(f"{name}: length {length}, start {start}, {end} at the end, prompt {prompt!r}")
+    if len({way for _, way in made}) > 1:
+        lines.append(f"the samples were made with different settings: {'; '.join(ways)}")
     if len({len(texts) for seeds in sets.values() for texts, _ in seeds}) > 1:
         lines.append("the sets differ in size, on which most of these metrics depend")
     return lines
 
-
-def write_frontier(o: Options) -> dict:
+def write_frontier(o: DiversityOptions) -> dict:
     """What each model writes at each temperature, one token a step: {name: [samples]}, as main reads them."""
-    flags = dict(temperature=o.temperatures, num_samples=o.num_samples, length=o.length, seed=o.seed, device=o.device,
-                 dtype=o.dtype, sampler=["first_hitting"])
-    sets = {}
-    jobs = list(sample.plan(o.frontier.split(","), flags, several=True))    # all are checked before anything is written
-    for model, tokenizer, pattern, s, name in jobs:
-        s.out = os.path.join(s.out_dir, f"samples-t{s.temperature:g}.jsonl")
-        sample.write_stories(model, tokenizer, pattern, s, name)
+    flags = dict(temperature=o.temperatures, num_samples=o.num_samples, length=o.length, seed=o.seed,
+                 device=o.device, dtype=o.dtype, sampler=["first_hitting"])
+    jobs, sets = list(sample.plan(o.frontier.split(","), flags, several=True)), {}
+    for model, tokenizer, pattern, s, title in jobs:
+        s = replace(s, out=os.path.join(s.out_dir, f"samples-t{s.temperature:g}.jsonl"))
+        sample.write_stories(model, tokenizer, pattern, s, title)
         sets[f"{s.out_dir}, temperature {s.temperature:g}"] = [read_samples(s.out)]
     return sets
-
 
 def show_table(columns: dict, notes: list):
     def cell(value, error):
         digits = 0 if abs(value) >= 1000 else 4
         return f"{value:,.{digits}f}" + (f" ± {error:<6.{digits}f}" if math.isfinite(error) else " " * 9)
 
-    metrics = next(iter(columns.values()))
-    print_table([["", *columns], *([m, *(cell(*c.get(m, (math.nan, math.nan))) for c in columns.values())] for m in metrics)])
+    rows, missing = [["", *columns]], (math.nan, math.nan)
+    for metric in next(iter(columns.values())):
+        rows.append([metric, *(cell(*column.get(metric, missing)) for column in columns.values())])
+    print_table(rows)
     print(*(f"  ! {note}" for note in notes), sep="\n")
 
-
-def main():
-    flags = parse_flags(__doc__, Options, positional="NAME=FILE", sweep=("temperatures",))
-    named = flags.pop("positional")
-    o = Options(**flags)
-    if not all("=" in n for n in named) or bool(named) == bool(o.frontier) or len({n.split("=")[0] for n in named}) < len(named):
-        fail("which samples? give NAME=FILE for each, every NAME once, e.g. mdlm=out/toy-mdlm/samples.jsonl, or --frontier=DIR,DIR")
-    if o.frontier and not (o.data and o.judge):
-        fail("--frontier needs --data=NAME, the real text, and --judge=DIR, an ar model that scores the stories")
-    if o.plot and not o.data:
-        fail(f"--plot={o.plot} draws distances to real text; give --data=NAME")
-    corpus = load_corpus(o.data) if o.data else None
+def open_judges(o: DiversityOptions, corpus) -> dict:
+    """{folder: (model, tokenizer)}. Raises InputError where likelihoods would not be exact or comparable."""
     judges = {}
     for folder in filter(None, o.judge.split(",")):
         model, tokenizer, windows = sample.open_model(folder, o.device)
         if (model.config.mode, windows) != ("ar", "aligned"):
-            fail(f"--judge={folder} is {model.config.mode} on {windows} windows; a judge's likelihood must be exact and start with "
-                 f"the story, so give an ar model trained on aligned windows")
+            how = f"{model.config.mode} on {windows} windows"
+            raise InputError(f"--judge={folder} is {how}; only an ar on aligned ones has an exact likelihood")
         if corpus and tokenizer.to_dict() != corpus[1].to_dict():
-            fail(f"--judge={folder} has another tokenizer than data/{o.data}; give a judge trained on that data set")
+            raise InputError(f"--judge={folder} has another tokenizer than data/{o.data}")
         judges[folder] = model, tokenizer
-    notes = []
-    if o.judge and o.data and not importlib.util.find_spec("mauve"):
+    return judges
+
+def compare(sets: dict, o: DiversityOptions, corpus, judges: dict) -> tuple:
+    """({name: metrics}, notes) of the sets {name: [(texts, settings) of each seed]}, and of "real text"
+    where o.data names some. Over several seeds a metric is (mean, standard deviation)."""
+    notes, columns, real = warnings(sets), {}, None
+    if judges and corpus and not importlib.util.find_spec("mauve"):
         notes.append("MAUVE is left out; it needs: pip install mauve-text")
-    sets = write_frontier(o) if o.frontier else {
-        name: [read_samples(path) for path in files.split(",")] for name, files in (n.split("=", 1) for n in named)}
-    notes += warnings(sets)
-    columns, real = {}, None
     if corpus:
         texts, settings = next(iter(sets.values()))[0]
         reference, held_out = real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus[1])
         real = judge(reference, judges)
-        if held_out < len(reference):
-            notes.append(f"real text: {held_out} pieces were held out; {len(reference) - held_out} more are training text")
+        if more := len(reference) - held_out:
+            notes.append(f"real text: {held_out} pieces were held out; {more} more are training text")
         if len(reference) < len(texts):
             notes.append(f"real text: data/{o.data} holds {len(reference)} pieces only")
     for name, seeds in sets.items():
         runs = [measure(texts, o, judge(texts, judges), corpus, real) for texts, _ in seeds]
-        columns[name] = runs[0] if len(runs) == 1 else {
-            k: (float(np.mean([r[k][0] for r in runs])), float(np.std([r[k][0] for r in runs], ddof=1))) for k in runs[0]}
+        columns[name] = runs[0]
+        if len(runs) > 1:
+            values = {metric: [run[metric][0] for run in runs] for metric in runs[0]}
+            columns[name] = {k: (np.mean(v).item(), np.std(v, ddof=1).item()) for k, v in values.items()}
     if corpus:
         columns["real text"] = measure(reference, o, real, corpus)
+    return columns, notes
+
+def main():
+    flags = parse_flags(__doc__, DiversityOptions, positional="NAME=FILE")
+    o, named = build(DiversityOptions, flags), [text.partition("=")[::2] for text in flags["positional"]]
+    whole = all(files for _, files in named) and len(dict(named)) == len(named)
+    if not whole or bool(named) == bool(o.frontier):
+        raise InputError("which samples? give NAME=FILE for each, every NAME once, or --frontier=DIR,DIR")
+    if o.frontier and not (o.data and o.judge):
+        raise InputError("--frontier needs --data=NAME, the real text, and --judge=DIR, an ar model")
+    if o.plot and not o.data:
+        raise InputError(f"--plot={o.plot} draws distances to real text; give --data=NAME")
+    corpus = load_corpus(o.data) if o.data else None
+    judges = open_judges(o, corpus)
+    sets = {name: [read_samples(path) for path in files.split(",")] for name, files in named}
     if o.frontier:
-        curves = {folder: {t: columns[f"{folder}, temperature {t:g}"] for t in o.temperatures} for folder in o.frontier.split(",")}
+        sets = write_frontier(o)
+    columns, notes = compare(sets, o, corpus, judges)
+    results, draw = {"columns": columns}, draw_distances
+    if o.frontier:
+        real = {"real text": columns["real text"]}
+        curves = {folder: {t: columns[f"{folder}, temperature {t:g}"] for t in o.temperatures}
+                  for folder in o.frontier.split(",")}
         for folder, points in curves.items():
             print(folder)
-            show_table({f"{t:g}": m for t, m in points.items()} | {"real text": columns["real text"]}, notes)
-        results, draw = {"curves": {**curves, "real text": columns["real text"]}, "notes": notes}, draw_frontier
+            show_table({f"{t:g}": metrics for t, metrics in points.items()} | real, notes)
+        results, draw = {"curves": curves | real}, draw_frontier
     else:
         show_table(columns, notes)
-        results, draw = {"columns": columns, "notes": notes}, draw_distances
     if o.json:
-        write_json(o.json, {**provenance(o.seed), "protocol": o.protocol, **results})
+        write_json(o.json, {**provenance(o.seed), "protocol": o.protocol, **results, "notes": notes})
     if o.plot:
-        draw(next(iter(results.values())), o.plot)
-
+        draw(*results.values(), o.plot)
 
 if __name__ == "__main__":
     command(main, "nothing was written")

@@ -1,21 +1,22 @@
 """
 One Transformer, three ways to read a sentence.
 
-Every mode trains p(token | some of the other tokens). A *slot* holds a token, knows that token's position (key_pos), and
-predicts the token at another position (target_pos). A mode is a row of this table:
+Every mode trains p(token | some of the other tokens). A *slot* holds a token, knows that token's position
+(key_pos), and predicts the token at another position (target_pos). A mode is a row of this table:
 
-            attention      the slots hold                 key_pos             target_pos       loss on
-    ar      causal         BOS, x_0 … x_{T-2}             -1, 0 … T-2         0 … T-1          every slot
-    mdlm    bidirectional  BOS, x with [MASK] over some   -1, 0 … T-1         as key_pos       the masked slots
-    aogpt   causal         BOS, x_σ(0) … x_σ(T-2)         -1, σ(0) … σ(T-2)   σ(0) … σ(T-1)    every slot
+           attention      the slots hold             key_pos            target_pos     loss on
+    ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1        every slot
+    mdlm   bidirectional  BOS, x, some of it [MASK]  -1, 0 … T-1        as key_pos     the masked slots
+    aogpt  causal         BOS, x_σ(0) … x_σ(T-2)     -1, σ(0) … σ(T-2)  σ(0) … σ(T-1)  every slot
 
-    ar      autoregressive, left to right; its loss is the exact negative log-likelihood
-    mdlm    masked diffusion language model (Sahoo et al. 2024, arXiv 2406.07524); its loss is an upper bound (NELBO)
-    aogpt   any-order GPT (Xue et al. 2025, arXiv 2506.19935), σ a random order; an upper bound, exact for a fixed order
+    ar     autoregressive, left to right; its loss is the exact negative log-likelihood
+    mdlm   masked diffusion (Sahoo et al. 2024, arXiv 2406.07524); its loss is an upper bound (NELBO)
+    aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935), σ a random order; an upper bound, exact for a
+           fixed order
 
-So `ar` is `aogpt` with the identity order (`aogpt` also adds an embedding of the target position), and `mdlm` is the same
-blocks without the causal mask. All losses are in nats per token of the same T tokens, so the numbers compare. BOS is the
-end-of-text token.
+So `ar` is `aogpt` with the identity order (`aogpt` also adds an embedding of the target position), and `mdlm`
+is the same blocks without the causal mask. All losses are in nats per token of the same T tokens, so the
+numbers compare. BOS is the end-of-text token.
 
 Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H, V = vocab_size.
 
@@ -23,11 +24,7 @@ Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_hea
 """
 import itertools
 import math
-import os
-import pickle
-import zipfile
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -35,25 +32,23 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Configuration
-
+# ---- Configuration -----------------------------------------------------------------------------------------
 
 @dataclass
 class Config:
-    mode: Literal["ar", "mdlm", "aogpt"] = "ar"  # how the model reads: left to right, masked diffusion, or any order
-    vocab_size: int = 50257         # tokens that can be predicted; the last one is end-of-text, [MASK] comes on top
+    mode: Literal["ar", "mdlm", "aogpt"] = "ar"  # left to right, masked diffusion, or any order
+    vocab_size: int = 50257         # tokens that can be predicted, end-of-text the last; [MASK] comes on top
     block_size: int = 512           # T, tokens in a window
     n_layer: int = 12               # Transformer blocks
     n_head: int = 12                # attention heads
     n_embd: int = 768               # width C of the residual stream
     n_hidden: int = 2048            # width of the SwiGLU layer
     tie_head: bool = True           # the output head is the embedding matrix
-    time_embedding: Literal["none", "add"] = "none"  # mdlm: tell the network how much is masked; it can count by itself
-    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: likelihood bound, or the paper's mean over masked tokens
-    schedule: Literal["uniform", "cosine"] = "uniform"  # mdlm: law of the mask ratio in training (nelbo needs uniform)
+    time_embedding: Literal["none", "add"] = "none"  # mdlm: tell how much is masked; the network can count
+    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: likelihood bound, or the paper's masked mean
+    schedule: Literal["uniform", "cosine"] = "uniform"  # mdlm: law of the mask ratio (nelbo needs uniform)
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
-    target_rotation: bool = True    # turn queries by the position they predict (false: by the position they hold)
+    target_rotation: bool = True    # turn queries by the position they predict (false: by the one they hold)
     shared_init: bool = True        # embeddings start around one common vector (false: around zero)
 
     def __post_init__(self):
@@ -65,29 +60,27 @@ class Config:
             if f.type is int and value < 1:
                 raise ValueError(f"{f.name} is {value}; it must be at least 1")
         if self.n_embd % (2 * self.n_head):
-            raise ValueError(f"n_embd {self.n_embd} over n_head {self.n_head} must be an even number (heads of equal, "
-                             f"even width); try n_embd={max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head}")
+            near = max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head
+            raise ValueError(f"n_embd {self.n_embd} over n_head {self.n_head} must be an even "
+                             f"number; try n_embd={near}")
         if not 0 <= self.l2r_fraction <= 1:
             raise ValueError(f"l2r_fraction is {self.l2r_fraction}; it must lie in [0, 1]")
         for name in ("time_embedding", "objective", "schedule"):
             if self.mode != "mdlm" and getattr(self, name) != getattr(Config, name):
-                raise ValueError(f"{name} is {getattr(self, name)}, which is for mode mdlm; this mode is {self.mode}")
+                raise ValueError(f"{name} is {getattr(self, name)}, which is for mode mdlm, not {self.mode}")
         if (self.objective, self.schedule) == ("nelbo", "cosine"):
             raise ValueError("schedule is cosine; objective=nelbo is a bound for schedule=uniform only")
         self.bos_id, self.mask_id = self.vocab_size - 1, self.vocab_size
-        self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64  # rows of the embedding, for fast matrix products
+        # rows of the embedding, padded for fast matrix products
+        self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64
 
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The Transformer: rotary positions, attention, SwiGLU, blocks
-
+# ---- The Transformer: rotary positions, attention, SwiGLU, blocks ------------------------------------------
 
 def rotary_table(block_size: int, head_dim: int, base: float = 10000.0) -> Tensor:
-    """cos and sin of position × frequency for positions -1 … block_size-1 (row p+1 is position p): (2, T+1, D/2)."""
+    """(2, T+1, D/2): cos and sin of position × frequency for positions -1 … T-1; row p+1 is position p."""
     frequency = base ** (-torch.arange(0, head_dim, 2).float() / head_dim)
     angle = torch.outer(torch.arange(-1, block_size).float(), frequency)
     return torch.stack([angle.cos(), angle.sin()])
-
 
 def rotate(x: Tensor, rotary: Tensor) -> Tensor:
     """Turn x (B, H, S, D) by rotary (2, 1 or B, 1, S, D/2): RoPE (Su et al. 2021), halves convention."""
@@ -95,19 +88,23 @@ def rotate(x: Tensor, rotary: Tensor) -> Tensor:
     x1, x2 = x.chunk(2, dim=-1)
     return torch.cat([x1 * cos - x2 * sin, x1 * sin + x2 * cos], dim=-1).to(x.dtype)
 
-
 def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool) -> Tensor:
-    """softmax(q kᵀ / √D) v: each query (B, H, S, D) averages the values (B, H, n, D) of the slots it sees.
+    """softmax(q kᵀ / √D) v, (B, H, S, D): a query averages the values (B, H, n, D) of the slots it sees.
 
-    PyTorch's fused kernel, but written out where a CPU needs gradients: the fused backward pass is slow there."""
+    PyTorch's fused kernel, but written out where a CPU needs gradients: its backward pass is slow there."""
     if visible is not None or not (q.requires_grad and q.device.type == "cpu"):
         return F.scaled_dot_product_attention(q, k, v, visible, is_causal=causal and visible is None)
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))                            # (B, H, S, n)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))                        # (B, H, S, n)
     if causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(later, -math.inf)
-    return scores.softmax(dim=-1).to(v.dtype) @ v                                       # (B, H, S, D)
+    return scores.softmax(dim=-1).to(v.dtype) @ v                                   # (B, H, S, D)
 
+class Cache(NamedTuple):
+    """Keys and values kept from earlier calls, and what this call of S slots does with them."""
+    keys_values: Tensor             # (n_layer, 2, B, H, size, D) in all layers, (2, B, H, size, D) in one
+    slots: Tensor                   # (S,)      where among the `size` kept ones the S slots go
+    visible: Tensor                 # (S, n)    boolean: which of the first n kept slots each of them sees
 
 class Attention(nn.Module):
     def __init__(self, config: Config):
@@ -116,17 +113,17 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
-    def forward(self, x, rotary_q, rotary_k, cache=None, slots=None, visible=None):
+    def forward(self, x, rotary_q, rotary_k, cache=None):
         B, S, C = x.shape
         q, k, v = self.qkv(x).view(B, S, 3, self.n_head, -1).permute(2, 0, 3, 1, 4)     # each (B, H, S, D)
         q, k = rotate(q, rotary_q), rotate(k, rotary_k)
-        if cache is not None:                                  # keep the new keys and values, attend to the visible ones
-            n = visible.size(1)
-            k = cache[0].index_copy_(2, slots, k)[:, :, :n]                             # (B, H, n, D)
-            v = cache[1].index_copy_(2, slots, v)[:, :, :n]
-        y = attend(q, k, v, visible, self.causal)                                       # (B, H, S, D)
-        return self.proj(y.transpose(1, 2).reshape(B, S, C))                            # (B, S, C)
-
+        visible = None
+        if cache is not None:       # keep the new keys and values, attend to the visible ones
+            (keys, values), slots, visible = cache
+            k = keys.index_copy_(2, slots, k)[:, :, :visible.size(1)]               # (B, H, n, D)
+            v = values.index_copy_(2, slots, v)[:, :, :visible.size(1)]             # (B, H, n, D)
+        y = attend(q, k, v, visible, self.causal)                                   # (B, H, S, D)
+        return self.proj(y.transpose(1, 2).reshape(B, S, C))                        # (B, S, C)
 
 class MLP(nn.Module):
     """SwiGLU (Shazeer 2020): out(silu(gate(x)) · up(x))."""
@@ -137,9 +134,8 @@ class MLP(nn.Module):
         self.proj = nn.Linear(config.n_hidden, config.n_embd, bias=False)
 
     def forward(self, x):
-        gate, up = self.gate_up(x).chunk(2, dim=-1)                                     # each (B, S, n_hidden)
+        gate, up = self.gate_up(x).chunk(2, dim=-1)                                 # each (B, S, n_hidden)
         return self.proj(F.silu(gate) * up)
-
 
 class Block(nn.Module):
     def __init__(self, config: Config):
@@ -149,10 +145,9 @@ class Block(nn.Module):
         self.norm2 = nn.RMSNorm(config.n_embd, eps=1e-6)
         self.mlp = MLP(config)
 
-    def forward(self, x, *attention_args):
-        x = x + self.attention(self.norm1(x), *attention_args)
+    def forward(self, x, rotary_q, rotary_k, cache=None):
+        x = x + self.attention(self.norm1(x), rotary_q, rotary_k, cache)
         return x + self.mlp(self.norm2(x))
-
 
 class TimeEmbedding(nn.Module):
     """The timestep t in [0, 1], one value a row: sinusoids, a linear layer, SiLU. (B,) -> (B, 1, C)"""
@@ -165,8 +160,8 @@ class TimeEmbedding(nn.Module):
         half = self.linear.in_features // 2
         frequency = torch.exp(-math.log(10000.0) * torch.arange(half, device=t.device) / half)
         angle = t[:, None, None] * frequency
-        return F.silu(self.linear(torch.cat([angle.sin(), angle.cos()], dim=-1).to(self.linear.weight.dtype)))
-
+        waves = torch.cat([angle.sin(), angle.cos()], dim=-1)                       # (B, 1, C)
+        return F.silu(self.linear(waves.to(self.linear.weight.dtype)))
 
 class Transformer(nn.Module):
     def __init__(self, config: Config):
@@ -182,41 +177,41 @@ class Transformer(nn.Module):
         self.head = nn.Linear(config.n_embd, config.padded_vocab, bias=False)
         if config.tie_head:
             self.head.weight = self.embed.weight
-        self.register_buffer("rotary", rotary_table(config.block_size, config.n_embd // config.n_head), persistent=False)
+        rotary = rotary_table(config.block_size, config.n_embd // config.n_head)    # (2, T+1, D/2)
+        self.register_buffer("rotary", rotary, persistent=False)
         self.init_weights()
 
-    def forward(self, tokens, key_pos, target_pos, select=None, t=None, cache=None, slots=None, visible=None):
+    def forward(self, tokens, key_pos, target_pos, select=None, t=None, cache=None):
         """Logits of the tokens at target_pos.
 
-        tokens      (B, S) what the slots hold; key_pos, target_pos (B or 1, S), the table at the top of this file
-        select      (U, N) predict these slots only: the B rows are read as U rows of B·S/U slots, N of which are chosen
+        tokens      (B, S) what the slots hold
+        key_pos, target_pos     (B or 1, S), see the table at the top of this file
+        select      (G, N) predict these slots only: the B rows are read as G groups, N slots of each
         t           (B,) timestep, for time_embedding=add
-        cache       see new_cache; then slots (S,) says where in the cache the S slots go, and visible (S, n), boolean,
-                    which of the first n cached slots each of them sees
-        returns     (B, S, V), or (U, N, V) with select
+        cache       a Cache, to see slots of earlier calls too
+        returns     (B, S, V), or (G, N, V) with select
         """
-        x = self.embed(tokens)                                                          # (B, S, C)
+        x = self.embed(tokens)                                                      # (B, S, C)
         if self.config.mode == "aogpt":
-            x = x + self.embed_target(target_pos)                                       # (B, S, C)
+            x = x + self.embed_target(target_pos)                                   # (B, S, C)
         if self.config.time_embedding == "add":
-            x = x + self.embed_time(t)                                                  # (B, S, C)
-        rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                             # (2, B or 1, 1, S, D/2)
+            x = x + self.embed_time(t)                                              # (B, S, C)
+        rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                         # (2, B or 1, 1, S, D/2)
         rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2) if self.config.target_rotation else rotary_k
         for i, block in enumerate(self.blocks):
-            x = block(x, rotary_q, rotary_k, None if cache is None else cache[i], slots, visible)
-        if select is not None:  # the head is a third of the work at 124M parameters: never run it where nothing is asked
-            x = x.view(len(select), -1, x.size(-1))                                     # (U, B·S/U, C)
-            x = x.gather(1, select[:, :, None].expand(-1, -1, x.size(-1)))              # (U, N, C)
-        return self.head(self.norm(x))[..., :self.config.vocab_size]                    # padding and [MASK] cut off
+            x = block(x, rotary_q, rotary_k, cache and cache._replace(keys_values=cache.keys_values[i]))
+        if select is not None:      # the head, a third of the work at 124M parameters, runs where it is asked
+            x = x.view(len(select), -1, x.size(-1))                                 # (G, B·S/G, C)
+            x = x.gather(1, select[:, :, None].expand(-1, -1, x.size(-1)))          # (G, N, C)
+        return self.head(self.norm(x))[..., :self.config.vocab_size]                # padding cut off
 
     def init_weights(self):
-        """Normal, standard deviation 1/√(inputs): the usual 0.02 starves narrow models. Projections back into the residual
-        stream shrink with depth, as in GPT-2.
+        """Normal, standard deviation 1/√(inputs): the usual 0.02 starves narrow models. Projections back
+        into the residual stream shrink with depth, as in GPT-2.
 
-        A head that looks for "the token before", whatever it is, needs something that all keys have in common, for rotary
-        attention scores a distance only through the vectors it turns. So embeddings start around a common vector. Without
-        it mdlm, whose [MASK] queries know nothing but their place, spends its first hundreds of steps on word frequencies.
-        (A tied head doesn't see the common vector: it adds the same to all logits.)"""
+        With shared_init embeddings start around one common vector. Without it mdlm spends its first
+        hundreds of steps on real text at the frequencies of single words; why the vector ends that is not
+        known yet. (A tied head doesn't see it: it adds the same to all logits.)"""
         for name, p in self.named_parameters():
             if p.dim() == 1:            # gains of the norms, and a bias
                 nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
@@ -227,117 +222,119 @@ class Transformer(nn.Module):
             with torch.no_grad():
                 self.embed.weight += torch.randn(self.config.n_embd) / math.sqrt(self.config.n_embd)
 
-
-def new_cache(model: Transformer, batch: int, size: int) -> Tensor:
-    """Room for the keys and values of `size` slots: (n_layer, 2, B, H, size, D). Serves `ar` and `aogpt` alike; its
-    shape never changes, whatever is written into it."""
+def new_keys_values(model: Transformer, batch: int, size: int) -> Tensor:
+    """Room for the keys and values of `size` slots of a Cache: (n_layer, 2, B, H, size, D). Serves `ar` and
+    `aogpt` alike; its shape never changes, whatever is written into it."""
     c, weight = model.config, model.head.weight
-    return torch.zeros(c.n_layer, 2, batch, c.n_head, size, c.n_embd // c.n_head, dtype=weight.dtype, device=weight.device)
+    return weight.new_zeros(c.n_layer, 2, batch, c.n_head, size, c.n_embd // c.n_head)
 
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The objectives. Each turns tokens x (B, T) into one Batch; the loss is the same line for all.
-
+# ---- The objectives. Each turns tokens x (B, T) into one Batch; the loss is the same line for all. ---------
 
 class Batch(NamedTuple):
-    """B rows of S slots (S = T, mdlm T+1) make U units (a row, or for the NELBO a pair of rows); the loss is the mean over
-    units of Σ_n weight · −log p(target)."""
-    tokens: Tensor                  # (B, S)        what the slots hold
-    key_pos: Tensor                 # (B, S)        position of the token held
-    target_pos: Tensor              # (B, S)        position of the token predicted
-    targets: Tensor                 # (U, N)        tokens to predict
-    weight: Tensor                  # (U, N)
-    select: Tensor | None = None    # (U, N)        the slots that predict them; None: all
-    t: Tensor | None = None         # (B,)          timestep
+    """B rows of S slots (S = T; mdlm: T+1) in G groups. A group is one row, or for the NELBO an antithetic
+    pair of rows; its loss is Σ_n weight · −log p(target), and the batch's is the mean over groups."""
+    tokens: Tensor                  # (B, S)    what the slots hold
+    key_pos: Tensor                 # (B, S)    position of the token held
+    target_pos: Tensor              # (B, S)    position of the token predicted
+    targets: Tensor                 # (G, N)    tokens to predict
+    weight: Tensor                  # (G, N)
+    select: Tensor | None = None    # (G, N)    the slots of the group that predict them; None: all
+    t: Tensor | None = None         # (B,)      timestep
 
-    def split(self, units: int):
-        """Parts of so many units (the last may have fewer)."""
-        parts = [itertools.repeat(None) if f is None else f.split(units * len(f) // len(self.targets)) for f in self]
+    def split(self, groups: int):
+        """Parts of so many groups each (the last may have fewer)."""
+        sizes = [None if f is None else groups * len(f) // len(self.targets) for f in self]     # in rows
+        parts = [itertools.repeat(None) if f is None else f.split(size) for f, size in zip(self, sizes)]
         return [Batch(*part) for part in zip(*parts)]
 
     def to(self, device):
-        if torch.device(device).type == "cuda":         # copied while the device works
-            return Batch(*(f if f is None else f.contiguous().pin_memory().to(device, non_blocking=True) for f in self))
-        return Batch(*(f if f is None else f.to(device) for f in self))
-
+        if torch.device(device).type != "cuda":
+            return Batch(*(f if f is None else f.to(device) for f in self))
+        pinned = [f if f is None else f.contiguous().pin_memory() for f in self]
+        return Batch(*(f if f is None else f.to(device, non_blocking=True) for f in pinned))
 
 def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
-    """The chain rule in the given order: slot j knows the tokens at order[:j] and predicts the one at order[j].
+    """The chain rule in the given order: slot j knows the tokens at order[:j], predicts the one at order[j].
 
-    −log p(x) = Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1)), here per token. order: (B, T), each row a permutation.
+    −log p(x) = Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1)), here per token. order: (B, T), each row a
+    permutation.
     """
-    targets = x.gather(1, order)                                                        # (B, T)
-    tokens, key_pos = F.pad(targets[:, :-1], (1, 0), value=config.bos_id), F.pad(order[:, :-1], (1, 0), value=-1)
-    return Batch(tokens, key_pos, target_pos=order, targets=targets, weight=torch.full(x.shape, 1 / x.size(1)))
-
+    targets = x.gather(1, order)                                                    # (B, T)
+    tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                    # (B, T)
+    key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                                # (B, T)
+    weight = torch.full(x.shape, 1 / x.size(1), device=x.device)
+    return Batch(tokens, key_pos, target_pos=order, targets=targets, weight=weight)
 
 def identity_order(x: Tensor) -> Tensor:
     """Left to right: (B, T)."""
-    return torch.arange(x.size(1)).expand_as(x)
-
+    return torch.arange(x.size(1), device=x.device).expand_as(x)
 
 def aogpt_batch(config: Config, x: Tensor, generator: torch.Generator, l2r_fraction: float) -> Batch:
     """A uniformly random order per row; a fraction of the rows left to right.
 
-    With l2r_fraction=0, the mean over orders of the chain rule bounds −log p(x)/T from above, p being the mixture over
-    orders (Jensen).
+    With l2r_fraction=0, the mean over orders of the chain rule bounds −log p(x)/T from above, p being the
+    mixture over orders (Jensen).
     """
     order = torch.rand(x.shape, generator=generator).argsort(dim=1)
     left_to_right = torch.rand(len(x), 1, generator=generator) < l2r_fraction
     return order_batch(config, x, torch.where(left_to_right, identity_order(x), order))
 
-
 def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor) -> Batch:
-    """Predict the masked tokens of x (B, T) from the others; weight is 1 where masked (B, T), boolean, is true.
+    """Predict the masked tokens of x (B, T) from the others; weight is 1 where masked, (B, T), is true.
 
-    Slot 0 holds BOS, as in the other modes: rotary attention sees distances only, so without it a fully masked row looks
-    the same from every position, and no slot could tell where in the story it stands."""
-    targets, masked = F.pad(x, (1, 0), value=config.bos_id), F.pad(masked, (1, 0))      # (B, T+1)
+    Slot 0 holds BOS, as in the other modes: rotary attention sees distances only, so without it a fully
+    masked row looks the same from every position, and no slot could tell where in the story it stands."""
+    targets = F.pad(x, (1, 0), value=config.bos_id)                                 # (B, T+1)
+    masked = F.pad(masked, (1, 0))                                                  # (B, T+1)
     position = torch.arange(-1, x.size(1), device=x.device).expand_as(targets)
     return Batch(tokens=torch.where(masked, config.mask_id, targets), key_pos=position, target_pos=position,
                  targets=targets, weight=masked.float(), t=t)
-
 
 def timestep(config: Config, ratio: Tensor) -> Tensor:
     """The t that training showed with this ratio of masked tokens (the inverse of the schedule)."""
     return torch.acos((1 - ratio).sqrt()) * 2 / math.pi if config.schedule == "cosine" else ratio
 
-
 def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
-    """Mask k of T tokens, k uniform on 1 … T:  −log p(x)/T ≤ E_k E_S [ (1/k) Σ_{i∈S} −log p(x_i | x outside S) ].
+    """Mask a random set S of k of the T tokens, k uniform on 1 … T:
 
-    So the bound is *the mean over rows of each row's own mean over its masked tokens*, and nothing more. Why: predict
-    the tokens in a random order; the j-th prediction knows j-1 tokens, so k = T-j+1 are masked, each of which is equally
-    likely to be the next. Averaged over orders, the chain rule's j-th term is E_S (1/k) Σ_{i∈S} −log p(x_i | rest), and
-    the mean over its T terms is the mean over k. The 1/t-weighted loss of the literature is the same thing. A mean
-    pooled over all masked tokens of the batch is not: heavily masked rows dominate it, and it bounds nothing.
+        −log p(x)/T  ≤  E_k E_S [ (1/k) Σ_{i∈S} −log p(x_i | x outside S) ].
 
-    Rows 2p and 2p+1 are an antithetic pair, masking k and T+1-k tokens, and the k's are stratified over the batch: still
-    unbiased, less variance. And every pair has exactly T+1 masked tokens, so shapes are static and the head runs on
-    masked slots alone. B must be even.
+    So the bound is *the mean over rows of each row's own mean over its masked tokens*, and nothing more.
+    Why: predict the tokens in a random order; the j-th prediction knows j-1 tokens, so k = T-j+1 are
+    masked, each of which is equally likely to be the next. Averaged over orders, the chain rule's j-th term
+    is E_S (1/k) Σ_{i∈S} −log p(x_i | rest), and the mean over its T terms is the mean over k. The
+    1/t-weighted loss of the literature is the same thing. A mean pooled over all masked tokens of the batch
+    is not: heavily masked rows dominate it, and it bounds nothing.
+
+    Rows 2p and 2p+1 are an antithetic pair, masking k and T+1-k tokens, and the k's are stratified over the
+    batch: still unbiased, less variance. And every pair has exactly T+1 masked tokens, so shapes are static
+    and the head runs on masked slots alone. B must be even. A pair with T = 6 and k = 2, T+1-k = 5:
+
+        row 2p       BOS   x_0  [M]  x_2  x_3  [M]  x_5         2 predictions, each with weight 1/2 · 1/2
+        row 2p+1     BOS   [M]  [M]  [M]  x_3  [M]  [M]         5 predictions, each with weight 1/2 · 1/5
+        select       the 7 slots of the 14 that hold [M]: 2, 5, 8, 9, 10, 12, 13
     """
     B, T = x.shape
-    P = B // 2                                                                          # pairs
-    strata = torch.randperm(P, generator=generator)                                     # of (0, 1/2), one for each pair
+    P = B // 2                                                                      # pairs
+    strata = torch.randperm(P, generator=generator)                                 # of (0, 1/2), one a pair
     u = (strata + torch.rand(P, generator=generator)) / B
     k = 1 + (u * T).long()
-    k = torch.stack([k, T + 1 - k], dim=1)                                              # (P, 2)
-    masked = torch.rand(B, T, generator=generator).argsort(dim=1) < k.view(B, 1)        # k random places of each row
+    k = torch.stack([k, T + 1 - k], dim=1)                                          # (P, 2)
+    masked = torch.rand(B, T, generator=generator).argsort(dim=1) < k.view(B, 1)    # (B, T), k random places
     batch = masking_batch(config, x, masked, t=timestep(config, k.view(B) / T))
-    select = batch.weight.view(P, -1).nonzero()[:, 1].view(P, T + 1)                    # (P, T+1) of a pair's 2T+2 slots
+    select = batch.weight.view(P, -1).nonzero()[:, 1].view(P, T + 1)                # of a pair's 2T+2 slots
     return batch._replace(targets=batch.targets.view(P, -1).gather(1, select), select=select,
                           weight=(0.5 / k).gather(1, select // (T + 1)))
 
-
 def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator, schedule: str) -> Batch:
-    """The paper's loss (arXiv 2603.22075): each token masked with the row's own probability, for schedule=cosine
-    1−cos²(πt/2) with t uniform on (0, 1), for uniform t itself; then a plain mean over all masked tokens of the batch. Not
-    a bound on anything. The head runs on every slot, as in the paper's code."""
+    """The paper's loss (arXiv 2603.22075): each token masked with the row's own probability, for
+    schedule=cosine 1−cos²(πt/2) with t uniform on (0, 1), for uniform t itself; then a plain mean over
+    all masked tokens of the batch. It bounds nothing. The head runs on every slot, as in its code."""
     t = torch.rand(len(x), generator=generator)
     ratio = 1 - torch.cos(math.pi / 2 * t) ** 2 if schedule == "cosine" else t
-    batch = masking_batch(config, x, torch.rand(x.shape, generator=generator) < ratio[:, None], timestep(config, ratio))
+    masked = torch.rand(x.shape, generator=generator) < ratio[:, None]              # (B, T)
+    batch = masking_batch(config, x, masked, timestep(config, ratio))
     return batch._replace(weight=batch.weight * len(x) / batch.weight.sum().clamp(min=1))
-
 
 def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     """x (B, T) tokens, as the configured mode and objective train on them."""
@@ -349,95 +346,47 @@ def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Bat
         return masked_ce_batch(config, x, generator, config.schedule)
     return nelbo_batch(config, x, generator)
 
-
-def unit_losses(model: nn.Module, batch: Batch) -> Tensor:
-    """(U,) whose mean is the loss: nats per token (for masked_ce, nats per masked token)."""
-    logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)            # (U, N, V)
-    nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")          # (U·N,)
+def group_losses(model: nn.Module, batch: Batch) -> Tensor:
+    """(G,) whose mean is the loss: nats per token (for masked_ce, nats per masked token)."""
+    logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)    # (G, N, V)
+    nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")  # (G·N,)
     return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
 
-
-def evaluation_batch(config: Config, x: Tensor, generator: torch.Generator, left_to_right: bool = False) -> Batch:
-    """Units are x's rows, and each unit's loss is −log p(row)/T: exact for `ar` (and for `aogpt` left to right), an
-    unbiased estimate of the upper bound for `mdlm` (one antithetic pair of masks) and `aogpt` (one random order)."""
+def evaluation_batch(config: Config, x: Tensor, generator: torch.Generator, left_to_right=False) -> Batch:
+    """A group for each row of x (B, T), its loss −log p(row)/T: exact for `ar`, for `aogpt` left to right;
+    else an unbiased estimate of the upper bound (`mdlm`: a pair of masks; `aogpt`: a random order)."""
     if config.mode == "mdlm":
         return nelbo_batch(config, x.repeat_interleave(2, dim=0), generator)
     if config.mode == "ar" or left_to_right:
         return order_batch(config, x, identity_order(x))
     return aogpt_batch(config, x, generator, l2r_fraction=0.0)
 
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Checkpoints: plain dicts of plain tensors, readable with weights_only=True
-
-FORMAT = 1
-
-
-def save(path: str, model: Transformer, **extra):
-    """Write the model's weights and config, with anything else that is plain, whole or not at all. Raises OSError."""
-    try:
-        with open(f"{path}.tmp", "wb") as f:
-            torch.save({"format": FORMAT, "config": asdict(model.config), "model": model.state_dict(), **extra}, f)
-            f.flush()
-            os.fsync(f.fileno())
-    except (OSError, RuntimeError) as e:
-        Path(f"{path}.tmp").unlink(missing_ok=True)
-        reason = e if isinstance(e, OSError) else e.__context__ or "is the disk full?"      # torch's own says nothing
-        raise OSError(f"{path} could not be written ({reason}); the one before, if any, is kept") from e
-    os.replace(f"{path}.tmp", path)
-
-
-def load(path: str, device="cpu", needs=()):
-    """The model and the checkpoint's other entries, `needs` among them. Raises OSError: none there, or not one of ours."""
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"no checkpoint at {path}; train one with: python train.py --out_dir={os.path.dirname(path)}")
-    try:
-        with zipfile.ZipFile(path) as file:     # torch writes checksums, but doesn't look at them
-            if damaged := file.testzip():
-                raise ValueError(f"its part {damaged} has changed since it was written")
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        if checkpoint["format"] != FORMAT:
-            raise ValueError(f"it has format {checkpoint['format']}, this code reads {FORMAT}")
-        if missing := [name for name in ("config", "model", *needs) if name not in checkpoint]:
-            raise ValueError(f"it lacks {', '.join(missing)}")
-        model = Transformer(Config(**checkpoint.pop("config")))
-        model.load_state_dict(checkpoint.pop("model"))
-    except Exception as e:  # torch, zipfile and pickle raise a dozen kinds for a damaged or foreign file
-        code = "it holds code, not only tensors and plain values" if isinstance(e, pickle.UnpicklingError) else ""
-        raise OSError(f"{path} is not a usable checkpoint: {code or ' '.join(str(e).split())[:200] or type(e).__name__}") from e
-    return model.to(device), checkpoint
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Sizes
-
+# ---- Sizes -------------------------------------------------------------------------------------------------
 
 def count_parameters(model: Transformer) -> int:
-    """Trained numbers; rows of the embedding (and untied head) that only pad the vocabulary are not counted."""
+    """Trained numbers; rows of the embedding and untied head that only pad the vocabulary do not count."""
     c = model.config
-    padding = (c.padded_vocab - c.vocab_size) * (1 if c.tie_head else 2) - (c.mode == "mdlm")     # [MASK] is mdlm's alone
+    padding = (c.padded_vocab - c.vocab_size) * (1 if c.tie_head else 2)
+    if c.mode == "mdlm":
+        padding -= 1        # the row of [MASK], which it alone uses
     return sum(p.numel() for p in model.parameters()) - padding * c.n_embd
 
-
 def flops_per_token(config: Config) -> float:
-    """Matrix-product FLOPs of training on one token: 2 per weight forward, twice that backward; attention's two products
-    reach T slots, on average half of them where it is causal; the NELBO's head sees (T+1)/2 slots of T."""
+    """Matrix-product FLOPs of training on one token: 2 per weight forward, twice that backward; attention
+    reaches T slots, on average half of them where it is causal; the NELBO's head sees (T+1)/2 of T."""
     C, T = config.n_embd, config.block_size
     layer = 4 * C * C + 3 * C * config.n_hidden + 2 * C * T * (1 if config.mode == "mdlm" else 0.5)
     head_share = (T + 1) / (2 * T) if config.mode == "mdlm" and config.objective == "nelbo" else 1
     return 6 * (config.n_layer * layer + head_share * C * config.vocab_size)
 
-
 def main():
-    rows = [("ar", Config("ar")), ("mdlm", Config("mdlm")), ("aogpt", Config("aogpt")),
-            ("mdlm as in the paper", Config("mdlm", tie_head=False, time_embedding="add", objective="masked_ce",
-                                            schedule="cosine"))]
+    paper = Config("mdlm", tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
+    configs = {mode: Config(mode) for mode in ("ar", "mdlm", "aogpt")} | {"mdlm as in the paper": paper}
     print(f"{'124M, T=512':22}{'parameters':>14}{'training MFLOP/token':>24}")
-    for name, config in rows:
+    for name, config in configs.items():
         with torch.device("meta"):
             model = Transformer(config)
         print(f"{name:22}{count_parameters(model):>14,}{flops_per_token(config) / 1e6:>24.1f}")
-
 
 if __name__ == "__main__":
     main()

@@ -5,18 +5,20 @@ Write stories with a trained model, or fill the blanks of one.
     python sample.py --out_dir=out/tinystories-mdlm --prompt="Once upon a time ___ lived happily." --show
     python sample.py --out_dir=out/toy-ar,out/toy-mdlm,out/toy-aogpt --picture=modes.png
 
-All samplers reveal tokens step by step; they differ in who chooses the next positions. ar: left to right. aogpt: a random or
-given order, one position a step, or several that do not see each other. mdlm: any masked positions may come next, and every
-step is a pass over the whole window. Stories are cut at the first end-of-text.
+All samplers reveal tokens step by step; they differ in who chooses the next positions. ar: left to right.
+aogpt: a random or given order, one position a step, or several that do not see each other. mdlm: any masked
+positions may come next, and every step is a pass over the whole window. Stories are cut at the first
+end-of-text.
 
---out_dir, --sampler, --steps and --temperature take several values separated by commas; every combination is run.
+--out_dir, --sampler, --steps and --temperature take several values separated by commas; every combination
+is run.
 """
 import itertools
 import json
 import os
 import re
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -24,39 +26,41 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from model import Config, Transformer, load, masking_batch, new_cache, timestep
-from prepare_data import TOY, Tokenizer, command, fail, parse_flags, provenance, write_json
+from cli import InputError, build, command, parse_flags, pick_device, provenance, write_json
+from model import Cache, Config, Transformer, masking_batch, new_keys_values, timestep
+from prepare_data import Tokenizer
+from runs import load
 from show import Screen, draw_picture, draw_steps, token_texts
-
+from toy import TOY
 
 @dataclass
-class Options:
+class SampleOptions:
     """what to write, and how"""
     out_dir: str = ""           # the run to sample from; its best.pt is read (commas: see above)
     num_samples: int = 3        # stories
-    length: int = None          # tokens of a story before it is cut; default: block_size, or the prompt's if it has blanks
+    length: int | None = None   # tokens of a story before it is cut; default: block_size, or as the prompt
     prompt: str = ""            # begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)
     blank: int = 8              # tokens of a blank
-    start: Literal["auto", "story", "anywhere"] = "auto"  # begin at a story's start, or where training windows began
-    sampler: Literal["ancestral", "first_hitting", "confidence"] = "ancestral"  # mdlm: by chance, equally many a step, the surest
+    start: Literal["auto", "story", "anywhere"] = "auto"  # at a story's start, or as training windows did
+    sampler: Literal["ancestral", "first_hitting", "confidence"] = "ancestral"  # mdlm: how, see README
     order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
-    steps: int = None           # network passes per story; default: as many as tokens. Fewer (mdlm, aogpt) is faster and worse
+    steps: int | None = None    # network passes per story; default: as many as tokens. Fewer: faster, worse
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
-    final_temperature: float = None     # confidence: temperature falls linearly to this one; default: it does not fall
-    repetition_penalty: float = 1.0     # confidence: log p of a token is multiplied by this for each time it occurs, up to 5
-    protocol: Literal["own", "paper"] = "own"   # paper: the values of its code, for whatever is not given here
+    final_temperature: float | None = None  # confidence: temperature falls linearly to this one
+    repetition_penalty: float = 1.0     # confidence: log p times this for each time the token occurs, up to 5
+    protocol: Literal["own", "paper"] = "own"   # paper: the values of its code, for what is not given here
     kv_cache: bool = True       # ar, aogpt: keep keys and values; without, the same stories more slowly
     batch_size: int = 64        # stories at a time; changes speed, not stories
     full_length: bool = False   # keep what comes after the end of the story
     show: bool = False          # watch the tokens appear
     picture: str = ""           # file for a picture (.png) of each setting's first story, shaded by step
     out: str = ""               # where the stories go; default: samples.jsonl in out_dir
-    json: str = ""              # file for summaries: settings, seconds and, for the toy, the share that obeys the grammar
-    plot: str = ""              # toy: file for a figure (.png) of that share against the tokens revealed per step
+    json: str = ""              # file for summaries: settings, seconds, of the toy the grammatical share
+    plot: str = ""              # toy: file for a figure (.png) of that share against tokens revealed per step
     seed: int = 1337            # of the stories
     device: str = "auto"        # auto, cpu, cuda or mps
-    dtype: Literal["float32", "bfloat16"] = "float32"   # of the weights; bfloat16 is faster, and rounds probabilities
+    dtype: Literal["float32", "bfloat16"] = "float32"   # of the weights; bfloat16: faster, rounded
 
     def __post_init__(self):
         self.need(self.repetition_penalty >= 1, "repetition_penalty", "must be at least 1")
@@ -64,33 +68,25 @@ class Options:
 
     def need(self, condition, name: str, what: str):
         if not condition:
-            fail(f"--{name}={getattr(self, name)} {what}")
+            raise InputError(f"--{name}={getattr(self, name)} {what}")
 
+# ---- Randomness: float64 uniforms of each story's own generator, whatever else is in the batch -------------
 
-SWEEP = ("out_dir", "sampler", "steps", "temperature")      # flags that take several values
-CONFIDENCE = ("final_temperature", "repetition_penalty")    # flags of the sampler confidence alone
-# flags that mean nothing to a mode: refused, or where several models are sampled, ignored
-NOT_FOR = {"ar": ("sampler", "order", "steps", *CONFIDENCE), "aogpt": ("sampler", *CONFIDENCE), "mdlm": ("order", "kv_cache")}
-# what the paper's code did (arXiv 2603.22075), but that its repetition penalty raised the tokens with negative logits
-# (length and steps: see pattern_of; aogpt is not in the paper)
-PAPER = {"ar": dict(temperature=0.8, prompt="Once"), "mdlm": dict(temperature=0.8, sampler="confidence"),
-         "aogpt": dict(temperature=0.8), "confidence": dict(final_temperature=0.32, repetition_penalty=1.3)}
+def story_generators(seed: int, stories) -> list:
+    """A random generator for each of the stories with these numbers."""
+    return [np.random.default_rng((seed, story)) for story in stories]
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Randomness: two float64 uniforms per story and position, whatever the sampler and the batch
-
-
-def story_noise(seed: int, stories, length: int, device: torch.device):
-    """(B, L) when: the time in [0, 1) at which a position is revealed, and (B, L) u: which token it gets."""
-    noise = torch.stack([torch.from_numpy(np.random.default_rng((seed, story)).random((2, length))) for story in stories])
-    return noise.to("cpu" if device.type == "mps" else device).unbind(dim=1)          # mps has no float64
-
+def uniforms(generators: list, length: int, device: torch.device) -> torch.Tensor:
+    """(B, L) in [0, 1), the next ones of each generator."""
+    u = torch.from_numpy(np.stack([generator.random(length) for generator in generators]))
+    return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
 
 def draw(logits, u, temperature: float, top_p: float):
-    """Tokens (N,) from logits (N, V) and uniforms u (N,), and the probability (N,) of each, by inverting the distribution
-    function in float64: float32 noise would cut off the tail and so lower the real temperature (Zheng et al., arXiv
-    2409.02908). temperature 0 takes the likeliest token; top_p keeps the smallest set of likeliest tokens of that mass."""
-    drawn, rows = [], max(1, 2 ** 23 // logits.size(-1))                            # bounds memory: V float64 a row
+    """Tokens (N,) from logits (N, V) and uniforms u (N,), and the probability (N,) of each, by inverting
+    the distribution function in float64: float32 noise would cut off the tail and so lower the real
+    temperature (Zheng et al., arXiv 2409.02908). temperature 0 takes the likeliest token; top_p keeps the
+    smallest set of likeliest tokens of that mass."""
+    drawn, rows = [], max(1, 2 ** 23 // logits.size(-1))                            # V float64 a row: memory
     for row, u_row in zip(logits.split(rows), u.split(rows)):
         p = torch.softmax(row.to(u.device).double() / (temperature or 1), dim=-1)   # (n, V)
         if top_p < 1:
@@ -102,52 +98,81 @@ def draw(logits, u, temperature: float, top_p: float):
         else:
             cdf = p.cumsum(dim=-1)
             token = torch.searchsorted(cdf, u_row[:, None] * cdf[:, -1:], right=True)
-            token = token.clamp(max=p.size(-1) - 1)                                 # rounding could reach the very end
+            token = token.clamp(max=p.size(-1) - 1)                                 # rounding may reach V
         drawn.append((token[:, 0], p.gather(-1, token)[:, 0]))
     tokens, probability = map(torch.cat, zip(*drawn))
     return tokens.to(logits.device), probability.float().to(logits.device)
 
+# ---- Samplers, the plain ones first ------------------------------------------------------------------------
+# Each takes tokens (B, L), given or [MASK], and uniforms u (B, L), and yields tokens after every step
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Samplers: each yields its state after every step, (B, L) tokens with [MASK] where nothing is revealed yet
+def write_left_to_right(model, tokens, u, o: SampleOptions):
+    """ar as one first writes it: after the given tokens each new one takes a pass over all before it."""
+    given = int((tokens[0] != model.config.mask_id).sum())
+    for j in range(given, tokens.size(1)):
+        known = F.pad(tokens[:, :j], (1, 0), value=model.config.bos_id)     # (B, j+1): BOS, x_0 … x_{j-1}
+        position = torch.arange(-1, j, device=tokens.device)[None]          # (1, j+1)
+        logits = model(known, key_pos=position, target_pos=position + 1)    # (B, j+1, V)
+        new, _ = draw(logits[:, -1], u[:, j], o.temperature, o.top_p)       # (B,)
+        tokens = torch.cat([tokens[:, :j], new[:, None], tokens[:, j + 1:]], dim=1)
+        yield tokens
 
+def unmask(model, tokens, reveal_step, u, o: SampleOptions):
+    """mdlm as one first writes it: step s predicts all, and reveals where reveal_step (B, L) equals s."""
+    for step in range(int(reveal_step.max()) + 1):
+        masked = tokens == model.config.mask_id                             # (B, L)
+        t = timestep(model.config, masked.float().mean(dim=1))              # (B,)
+        batch = masking_batch(model.config, tokens, masked, t)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, t=t)[:, 1:]   # (B, L, V), without BOS's
+        now = reveal_step == step
+        new, _ = draw(logits[now], u[now.to(u.device)], o.temperature, o.top_p)
+        tokens = tokens.masked_scatter(now, new)
+        yield tokens
 
-def sample_in_order(model, tokens, order, u, first: int, steps: int, o: Options):
-    """ar and aogpt: reveal the positions order[:, first:] of order (B, L), in `steps` groups of neighbours in that order.
+def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOptions):
+    """ar and aogpt with a cache: reveal the positions order[:, given:] of order (B, L), in `steps` groups of
+    neighbours in that order.
 
-    Slot j holds token order[j-1] and predicts order[j] (slot 0 holds BOS). A group of m positions is predicted by m copies
-    of one slot, which differ in their targets and do not see each other; then each revealed token gets its own slot.
+    Slot j holds token order[j-1] and predicts order[j] (slot 0 holds BOS). A group of m positions is
+    predicted by slot `start` and m-1 copies of it, which differ in their targets and do not see each other;
+    then each revealed token gets its own slot. For 4 tokens at 2 a step, who sees (x) the slots 0 to 3:
+
+        step 0     slot 0             x              step 1     slot 1             x x
+                   slot 1, copy of 0  . x                       slot 2             x x x
+                                                                slot 3, copy of 2  x x . x
     """
     (B, L), device = order.shape, order.device
-    held = F.pad(tokens.gather(1, order), (1, 0), value=model.config.bos_id)        # (B, L+1) the token in slot j
-    position = F.pad(order, (1, 0), value=-1)                                       # (B, L+1) where that token stands
-    cache, cached = new_cache(model, B, L), 0                                       # slots that are cached for good
-    for start, end in itertools.pairwise(first + (L - first) * step // steps for step in range(steps + 1)):
-        slots = torch.arange(cached, end, device=device)                            # slots up to `start`, then its copies
-        holds = slots.clamp(max=start)
-        visible = torch.arange(end, device=device)
-        visible = (visible < holds[:, None]) | (visible == slots[:, None])          # (S, end)
-        select = torch.arange(start - cached, end - cached, device=device).expand(B, -1)
-        logits = model(held[:, holds], position[:, holds], order[:, slots], select, cache=cache, slots=slots, visible=visible)
-        u_now = u.gather(1, order[:, start:end].to(u.device))
-        new = draw(logits.flatten(0, 1), u_now.flatten(), o.temperature, o.top_p)[0].view(B, -1)
+    held = F.pad(tokens.gather(1, order), (1, 0), value=model.config.bos_id)        # (B, L+1) slot j's token
+    position = F.pad(order, (1, 0), value=-1)                                       # (B, L+1) where it stands
+    keys_values, cached = new_keys_values(model, B, L), 0                           # `cached` slots are final
+    for start, end in itertools.pairwise(given + (L - given) * step // steps for step in range(steps + 1)):
+        slots = torch.arange(cached, end, device=device)                            # (S,)
+        original = slots.clamp(max=start)                                           # (S,) copies after start
+        others = torch.arange(end, device=device)
+        visible = (others < original[:, None]) | (others == slots[:, None])         # (S, end)
+        select = torch.arange(start - cached, end - cached, device=device).expand(B, -1)    # (B, m)
+        logits = model(held[:, original], position[:, original], order[:, slots], select,
+                       cache=Cache(keys_values, slots, visible))                    # (B, m, V)
+        revealed = order[:, start:end]                                              # (B, m) positions
+        u_now = u.gather(1, revealed.to(u.device)).flatten()
+        new = draw(logits.flatten(0, 1), u_now, o.temperature, o.top_p)[0].view(B, -1)
         held[:, start + 1:end + 1] = new
-        tokens = tokens.scatter(1, order[:, start:end], new)
+        tokens = tokens.scatter(1, revealed, new)
         cached = start + 1 if o.kv_cache else 0
         yield tokens
 
+def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions):
+    """mdlm: tokens (B, L), drawn at the masked positions now (B, L), boolean, and their probability, else 0.
 
-def draw_masked(model, tokens, now, u, temperature: float, o: Options):
-    """mdlm: draw tokens for the masked positions `now` (B, L), boolean; new (B, L), and their probability, 0 elsewhere.
-
-    Logits are computed only where they are read, and only for rows that read some; a gigabyte of them at a time.
+    Logits are computed only where they are read, for rows that read some; a gigabyte of them at a time.
     """
     config, new, probability = model.config, tokens.clone(), torch.zeros(tokens.shape, device=tokens.device)
-    for rows in now.any(dim=1).nonzero()[:, 0].split(max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))):
+    rows_at_once = max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))
+    for rows in now.any(dim=1).nonzero()[:, 0].split(rows_at_once):
         masked, here = tokens[rows] == config.mask_id, now[rows]
         batch = masking_batch(config, tokens[rows], masked, timestep(config, masked.float().mean(dim=1)))
-        select = F.pad(here, (1, 0)).flatten().nonzero().T                          # (1, N) over all rows at once
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos, select, batch.t)[0]                       # (N, V)
+        select = F.pad(here, (1, 0)).flatten().nonzero().T                          # (1, N), one group
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, select, batch.t)[0]           # (N, V)
         row, column = here.nonzero(as_tuple=True)
         if o.repetition_penalty != 1:       # on log p, which is negative: it always lowers
             times = torch.zeros(len(rows), config.vocab_size + 1, device=tokens.device)
@@ -157,146 +182,171 @@ def draw_masked(model, tokens, now, u, temperature: float, o: Options):
         new[rows[row], column], probability[rows[row], column] = draw(logits, u_now, temperature, o.top_p)
     return new, probability
 
-
-def sample_masked(model, tokens, reveal, u, o: Options):
-    """mdlm: in step s reveal the positions where reveal (B, L) equals s, all at once."""
-    for step in range(int(reveal.max()) + 1):
-        if (now := reveal == step).any():
+def unmask_fast(model, tokens, reveal_step, u, o: SampleOptions):
+    """unmask, without the logits that nobody reads and the passes that reveal nothing."""
+    for step in range(int(reveal_step.max()) + 1):
+        if (now := reveal_step == step).any():
             tokens, _ = draw_masked(model, tokens, now, u, o.temperature, o)
         yield tokens
 
-
-def sample_confident(model, tokens, when, u, steps: int, o: Options):
-    """mdlm: in each step draw a token for every masked position, but keep only the likeliest of them (MaskGIT, Chang et al.
-    2022; the paper's sampler). Equally many are kept in every step."""
+def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions):
+    """mdlm: in each step draw a token anew for every masked position, but keep only the likeliest of them
+    (MaskGIT, Chang et al. 2022; the paper's sampler). Equally many are kept in every step."""
     free = int((tokens[0] == model.config.mask_id).sum())
     final = o.temperature if o.final_temperature is None else o.final_temperature
     for step in range(steps):
         temperature = o.temperature + (final - o.temperature) * step / max(1, steps - 1)
         masked = tokens == model.config.mask_id
-        fresh = (u + step * when) % 1       # pairwise independent uniforms from two
-        new, probability = draw_masked(model, tokens, masked, fresh, temperature, o)
+        u = uniforms(generators, tokens.size(1), tokens.device)
+        new, probability = draw_masked(model, tokens, masked, u, temperature, o)
         keep = free * (step + 1) // steps - free * step // steps
-        chosen = probability.masked_fill(~masked, -1).topk(keep, dim=1).indices                                 # (B, keep)
+        chosen = probability.masked_fill(~masked, -1).topk(keep, dim=1).indices     # (B, keep)
         tokens = tokens.scatter(1, chosen, new.gather(1, chosen))
         yield tokens
 
+# ---- Who is revealed when, and by which sampler ------------------------------------------------------------
 
-def states(model: Transformer, stories, pattern, o: Options):
-    """Yield (B, L) tokens after every step of writing the stories with these numbers, [MASK] where nothing is revealed yet.
-    Story i does not depend on which others are in the batch. pattern (L,) holds the tokens given, else [MASK].
+def reveal_order(time_of, free, o: SampleOptions, mode: str):
+    """(B, L) positions in the order in which they are revealed, those that are not free (B, L), boolean,
+    first. time_of (B, L): a random time for each position."""
+    if mode == "ar" or o.order == "left_to_right":
+        key = torch.arange(time_of.size(1))
+    elif o.order == "random":
+        key = time_of
+    else:
+        key = torch.tensor([int(position) for position in o.order.split(",")]).argsort()
+    key = key.to(time_of.device).expand(time_of.shape)
+    return key.masked_fill(~free.to(key.device), -1).argsort(dim=1, stable=True).to(free.device)
 
-    Tokens of one step are drawn independently of each other, so one token a step is exact and several are not. mdlm's
-    ancestral sampler gives each position a uniform time in [0, 1) and cuts time into equal steps, so that in every step each
-    masked token is revealed with the probability that the masking process has; all others reveal equally many in each.
+def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
+    """Yield (B, L) tokens after every step of writing the stories with these numbers, [MASK] where nothing
+    is revealed yet. Story i does not depend on which others are in the batch. pattern (L,) holds the tokens
+    given, else [MASK]. plain: by the plain samplers, for ar and mdlm; the same stories.
+
+    Tokens of one step are drawn independently of each other, so one token a step is exact and several are
+    not. mdlm's ancestral sampler gives each position a uniform time in [0, 1) and cuts time into equal
+    steps, so that in every step each masked token is revealed with the probability that the masking process
+    has; all others reveal equally many in each.
     """
     config, device, L = model.config, model.head.weight.device, len(pattern)
-    when, u = story_noise(o.seed, stories, L, device)
-    tokens = pattern.to(device).expand(when.shape)
+    generators = story_generators(o.seed, stories)
+    time_of, u = (uniforms(generators, L, device) for _ in range(2))                # (B, L) each
+    tokens = pattern.to(device).expand(time_of.shape)
     free = tokens == config.mask_id
     n = int(free[0].sum())
     steps = o.steps or n
     if config.mode == "mdlm" and o.sampler == "confidence":
-        return sample_confident(model, tokens, when, u, steps, o)
-    place = when                                                                        # (B, L) of each position in the order
-    if config.mode == "ar" or o.order != "random":
-        listed = range(L) if config.mode == "ar" or o.order == "left_to_right" else map(int, o.order.split(","))
-        place = torch.tensor([*listed], device=when.device).argsort().expand(when.shape)
-    order = place.masked_fill(~free.to(when.device), -1).argsort(dim=1, stable=True).to(device)     # (B, L) given ones first
+        return unmask_surest(model, tokens, generators, steps, o)
+    if config.mode == "ar" and plain:
+        return write_left_to_right(model, tokens, u, o)
+    order = reveal_order(time_of, free, o, config.mode)
     if config.mode != "mdlm":
-        return sample_in_order(model, tokens, order, u, L - n, steps, o)
-    group = (when * steps).long().to(device) if o.sampler == "ancestral" else (order.argsort(dim=1) - (L - n)) * steps // n
-    return sample_masked(model, tokens, torch.where(free, group, -1), u, o)
-
+        return write_in_order(model, tokens, order, u, L - n, steps, o)
+    if o.sampler == "ancestral":
+        reveal_step = (time_of * steps).long().to(device)
+    else:
+        reveal_step = (order.argsort(dim=1) - (L - n)) * steps // n                 # rank among the free, cut
+    return (unmask if plain else unmask_fast)(model, tokens, reveal_step.where(free, -1), u, o)
 
 @torch.no_grad()
-def generate(model: Transformer, stories, pattern, o: Options, watch=None):
-    """(B, L) tokens of the stories with these numbers, and (B, L) the step at which each appeared, -1 where given.
-    watch(tokens), if given, sees every state. See states."""
-    config, given = model.config, int((pattern != model.config.mask_id).sum())
-    appeared = torch.where(pattern == config.mask_id, 0, -1).to(model.head.weight.device).repeat(len(stories), 1)
-    for tokens in states(model, stories, pattern, o):
+def generate(model: Transformer, stories, pattern, o: SampleOptions, watch=None, plain=False):
+    """(B, L) tokens of the stories with these numbers, and (B, L) the step at which each appeared, -1 where
+    given. watch(tokens), if given, sees every state. See states."""
+    config, free = model.config, pattern == model.config.mask_id
+    given = int((~free).sum())
+    appeared = torch.where(free, 0, -1).to(model.head.weight.device).repeat(len(stories), 1)
+    for tokens in states(model, stories, pattern, o, plain):
         appeared += tokens == config.mask_id            # counts the steps that left it masked
         if watch:
             watch(tokens)
-        if config.mode == "ar" and not o.full_length and (tokens[:, given:] == config.bos_id).any(dim=1).all():
-            break                                       # every story has ended
+        ended = (tokens[:, given:] == config.bos_id).any(dim=1)
+        if config.mode == "ar" and not o.full_length and ended.all():
+            break
     return tokens, appeared
 
+# ---- The command: flags, completed for a model; the pattern they ask for; the stories ----------------------
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The command
-
-
-def pick_device(name: str) -> torch.device:
-    """auto: cuda, else mps, else cpu."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        if name.split(":")[0] not in ("cpu", "cuda", "mps"):
-            raise RuntimeError("cpu, cuda and mps are known")
-        return torch.empty(1, device=name).device       # with its index
-    except (RuntimeError, AssertionError) as e:
-        fail(f"--device={name} is not usable here ({str(e).splitlines()[0][:100]}); leave it out to choose automatically")
-
+SWEEP = ("out_dir", "sampler", "steps", "temperature")      # flags that take several values
+CONFIDENCE = ("final_temperature", "repetition_penalty")    # flags of the sampler confidence alone
+# flags that mean nothing to a mode: refused, or where several models are sampled, ignored
+NOT_FOR = {"ar": ("sampler", "order", "steps", *CONFIDENCE), "aogpt": ("sampler", *CONFIDENCE),
+           "mdlm": ("order", "kv_cache")}
+# what the paper's code did (arXiv 2603.22075), but that its repetition penalty raised tokens with negative
+# logits (length and steps: see complete; aogpt is not in the paper)
+PAPER = {"ar": dict(temperature=0.8, prompt="Once"), "mdlm": dict(temperature=0.8, sampler="confidence"),
+         "aogpt": dict(temperature=0.8), "confidence": dict(final_temperature=0.32, repetition_penalty=1.3)}
 
 def open_model(folder: str, device: str, dtype: str = "float32"):
     """The best model of a run, ready to sample; its tokenizer, and how its training windows were cut."""
-    model, checkpoint = load(os.path.join(folder, "best.pt"), pick_device(device), needs=("tokenizer", "windows"))
+    path, needs = os.path.join(folder, "best.pt"), ("tokenizer", "windows")
+    model, checkpoint = load(path, pick_device(device), needs)
     for p in model.parameters():        # but the table of positions stays float32
         p.data = p.data.to(getattr(torch, dtype))
     return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
 
+def prompt_tokens(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str) -> list:
+    """The prompt's ids, [MASK] in its blanks."""
+    ids = [tokenizer.eot] if o.start == "story" and windows == "random" else []     # where another ends
+    try:
+        for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # a space begins GPT-2's next word
+            ids += [config.mask_id] * (o.blank if i else 0) + tokenizer.encode(piece)
+    except InputError as e:
+        raise InputError(f"--prompt: {e}") from e
+    return ids
 
-def pattern_of(o: Options, config: Config, tokenizer: Tokenizer, windows: str):
-    """The story's tokens as far as they are given, [MASK] where the model writes: (L,). Fills in o's defaults that depend on
-    the model; one clear line for what cannot be."""
+def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str) -> SampleOptions:
+    """o with values for start, length and steps. Raises InputError for what this model cannot do."""
     unused = dict.fromkeys(CONFIDENCE, "without --sampler=confidence") if o.sampler != "confidence" else {}
     unused |= dict.fromkeys(NOT_FOR[config.mode], f"for {config.mode}")
     for name, where in unused.items():
-        o.need(getattr(o, name) == getattr(Options, name), name, f"means nothing {where}; leave it out")
+        unchanged = getattr(o, name) == getattr(SampleOptions, name)
+        o.need(unchanged, name, f"means nothing {where}; leave it out")
     own = "story" if windows == "aligned" else "anywhere"
-    o.start = own if o.start == "auto" else o.start
-    o.need(o.start == own or windows == "random", "start", f"is not for this model, whose windows were {windows}; leave it out")
+    o = replace(o, start=own if o.start == "auto" else o.start)
+    o.need(o.start == own or windows == "random", "start",
+           f"is not for this model, whose windows were {windows}; leave it out")
 
-    ids = [tokenizer.eot] if o.start == "story" and windows == "random" else []     # a story starts where one ends
-    try:
-        for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # in GPT-2's tokens a space belongs to the next word
-            ids += [config.mask_id] * (o.blank if i else 0) + tokenizer.encode(piece)
-    except ValueError as e:
-        fail(f"--prompt: {e}")
-    longest = min(128, config.block_size) if o.protocol == "paper" else config.block_size
-    o.length = o.length or (len(ids) if config.mask_id in ids else longest)
-    o.need(o.length <= config.block_size, "length", f"must not exceed the model's block_size, {config.block_size}")
-    pattern = ids + [config.mask_id] * (o.length - len(ids))
-    n = pattern.count(config.mask_id)
+    ids = prompt_tokens(o, config, tokenizer, windows)
+    blanks, paper = ids.count(config.mask_id), o.protocol == "paper"
+    longest = min(128, config.block_size) if paper else config.block_size
+    o = replace(o, length=o.length or (len(ids) if blanks else longest))
+    o.need(o.length <= config.block_size, "length", f"must not exceed block_size, {config.block_size}")
+    n = blanks + o.length - len(ids)                                                # tokens to write
     o.need(len(ids) <= o.length and n, "prompt",
-           f"has {len(ids)} tokens, its blanks included, and the length is {o.length}; leave something to write")
-    o.need(config.mode != "ar" or config.mask_id not in pattern[:-n], "prompt",
-           "has a blank before other words; ar writes from left to right and cannot fill it, mdlm and aogpt can")
-    o.steps = o.steps or (min(100, n) if o.protocol == "paper" and config.mode == "mdlm" else n)
-    o.need(o.steps <= n or (config.mode, o.sampler) == ("mdlm", "ancestral"), "steps", f"must not exceed the {n} tokens to write")
-    o.need(o.order in ("random", "left_to_right") or sorted(o.order.split(",")) == sorted(map(str, range(o.length))), "order",
-           f"is not random, left_to_right or each of the positions 0 to {o.length - 1} once, separated by commas")
-    o.need(not o.plot or has_grammar(o, config, tokenizer), "plot", "is for whole stories of the toy, whose grammar is known")
-    return torch.tensor(pattern)
+           f"has {len(ids)} tokens, its blanks included, of {o.length} in all; leave something to write")
+    o.need(config.mode != "ar" or config.mask_id not in ids[:len(ids) - blanks], "prompt",
+           "has a blank before words; ar writes from left to right and cannot fill it, mdlm and aogpt can")
+    o = replace(o, steps=o.steps or (min(100, n) if paper and config.mode == "mdlm" else n))
+    o.need(o.steps <= n or (config.mode, o.sampler) == ("mdlm", "ancestral"), "steps",
+           f"must not exceed the {n} tokens to write")
+    each_once = sorted(o.order.split(",")) == sorted(map(str, range(o.length)))
+    o.need(o.order in ("random", "left_to_right") or each_once, "order",
+           f"is not random, left_to_right or each of the positions 0 to {o.length - 1} once, with commas")
+    o.need(not o.plot or has_grammar(o, config, tokenizer), "plot",
+           "is for whole stories of the toy, whose grammar is known")
+    return o
 
+def pattern_of(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str):
+    """(L,): the tokens that complete options give, [MASK] where the model writes."""
+    ids = prompt_tokens(o, config, tokenizer, windows)
+    return torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))
 
-def has_grammar(o: Options, config: Config, tokenizer: Tokenizer) -> bool:
+def has_grammar(o: SampleOptions, config: Config, tokenizer: Tokenizer) -> bool:
     """Whether these are whole stories of the toy, whose grammar is known."""
     return tokenizer.kind == "words" and o.length == config.block_size and not o.full_length
 
-
-def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: Options, name: str):
-    """Generate o.num_samples stories, each a line of o.out as soon as its batch is done. Returns a summary, the settings
-    among it, and (title, pieces, steps) of the first story for a picture."""
+def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOptions, title: str):
+    """Stories into o.out: a line of settings, then a line for each as soon as its batch is done. Returns a
+    summary, the settings in it, and (title, pieces, steps) of the first story for a picture."""
     config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
-    begin = int(pattern[0] == eot)                                  # an end-of-text given to start a story isn't part of it
-    given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)        # end-of-text counts after these
-    settings = {**asdict(o), "mode": config.mode, "tokens_per_step": sum(free) / o.steps, **provenance(o.seed)}
+    begin = int(pattern[0] == eot)                          # an end-of-text given to start isn't part of it
+    given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)    # after these a story may end
+    settings = {**asdict(o), "mode": config.mode, "tokens_per_step": sum(free) / o.steps}
+    settings |= provenance(o.seed)
     size, texts, panel, began = 1 if o.show else o.batch_size, [], None, time.perf_counter()
-    bar = tqdm(total=o.num_samples, unit="story", desc=name, leave=False, disable=o.show or None)
+    bar = tqdm(total=o.num_samples, unit="story", desc=title, leave=False, disable=o.show or None)
     with open(f"{o.out}.tmp", "w") as f, bar:
+        print(json.dumps({"settings": settings}), file=f)
         for first in range(0, o.num_samples, size):
             stories = range(o.num_samples)[first:first + size]
             screen = Screen(tokenizer, config.mask_id)
@@ -305,8 +355,9 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: Options,
                 end = len(ids) if o.full_length else [*ids, eot].index(eot, given)
                 ids, steps = ids[begin:end], steps[begin:end]
                 texts.append(tokenizer.decode(ids))
-                f.write(json.dumps({"story": story, "text": texts[-1], "tokens": ids, "appeared": steps, **settings}) + "\n")
-                panel = panel or (name, token_texts(tokenizer, ids, config.mask_id), steps)
+                row = {"story": story, "text": texts[-1], "tokens": ids, "appeared": steps}
+                print(json.dumps(row), file=f)
+                panel = panel or (title, token_texts(tokenizer, ids, config.mask_id), steps)
             f.flush()
             bar.update(len(stories))
             if o.show:
@@ -317,52 +368,52 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: Options,
         summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
     return summary, panel
 
-
 def plan(folders: list, flags: dict, several: bool):
-    """Model, tokenizer, pattern, options and title for every combination of the flags that take several values."""
+    """What write_stories takes, for every combination of the flags that take several values. several: flags
+    that mean nothing to a model are ignored, not refused."""
     for folder in folders:
-        model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), flags.get("dtype", "float32"))
+        dtype = flags.get("dtype", "float32")
+        model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), dtype)
         config = model.config
-        mine = {k: v for k, v in flags.items() if not several or k not in NOT_FOR[config.mode]}
-        swept = [k for k in SWEEP if k in mine]
-        for values in itertools.product(*(mine[k] for k in swept)):
+        ignored = NOT_FOR[config.mode] if several else ()
+        mine = {name: value for name, value in flags.items() if name not in ignored}
+        swept = [name for name in SWEEP if name in mine]
+        for values in itertools.product(*(mine[name] for name in swept)):
             given = mine | dict(zip(swept, values))
             if given.get("protocol") == "paper":
                 given = PAPER[config.mode] | given
                 given = PAPER.get(given.get("sampler"), {}) | given
-            o = Options(**given, out_dir=folder)
-            pattern = pattern_of(o, config, tokenizer, windows)
-            varied = [str(v) for k, v in zip(swept, values) if len(mine[k]) > 1]
-            o.out = o.out or os.path.join(folder, "-".join(["samples", *varied]) + ".jsonl")
-            how = {"ar": "left to right", "mdlm": o.sampler, "aogpt": f"{o.order} order"}[config.mode].replace("_", " ")
-            yield model, tokenizer, pattern, o, f"{config.mode}, {how}, {o.steps} steps"
-
+            o = complete(build(SampleOptions, given | {"out_dir": folder}), config, tokenizer, windows)
+            varied = [str(value) for name, value in zip(swept, values) if len(mine[name]) > 1]
+            o = replace(o, out=o.out or os.path.join(folder, "-".join(["samples", *varied]) + ".jsonl"))
+            how = {"ar": "left to right", "mdlm": o.sampler, "aogpt": f"{o.order} order"}[config.mode]
+            title = f"{config.mode}, {how.replace('_', ' ')}, {o.steps} steps"
+            yield model, tokenizer, pattern_of(o, config, tokenizer, windows), o, title
 
 def main():
-    flags = parse_flags(__doc__, Options, sweep=SWEEP)
+    flags = parse_flags(__doc__, SampleOptions, several=SWEEP)
     if "out_dir" not in flags:
-        fail("which model? give --out_dir=DIR, the folder that train.py wrote")
+        raise InputError("which model? give --out_dir=DIR, the folder that train.py wrote")
     folders = flags.pop("out_dir")
     jobs = list(plan(folders, flags, len(folders) > 1))     # everything is checked before anything is written
     if "out" in flags and len(jobs) > 1:
-        fail(f"--out={flags['out']} is for one model and one setting, these are {len(jobs)}; leave it out")
+        raise InputError(f"--out={flags['out']} is for one model and one setting, not for {len(jobs)}")
     summaries, panels = [], []
     for job in jobs:
         summary, panel = write_stories(*job)
         if len(jobs) == 1 and not summary["show"]:
             print(*summary["first_stories"], sep="\n\n", end="\n\n")
         grammatical = f", {summary['grammatical']:.1%} obey the grammar" if "grammatical" in summary else ""
-        print(f"{panel[0]}: {summary['num_samples']} stories in {summary['out']}, {summary['seconds']:.1f} s, "
-              f"{summary['tokens_per_step']:.3g} tokens a step{grammatical}")
+        print(f"{panel[0]}: {summary['num_samples']} stories in {summary['out']}, {summary['seconds']:.1f} "
+              f"s, {summary['tokens_per_step']:.3g} tokens a step{grammatical}")
         summaries.append(summary)
         panels.append(panel)
-    if summary["json"]:
-        write_json(summary["json"], summaries)
-    if summary["picture"]:
-        draw_picture(panels, summary["picture"])
-    if summary["plot"]:
-        draw_steps(summaries, summary["plot"])
-
+    if flags.get("json"):
+        write_json(flags["json"], summaries)
+    if flags.get("picture"):
+        draw_picture(panels, flags["picture"])
+    if flags.get("plot"):
+        draw_steps(summaries, flags["plot"])
 
 if __name__ == "__main__":
     command(main, "the stories written so far are in a file that ends in .tmp")

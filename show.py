@@ -1,5 +1,5 @@
-"""
-What there is to see: stories as they are revealed, in the terminal and as a picture, and the figures of results/.
+""" What there is to see: stories as they are revealed, in the terminal and as a picture, and the figures of
+results/.
 """
 import collections
 import contextlib
@@ -10,39 +10,33 @@ import sys
 import time
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from prepare_data import Tokenizer
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Text
-
+# ---- Text --------------------------------------------------------------------------------------------------
 
 def layout(pieces: list, width: int):
-    """(line, column, text) of each piece, broken between words at the width; a line doesn't begin with a space."""
+    """(line, column, text) of each piece, broken between words; no line begins with a space."""
     line = column = 0
     for i, piece in enumerate(pieces):
-        rest = "".join(itertools.takewhile(lambda text: text[:1] not in (" ", "↵"), pieces[i + 1:]))    # of the same word
-        if column and column + len(piece.rstrip()) + len(rest.rstrip()) > width:
+        same_word = itertools.takewhile(lambda text: text[:1] not in (" ", "↵"), pieces[i + 1:])
+        if column and column + len(piece.rstrip()) + len("".join(same_word).rstrip()) > width:
             line, column = line + 1, 0
         piece = piece if column else piece.lstrip()
         yield line, column, piece
         column += len(piece)
-
 
 def token_texts(tokenizer: Tokenizer, ids, mask_id: int) -> list:
     """What each token adds to the text, on one line; a masked token is a shaded gap."""
     texts = iter(tokenizer.pieces([i for i in ids if i != mask_id]))
     return [" ░░░" if i == mask_id else next(texts).replace("\n", "↵").replace("\r", "") for i in ids]
 
-
 class Screen:
-    """Draws each state of one story over the one before, new tokens in colour; in a pipe, what `show` is given only."""
+    """Draws each state of a story over the one before, new tokens in colour; into a pipe only the last."""
 
     def __init__(self, tokenizer: Tokenizer, mask_id: int):
-        self.tokenizer, self.mask_id, self.before, self.height = tokenizer, mask_id, itertools.repeat(mask_id), 0
+        self.tokenizer, self.mask_id, self.height = tokenizer, mask_id, 0
+        self.before = itertools.repeat(mask_id)         # the tokens shown last
         self.new = "{}" if "NO_COLOR" in os.environ else "\x1b[1;32m{}\x1b[0m"
 
     def draw(self, tokens):
@@ -53,7 +47,7 @@ class Screen:
         pieces = token_texts(self.tokenizer, ids, self.mask_id)
         for (line, _, text), i, before in zip(layout(pieces, width - 1), ids, self.before):
             lines[line] += text if i == before else self.new.format(text)
-        self.show(list(lines.values())[:max(1, height - 2)])       # what has scrolled away could not be redrawn
+        self.show(list(lines.values())[:max(1, height - 2)])    # what has scrolled away can't be redrawn
         self.before = ids
         time.sleep(0.05)
 
@@ -63,12 +57,15 @@ class Screen:
         print(erase + "\n".join(lines), flush=True)
         self.height = len(lines)
 
-
 def draw_picture(panels: list, path: str):
-    """panels: (title, pieces of text, step at which each appeared or -1 if given), one below the other. x counts characters,
-    y lines."""
+    """panels: (title, pieces of text, steps at which they appeared, -1 if given). x in characters, y in
+    lines."""
+    from matplotlib import colormaps            # here, for it takes a second to import
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
     width, y, colour = 100, 0.0, colormaps["YlGnBu"]
-    font = dict(family="DejaVu Sans Mono", fontsize=9.8 * 72 / width / 0.602, parse_math=False)   # a character is 1 wide
+    # a character is 1 wide
+    font = dict(family="DejaVu Sans Mono", fontsize=9.8 * 72 / width / 0.602, parse_math=False)
     canvas = Figure(dpi=140)
     axes = canvas.add_axes((0.01, 0, 0.98, 1))
     for title, pieces, steps in panels:
@@ -80,7 +77,8 @@ def draw_picture(panels: list, path: str):
             axes.add_patch(Rectangle((x - 0.1, y + 0.06), len(text) + 0.2, 0.88, facecolor=fill, lw=0))
             axes.text(x, y + 0.5, text, va="center_baseline", **font)
         y += 1.1
-    axes.imshow(np.linspace(0.06, 0.56, 256)[None], cmap=colour, vmin=0, vmax=1, aspect="auto", extent=(30, 70, y + 0.8, y + 0.3))
+    axes.imshow(np.linspace(0.06, 0.56, 256)[None], cmap=colour, vmin=0, vmax=1, aspect="auto",
+                extent=(30, 70, y + 0.8, y + 0.3))
     for x, label in ((30, "first step"), (70, "last step")):
         axes.text(x, y + 1, label, fontsize=9, ha="center", va="top")
     axes.set(xlim=(0, width), ylim=(y + 2, 0))
@@ -88,14 +86,13 @@ def draw_picture(panels: list, path: str):
     canvas.set_size_inches(10, 0.235 * (y + 2))
     canvas.savefig(path)
 
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Figures
-
+# ---- Figures -----------------------------------------------------------------------------------------------
 
 @contextlib.contextmanager
 def figure(path: str, size: tuple, columns: int = 1, grid: str = "both", legend: str = ""):
-    """Axes to draw on, or several side by side with one y scale; then the (first one's) legend, and the file."""
+    """Axes to draw on, or several side by side with one y scale; then the first one's legend, and the
+    file."""
+    from matplotlib.figure import Figure
     canvas = Figure(size, layout="constrained")
     panels = canvas.subplots(1, columns, sharey=True)
     for axes in canvas.axes:
@@ -103,7 +100,6 @@ def figure(path: str, size: tuple, columns: int = 1, grid: str = "both", legend:
     yield panels
     canvas.axes[0].legend(title=legend)
     canvas.savefig(path, dpi=110)
-
 
 def draw_losses(runs: dict, path: str):
     """Nats per token against steps, and against seconds of training."""
@@ -117,13 +113,13 @@ def draw_losses(runs: dict, path: str):
             if "val_floor" in run["curve"][-1]:
                 axes.axhline(run["curve"][-1]["val_floor"], color="k", ls="--", lw=1, label="the true law")
             axes.set(xlabel=labels[key])
-        if len(runs) == 1 and run["config"]["objective"] == "nelbo":    # masked_ce's training loss is another quantity
+        run, *others = runs.values()
+        if not others and run["config"]["objective"] == "nelbo":        # masked_ce is another quantity
             panels[0].plot(*zip(*run["training"]), color="0.75", lw=1, zorder=0, label="training")
         panels[0].set(ylabel="validation loss, nats per token (± 2 s.e.)")
 
-
 def draw_steps(summaries: list, path: str):
-    """The toy: share of grammatical stories against tokens revealed per step, one line a model and sampler."""
+    """The toy: grammatical stories against tokens revealed per step, a line a model and sampler."""
     lines = collections.defaultdict(list)
     for s in summaries:
         name = f"mdlm, {s['sampler'].replace('_', ' ')}" if s["mode"] == "mdlm" else s["mode"]
@@ -134,38 +130,39 @@ def draw_steps(summaries: list, path: str):
             if name == "ar":
                 axes.axhline(100 * share[0], color="k", ls="--", lw=1, label="ar, one token a step")
             else:
-                axes.errorbar(per_step, 100 * share, 200 * np.sqrt(share * (1 - share) / stories), label=name, marker=marker,
-                              ms=5, capsize=2, ls="--" if name == "aogpt" else "-")
+                axes.errorbar(per_step, 100 * share, 200 * np.sqrt(share * (1 - share) / stories), label=name,
+                              marker=marker, ms=5, capsize=2, ls="--" if name == "aogpt" else "-")
         ticks = sorted({s["tokens_per_step"] for s in summaries})
         axes.set(xscale="log", xticks=ticks, xticklabels=[f"{t:g}" for t in ticks], ylim=(-3, 103),
-                 xlabel="tokens revealed per step (1: as many steps as tokens)", ylabel="grammatical stories, % (± 2 s.e.)")
+                 xlabel="tokens revealed per step (1: as many steps as tokens)",
+                 ylabel="grammatical stories, % (± 2 s.e.)")
         axes.minorticks_off()
 
-
 def draw_distances(columns: dict, path: str):
-    """Each metric of each set of samples as a multiple of real text's; columns as in diversity.py, "real text" among them."""
+    """Each metric of each set of samples, divided by real text's; columns as in diversity.py."""
     real, names = columns["real text"], [name for name in columns if name != "real text"]
     metrics = [m for m in real if all(column[m][0] > 0 for column in columns.values())]
     scale, y = np.array([real[m][0] for m in metrics]), np.arange(len(metrics))
     with figure(path, (8, 0.34 * len(metrics) + 1.2), grid="x") as axes:
         for i, name in enumerate(names):
             value, error = np.array([columns[name][m] for m in metrics]).T
-            axes.errorbar(value / scale, y + 0.5 * ((i + 0.5) / len(names) - 0.5), xerr=np.nan_to_num(error) / scale, fmt="o",
-                          ms=4, capsize=2, label=name)
+            axes.errorbar(value / scale, y + 0.5 * ((i + 0.5) / len(names) - 0.5), fmt="o", ms=4, capsize=2,
+                          xerr=np.nan_to_num(error) / scale, label=name)
         axes.axvline(1, color="k", ls="--", lw=1, label="real text")
-        axes.set(xscale="log", xlabel="sample ÷ real text (with 95% interval)", yticks=y, yticklabels=metrics)
+        axes.set(xscale="log", xlabel="sample ÷ real text (with 95% interval)")
+        axes.set_yticks(y, metrics)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "25" else "")
         axes.invert_yaxis()
 
-
 def draw_frontier(curves: dict, path: str):
-    """Quality against diversity, a line a model over its temperatures; curves as in diversity.py, "real text" among them."""
-    real, models = curves["real text"], {name: points for name, points in curves.items() if name != "real text"}
-    diversity, quality = "distinct-4", next(m for m in real if "judge" in m)
+    """Quality against diversity, a line a model over its temperatures; curves as in diversity.py."""
+    models = dict(curves)
+    real = models.pop("real text")
+    diversity, quality = "distinct-4", next(metric for metric in real if "judge" in metric)
     with figure(path, (7, 4.5), legend="numbers: temperature") as axes:
         for folder, points in models.items():
-            x, y = ([m[name][0] for m in points.values()] for name in (diversity, quality))
+            x, y = ([metrics[name][0] for metrics in points.values()] for name in (diversity, quality))
             axes.plot(x, y, marker="o", ms=4, label=folder)
             for t, *place in zip(points, x, y):
                 axes.annotate(f"{t:g}", place, xytext=(4, -9), textcoords="offset points", fontsize=7)

@@ -12,12 +12,10 @@ sys.path.insert(0, ROOT)
 
 from model import Config, Transformer  # noqa: E402
 
-
 @pytest.fixture
 def workdir(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
 
 @pytest.fixture(scope="session")
 def gpt2():
@@ -26,40 +24,39 @@ def gpt2():
     try:
         return tiktoken.get_encoding("gpt2")
     except Exception as e:
-        pytest.skip(f"no GPT-2 vocabulary here ({type(e).__name__}); set TIKTOKEN_CACHE_DIR to a copy of tiktoken's cache")
-
+        pytest.skip(f"no GPT-2 vocabulary here ({type(e).__name__}); set TIKTOKEN_CACHE_DIR to a copy of "
+                    "tiktoken's cache")
 
 @pytest.fixture
 def stories_file():
     """A real text with stories split at <|endoftext|>."""
     path = os.path.join(os.environ.get("NANOMDLM_TEXT", ""), "valid.txt")
     if not os.path.exists(path):
-        pytest.skip("no real text here; set NANOMDLM_TEXT to a folder with valid.txt (stories split at <|endoftext|>)")
+        pytest.skip("no real text here; set NANOMDLM_TEXT to a folder with valid.txt (stories split at "
+                    "<|endoftext|>)")
     return path
-
 
 def small_model(mode="ar", seed=0, dtype=torch.float32, **fields):
     """Random weights, large enough that every input matters visibly in the output."""
     torch.manual_seed(seed)
-    sizes = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16, "n_hidden": 24, **fields}
-    model = Transformer(Config(mode, **sizes)).to(dtype)
+    sizes = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16, "n_hidden": 24}
+    model = Transformer(Config(mode, **sizes | fields)).to(dtype)
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.4)
     return model.eval()
 
-
-TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", "--n_hidden=16", "--batch_size=8", "--max_steps=30",
-        "--warmup=5", "--eval_interval=10", "--eval_windows=20", "--compile=false", "--device=cpu"]
-
+TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", "--n_hidden=16",
+        "--batch_size=8", "--max_steps=30", "--warmup=5", "--eval_interval=10", "--eval_windows=20",
+        "--compile=false", "--device=cpu"]
 
 def run(script, *arguments, **kwargs):
-    return subprocess.run([sys.executable, os.path.join(ROOT, script), *arguments], capture_output=True, text=True, **kwargs)
-
+    command = [sys.executable, os.path.join(ROOT, script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, **kwargs)
 
 def read_log(folder):
     """A run's log without what depends on the clock."""
-    return [{k: v for k, v in json.loads(line).items() if k not in ("seconds", "tok_per_s")} for line in open(folder / "log.jsonl")]
-
+    entries = [json.loads(line) for line in open(folder / "log.jsonl")]
+    return [{k: v for k, v in entry.items() if k not in ("seconds", "tok_per_s")} for entry in entries]
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):

@@ -1,4 +1,5 @@
-"""Wrong calls of every command, as real processes: exit code 2, one line that names the culprit, and no file touched."""
+"""Wrong calls of every command, as real processes: exit code 2, one line that names the culprit, and no file
+touched."""
 import json
 import os
 import runpy
@@ -44,14 +45,16 @@ BAD = [
     ("sample.py", ["--out_dir=out/mdlm", "--top_p=0"], ["--top_p=0", "(0, 1]"]),
     ("sample.py", ["--out_dir=out/mdlm", "--num_samples=-3"], ["--num_samples"]),
     ("sample.py", ["--out_dir=out/ar", "--sampler=confidence"], ["--sampler=confidence", "ar"]),
-    ("sample.py", ["--out_dir=out/mdlm", "--sampler=ancestrl"], ["--sampler=ancestrl", "did you mean ancestral"]),
+    ("sample.py", ["--out_dir=out/mdlm", "--sampler=ancestrl"],
+     ["--sampler=ancestrl", "did you mean ancestral"]),
     ("sample.py", ["--out_dir=out/mdlm", "--steps=0"], ["--steps=0"]),
     ("sample.py", ["--out_dir=out/mdlm", "--steps=12,0"], ["--steps=0"]),
     ("sample.py", ["--out_dir=out/mdlm", "--steps=49", "--sampler=first_hitting"], ["--steps=49", "48"]),
     ("sample.py", ["--out_dir=out/mdlm", "--order=left_to_right"], ["--order=left_to_right", "mdlm"]),
     ("sample.py", ["--out_dir=out/aogpt", "--order=0,1,1"], ["--order=0,1,1", "0 to 47"]),
     ("sample.py", ["--out_dir=out/mdlm", "--prompt=One zebra"], ["zebra", "vocabulary"]),
-    ("sample.py", ["--out_dir=out/mdlm", "--prompt=One day", "--length=2"], ["--prompt=One day", "leave something"]),
+    ("sample.py", ["--out_dir=out/mdlm", "--prompt=One day", "--length=2"],
+     ["--prompt=One day", "leave something"]),
     ("sample.py", ["--out_dir=out/mdlm", "--prompt=" + "One day " * 30], ["60 tokens", "48"]),
     ("sample.py", ["--out_dir=out/ar", "--prompt=One ___ day"], ["blank", "left to right"]),
     ("sample.py", ["--out_dir=out/mdlm", "--prompt=One ___", "--blank=0"], ["--blank=0"]),
@@ -59,7 +62,8 @@ BAD = [
     ("sample.py", ["--out_dir=out/mdlm", "--start=anywhere"], ["--start=anywhere", "aligned"]),
     ("sample.py", ["--out_dir=out/ar", "--protocol=paper"], ["Once", "vocabulary"]),
     ("sample.py", ["--out_dir=out/mdlm", "--length=24", "--plot=s.png"], ["--plot=s.png", "whole stories"]),
-    ("sample.py", ["--out_dir=out/mdlm", "--sampler=confidence", "--final_temperature=-1"], ["--final_temperature=-1", "at least 0"]),
+    ("sample.py", ["--out_dir=out/mdlm", "--sampler=confidence", "--final_temperature=-1"],
+     ["--final_temperature=-1", "at least 0"]),
     ("sample.py", ["--out_dir=out/mdlm,out/none"], ["no checkpoint at out/none/best.pt"]),
     ("sample.py", ["--out_dir=out/ar,out/mdlm", "--out=both.jsonl"], ["--out=both.jsonl", "one model"]),
     ("sample.py", ["--out_dir=out/ar", "--picture=no/such/folder/s.png"], ["no/such/folder"]),
@@ -99,18 +103,18 @@ BAD = [
     ("diversity.py", ["mine=two.jsonl", "--data=t"], ["--data", "zebra"]),
     ("diversity.py", ["mine=two.jsonl", "--judge=out/mdlm"], ["--judge=out/mdlm", "exact"]),
     ("diversity.py", ["mine=two.jsonl", "--judge=out/none"], ["no checkpoint at out/none/best.pt"]),
-    ("diversity.py", ["mine=two.jsonl", "--judge=out/ar", "--data=other"], ["--judge=out/ar", "another tokenizer"]),
+    ("diversity.py", ["mine=two.jsonl", "--judge=out/ar", "--data=other"],
+     ["--judge=out/ar", "another tokenizer"]),
     ("diversity.py", ["mine=two.jsonl", "--judge=out/ar"], ["--judge", "zebra"]),
     ("diversity.py", ["mine=two.jsonl", "--plot=d.png"], ["--plot=d.png", "--data"]),
     ("diversity.py", ["mine=two.jsonl", "--json=no/such/folder/d.json"], ["no/such/folder"]),
     ("diversity.py", ["--frontier=out/ar"], ["--data", "--judge"]),
-    ("diversity.py", ["--frontier=out/ar", "--data=t", "--judge=out/ar", "--temperatures=hot"], ["--temperatures=hot", "number"]),
+    ("diversity.py", ["--frontier=out/ar", "--data=t", "--judge=out/ar", "--temperatures=hot"],
+     ["--temperatures=hot", "number"]),
 ]
-
 
 def files(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
 
 @pytest.fixture(scope="module")
 def broken(trained):
@@ -120,7 +124,7 @@ def broken(trained):
     (trained / "malformed.jsonl").write_text('{"text": "a b"}\n{"txt": "a"}\n')
     (trained / "single.jsonl").write_text('{"text": "One day"}\n')
     (trained / "two.jsonl").write_text('{"text": "One zebra"}\n{"text": "One day"}\n')
-    run("prepare_data.py", "--text=own.txt", "--name=other", cwd=trained)      # works where there is a GPT-2 vocabulary
+    run("prepare_data.py", "--text=own.txt", "--name=other", cwd=trained)   # works with a GPT-2 vocabulary
     (trained / "out/bad").mkdir()
     (trained / "out/bad/best.pt").write_bytes((trained / "out/ar/best.pt").read_bytes()[:3000])
     (trained / "out/odd").mkdir()
@@ -133,10 +137,9 @@ def broken(trained):
         f.truncate(1000)
     return trained
 
-
 def call_all(folder, results):
-    """Run every case as `python script arguments`, in a process of its own: a fork of this one, which has imported torch
-    already. What it says goes to results/N, then all exit codes to results/exit."""
+    """Run every case as `python script arguments`, in a process of its own: a fork of this one, which has
+    imported torch already. What it says goes to results/N, then all exit codes to results/exit."""
     os.environ.update(HF_HUB_OFFLINE="1", HF_HOME=os.path.join(results, "hf"))
     os.chdir(folder)
     exit_codes = []
@@ -155,15 +158,14 @@ def call_all(folder, results):
     with open(os.path.join(results, "exit"), "w") as f:
         json.dump(exit_codes, f)
 
-
 @pytest.fixture(scope="module")
 def outcomes(broken, tmp_path_factory):
     """(exit code, output) of all calls; and the files before and after."""
     results, before = tmp_path_factory.mktemp("results"), files(broken)
     subprocess.run([sys.executable, __file__, broken, results], check=True)
     exit_codes = json.loads((results / "exit").read_text())
-    return [(code, (results / str(case)).read_text()) for case, code in enumerate(exit_codes)], before, files(broken)
-
+    calls = [(code, (results / str(case)).read_text()) for case, code in enumerate(exit_codes)]
+    return calls, before, files(broken)
 
 @pytest.mark.parametrize("case", range(len(BAD)), ids=[f"{s} {' '.join(a[-2:])[:60]}" for s, a, _ in BAD])
 def test_bad_input_gets_one_line(outcomes, request, case):
@@ -171,13 +173,12 @@ def test_bad_input_gets_one_line(outcomes, request, case):
     if script == "prepare_data.py" or "--data=other" in arguments:
         request.getfixturevalue("gpt2")     # skips where there is none
     exitcode, output = outcomes[0][case]
-    assert exitcode == 2 and len(output.strip().splitlines()) == 1 and all(word in output for word in words), output
-
+    assert exitcode == 2 and len(output.strip().splitlines()) == 1, output
+    assert all(word in output for word in words), output
 
 def test_bad_input_changes_no_file(outcomes):
     _, before, after = outcomes
     assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == set()
-
 
 if __name__ == "__main__":
     import bench, compare, diversity  # noqa: E401, F401

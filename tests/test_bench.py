@@ -4,23 +4,25 @@ import json
 import pytest
 import torch
 
-from bench import by_turns, exponent, training_step
+from bench import by_turns, training_step
 from conftest import run
+from experiments.scaling import exponent
 from model import Config, flops_per_token
 
 SMALL = ["--n_layer=1", "--n_head=2", "--n_embd=32", "--n_hidden=32", "--vocab_size=300", "--device=cpu"]
 
-
 def test_training_and_sampling_figures(tmp_path):
-    done = run("bench.py", "--what=train,sample", "--modes=ar,mdlm", *SMALL, "--block_size=16", "--batch_size=4", "--repeats=2", "--lengths=16,32",
-               "--json=b.json", cwd=tmp_path)
+    done = run("bench.py", "--what=train,sample", "--modes=ar,mdlm", *SMALL, "--block_size=16",
+               "--batch_size=4", "--repeats=2", "--lengths=16,32", "--json=b.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     content = json.load(open(tmp_path / "b.json"))
     assert content["threads"] == torch.get_num_threads()
     for mode in ("ar", "mdlm"):
         row = content["train"][mode]
-        assert row["flops_per_token"] == flops_per_token(Config(mode, vocab_size=300, block_size=16, n_layer=1, n_head=2, n_embd=32, n_hidden=32))
-        assert row["tok_per_s"] == pytest.approx(4 * 16 / (row["ms_per_step"] / 1000)) and row["baseline_tok_per_s"] > 0
+        config = Config(mode, vocab_size=300, block_size=16, n_layer=1, n_head=2, n_embd=32, n_hidden=32)
+        assert row["flops_per_token"] == flops_per_token(config)
+        assert row["tok_per_s"] == pytest.approx(4 * 16 / (row["ms_per_step"] / 1000))
+        assert row["baseline_tok_per_s"] > 0
         assert 0 < row["mfu"] < 1 and row["peak_mem_mb"] > 0 and len(row["seconds"]) == 2
         # a padded row of logits for each slot that predicts: all of them, or mdlm's (T + 1) of a pair's 2T
         slots = {"ar": 64, "mdlm": 34}[mode]
@@ -29,7 +31,6 @@ def test_training_and_sampling_figures(tmp_path):
     assert [(r["length"], r["stories"]) for r in content["sample"]] == [(16, 1), (32, 1)]
     assert all(v > 0 for r in content["sample"] for v in r["seconds"].values())
 
-
 def test_a_bench_step_trains():
     """The timed step is an optimizer step, on new masks each time."""
     config = Config("mdlm", vocab_size=50, block_size=8, n_layer=1, n_head=2, n_embd=16, n_hidden=16)
@@ -37,14 +38,13 @@ def test_a_bench_step_trains():
     losses = [step()[0].item() for _ in range(60)]
     assert sum(losses[-5:]) < sum(losses[:5]) and len(set(losses)) == 60 and needs["dtype"] == "float32"
 
-
 def test_turns_are_taken_and_the_first_does_not_count():
     order = []
-    seconds = by_turns({"a": lambda: order.append("a") or sum(range(10 ** 7)), "b": lambda: order.append("b") or sum(range(10 ** 7))},
-                       2, torch.device("cpu"))
+    steps = {"a": lambda: order.append("a") or sum(range(10 ** 7)),
+             "b": lambda: order.append("b") or sum(range(10 ** 7))}
+    seconds = by_turns(steps, 2, torch.device("cpu"))
     assert "".join(order).startswith("ab") and {len(v) for v in seconds.values()} == {2}
     assert 0.5 < seconds["a"][0] / seconds["b"][0] < 2 or 0.5 < seconds["a"][1] / seconds["b"][1] < 2
-
 
 def test_exponent():
     assert exponent([1, 2, 4, 8], [3, 12, 48, 192]) == pytest.approx(2)

@@ -11,28 +11,27 @@ import torch
 
 import diversity
 from conftest import run, small_model
-from diversity import Options, entropy, judge_of, longest_copies, measure, ngrams, number, of_counts, of_sums, paper_self_bleu, self_bleu
-from model import evaluation_batch, unit_losses
-from prepare_data import TOY, Tokenizer, toy_stories
-
+from diversity import (DiversityOptions, entropy, judge_of, longest_copies, measure, ngrams, number,
+                       of_counts, of_sums, paper_self_bleu, self_bleu)
+from model import evaluation_batch, group_losses
+from prepare_data import Tokenizer
+from toy import TOY, toy_stories
 
 def flat(words):
-    return number([w for sample in words for w in sample]), np.repeat(np.arange(len(words)), [len(w) for w in words])
-
+    owner = np.repeat(np.arange(len(words)), [len(w) for w in words])
+    return number([w for sample in words for w in sample]), owner
 
 def random_words(rng, samples, vocabulary=6, longest=14):
-    return [[f"w{i}" for i in rng.integers(vocabulary, size=rng.integers(longest + 1))] for _ in range(samples)]
-
+    return [[f"w{i}" for i in rng.integers(vocabulary, size=rng.integers(longest + 1))]
+            for _ in range(samples)]
 
 # ------------------------------------------------------------------------------------------------ Self-BLEU
-
 
 def nltk_self_bleu(words):
     from nltk.translate.bleu_score import sentence_bleu
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return np.array([sentence_bleu(words[:i] + words[i + 1:], words[i]) for i in range(len(words))])
-
 
 @pytest.mark.parametrize("seed", range(8))
 def test_self_bleu_is_nltks(seed):
@@ -41,22 +40,21 @@ def test_self_bleu_is_nltks(seed):
     words += [words[3], words[3], [], ["lonely"], ["w0"] * 14]
     assert self_bleu(*flat(words), len(words)) == pytest.approx(nltk_self_bleu(words), abs=1e-12)
 
-
 def test_self_bleu_of_extremes():
     same = ["a b c d e".split()] * 4
     assert self_bleu(*flat(same), 4) == pytest.approx([1] * 4)
     disjoint = [[f"{i}{j}" for j in range(6)] for i in range(5)]
     assert self_bleu(*flat(disjoint), 5).tolist() == [0] * 5
     assert self_bleu(*flat([[], []]), 2).tolist() == [0, 0]
-    assert self_bleu(*flat([["a"] * 8, ["a"] * 4]), 2) == pytest.approx(nltk_self_bleu([["a"] * 8, ["a"] * 4]), abs=1e-12)
-
+    repeated = [["a"] * 8, ["a"] * 4]
+    assert self_bleu(*flat(repeated), 2) == pytest.approx(nltk_self_bleu(repeated), abs=1e-12)
 
 def test_self_bleu_does_not_depend_on_the_order_of_samples():
     rng = np.random.default_rng(1)
     words = random_words(rng, 40)
     order = rng.permutation(40)
-    assert self_bleu(*flat([words[i] for i in order]), 40) == pytest.approx(self_bleu(*flat(words), 40)[order], abs=1e-15)
-
+    shuffled = self_bleu(*flat([words[i] for i in order]), 40)
+    assert shuffled == pytest.approx(self_bleu(*flat(words), 40)[order], abs=1e-15)
 
 def test_self_bleu_of_a_thousand_samples_is_fast():
     import time
@@ -66,29 +64,27 @@ def test_self_bleu_of_a_thousand_samples_is_fast():
     assert len(self_bleu(*flat(words), 1000)) == 1000
     assert time.perf_counter() - began < 5
 
-
 def test_the_papers_self_bleu():
-    """Equal references and candidates of one length: its brevity penalty is 1, and all 50 references are nltk's."""
+    """Candidates and references of one length: its brevity penalty is 1, and all 50 references are nltk's."""
     rng = np.random.default_rng(0)
-    words = [[f"w{i}" for i in rng.integers(4, size=12)] for _ in range(51)]     # so every candidate meets all others
+    words = [[f"w{i}" for i in rng.integers(4, size=12)] for _ in range(51)]    # each meets all the others
     assert sorted(paper_self_bleu(words, 0)) == pytest.approx(sorted(nltk_self_bleu(words)), abs=1e-12)
     assert paper_self_bleu(words, 0).tolist() == paper_self_bleu(words, 0).tolist()
     long_references = [["a", "b", "c", "d"]] + [["a", "b", "c", "d"] * 2] * 3
     assert min(paper_self_bleu(long_references, 0)) == pytest.approx(math.exp(1 - 8 / 4))
 
-
 # ------------------------------------------------------------------------------------------------ counting
 
-
 def test_hand_worked_example():
-    texts = ["The cat sat on the mat", "the dog sat", "A cat"]       # 11 words, 7 distinct; 8 bigrams, 8 distinct
-    got = {k: v for k, (v, _) in measure(texts, Options(), {}, None).items()}
+    # 11 words, 7 distinct; 8 bigrams, 8 distinct
+    texts = ["The cat sat on the mat", "the dog sat", "A cat"]
+    got = {k: v for k, (v, _) in measure(texts, DiversityOptions(), {}, None).items()}
     words = np.array([3, 2, 2, 1, 1, 1, 1]) / 11
     assert got == pytest.approx({
-        "distinct-1": 7 / 11, "distinct-2": 8 / 8, "distinct-3": 5 / 5, "distinct-4": 3 / 3, "self-BLEU": 0, "vocabulary used": 7,
-        "distinct first words": 2 / 3, "distinct 5-word openings": 1, "most common first word": 2 / 3, "entropy of openings": math.log(3),
+        "distinct-1": 7 / 11, "distinct-2": 8 / 8, "distinct-3": 5 / 5, "distinct-4": 3 / 3, "self-BLEU": 0,
+        "vocabulary used": 7, "distinct first words": 2 / 3, "distinct 5-word openings": 1,
+        "most common first word": 2 / 3, "entropy of openings": math.log(3),
         "entropy of words": -(words * np.log(words)).sum(), "repeated 4-grams": 0}, abs=1e-12)
-
 
 def test_ngrams_are_those_of_a_plain_loop():
     words = random_words(np.random.default_rng(3), 30, vocabulary=3)
@@ -96,26 +92,26 @@ def test_ngrams_are_those_of_a_plain_loop():
         gram, owner = ngrams(*flat(words), n)
         plain = [(tuple(w[i:i + n]), who) for who, w in enumerate(words) for i in range(len(w) - n + 1)]
         assert len(gram) == len(plain) and owner.tolist() == [who for _, who in plain]
-        assert len(set(zip(gram.tolist(), [g for g, _ in plain]))) == len(set(gram.tolist())) == len({g for g, _ in plain})
-
+        pairs = set(zip(gram.tolist(), [g for g, _ in plain]))
+        assert len(pairs) == len(set(gram.tolist())) == len({g for g, _ in plain})
 
 def test_edge_cases():
-    same = {k: v for k, (v, _) in measure(["a b c d e f"] * 30, Options(), {}, None).items()}
-    assert same["distinct-1"] == 1 / 30 and same["self-BLEU"] == pytest.approx(1) and same["entropy of openings"] == 0
+    same = {k: v for k, (v, _) in measure(["a b c d e f"] * 30, DiversityOptions(), {}, None).items()}
+    assert same["distinct-1"] == 1 / 30 and same["entropy of openings"] == 0
+    assert same["self-BLEU"] == pytest.approx(1)
     for texts in (["", ""], ["one", ""], ["a b"] * 2, [f"x{i} y{i}" for i in range(50)]):
-        values = {k: v for k, (v, _) in measure(texts, Options(), {}, None).items()}
-        assert math.isnan(values.pop("repeated 4-grams")) and all(map(math.isfinite, values.values()))      # there are none
-    assert measure(["a a a a a a a"] * 2, Options(), {}, None)["repeated 4-grams"][0] == 3 / 4
-
+        values = {k: v for k, (v, _) in measure(texts, DiversityOptions(), {}, None).items()}
+        assert math.isnan(values.pop("repeated 4-grams"))       # there are none
+        assert all(map(math.isfinite, values.values()))
+    assert measure(["a a a a a a a"] * 2, DiversityOptions(), {}, None)["repeated 4-grams"][0] == 3 / 4
 
 def test_values_do_not_depend_on_the_order_of_samples():
     texts = [" ".join(w) for w in random_words(np.random.default_rng(5), 60)]
-    a, b = (measure(t, Options(), {}, None) for t in (texts, texts[::-1]))
+    a, b = (measure(t, DiversityOptions(), {}, None) for t in (texts, texts[::-1]))
     assert {k: v for k, (v, _) in a.items()} == pytest.approx({k: v for k, (v, _) in b.items()}, abs=1e-12)
 
-
 def test_intervals():
-    """Of a mean, one sample a group, the jackknife is the standard error; and 95% of intervals hold the truth."""
+    """Of a mean, one sample a group, the jackknife is the standard error; 95% of intervals hold the truth."""
     rng = np.random.default_rng(0)
     x, group = rng.random(20), np.arange(20)
     assert of_sums(x, group) == pytest.approx((x.mean(), 1.96 * x.std(ddof=1) / math.sqrt(20)))
@@ -127,18 +123,20 @@ def test_intervals():
     assert 0.90 < inside / 300 < 0.99
     assert math.isnan(of_sums([1.0], np.zeros(1, dtype=int))[1])
 
-
 def test_longest_copies_are_those_of_brute_force():
     rng = np.random.default_rng(0)
     training = rng.integers(4, size=60).astype(np.uint16)
-    samples = [rng.integers(4, size=n).tolist() for n in (0, 1, 5, 12, 30)] + [training[10:25].tolist() + [9] * 3, [9, 9], [0] * 20]
+    samples = [rng.integers(4, size=n).tolist() for n in (0, 1, 5, 12, 30)]
+    samples += [training[10:25].tolist() + [9] * 3, [9, 9], [0] * 20]
     text = "".join(map(str, training))
-    plain = [max((b - a for a in range(len(s)) for b in range(a + 1, len(s) + 1) if "".join(map(str, s[a:b])) in text), default=0) for s in samples]
+
+    def longest(s):
+        return max((b - a for a in range(len(s)) for b in range(a + 1, len(s) + 1)
+                    if "".join(map(str, s[a:b])) in text), default=0)
+    plain = [longest(s) for s in samples]
     assert longest_copies(samples, training).tolist() == plain and plain[5] >= 15
 
-
 # ------------------------------------------------------------------------------------------------ quality
-
 
 def test_a_judge_scores_what_evaluation_scores():
     tokenizer = Tokenizer("words", words=TOY.words())
@@ -150,9 +148,8 @@ def test_a_judge_scores_what_evaluation_scores():
     x = torch.tensor([tokenizer.encode(text) for text in texts])
     model.config.block_size = 47
     with torch.no_grad():
-        plain = unit_losses(model, evaluation_batch(model.config, x, None)) * 47
+        plain = group_losses(model, evaluation_batch(model.config, x, None)) * 47
     assert nats == pytest.approx(plain.numpy(), rel=1e-5)
-
 
 def test_the_toys_own_metrics(trained, monkeypatch):
     monkeypatch.chdir(trained)
@@ -160,46 +157,55 @@ def test_the_toys_own_metrics(trained, monkeypatch):
     training, fresh = toy_stories(1337), toy_stories(99)
     copies, new = [next(training) for _ in range(10)], [next(fresh) for _ in range(30)]
     wrong = ["One day, a boy named Lily found a ball."] * 10
-    got = measure(copies + new + wrong, Options(data="t"), {}, corpus)
+    got = measure(copies + new + wrong, DiversityOptions(data="t"), {}, corpus)
     assert got["grammatical"][0] == 0.8 and got["copied stories"][0] == pytest.approx(0.2, abs=0.03)
     true = [TOY.log_probs(text) for text in copies + new]
-    assert got["nats/token, true law, of those"][0] == pytest.approx(-sum(p.sum() for p in true) / sum(map(len, true)))
+    nats = -sum(p.sum() for p in true) / sum(map(len, true))
+    assert got["nats/token, true law, of those"][0] == pytest.approx(nats)
     assert got["longest copied n-gram"][0] > 15
 
-
 # ------------------------------------------------------------------------------------------------ the command
-
 
 @pytest.fixture(scope="module")
 def sampled(trained):
     for mode in ("ar", "mdlm"):
-        assert run("sample.py", f"--out_dir=out/{mode}", "--num_samples=30", f"--out={mode}-d.jsonl", cwd=trained).returncode == 0
+        done = run("sample.py", f"--out_dir=out/{mode}", "--num_samples=30", f"--out={mode}-d.jsonl",
+                   cwd=trained)
+        assert done.returncode == 0
     return trained
 
-
 def test_diversity_command(sampled):
-    done = run("diversity.py", "ar=ar-d.jsonl", "mdlm=mdlm-d.jsonl", "--data=t", "--judge=out/ar", "--json=d.json", "--plot=d.png", cwd=sampled)
-    assert done.returncode == 0 and "real text" in done.stdout and done.stdout.count("!") == (importlib.util.find_spec("mauve") is None), done.stdout + done.stderr
+    done = run("diversity.py", "ar=ar-d.jsonl", "mdlm=mdlm-d.jsonl", "--data=t", "--judge=out/ar",
+               "--json=d.json", "--plot=d.png", cwd=sampled)
+    assert done.returncode == 0 and "real text" in done.stdout, done.stdout + done.stderr
+    no_mauve = importlib.util.find_spec("mauve") is None
+    assert done.stdout.count("!") == no_mauve, done.stdout + done.stderr
     columns = json.load(open(sampled / "d.json"))["columns"]
-    if importlib.util.find_spec("mauve"):
-        assert 0 < columns["ar"]["MAUVE, judge out/ar"][0] <= 1 and "MAUVE, judge out/ar" not in columns["real text"]
+    if not no_mauve:
+        assert 0 < columns["ar"]["MAUVE, judge out/ar"][0] <= 1
+        assert "MAUVE, judge out/ar" not in columns["real text"]
     assert columns["real text"]["grammatical"] == [1, 0] and columns["ar"]["grammatical"][0] < 0.1
     assert columns["ar"]["nats/token, judge out/ar"][0] > 0 and os.path.getsize(sampled / "d.png") > 5000
 
-
 def test_seeds_text_files_and_warnings(sampled):
-    (sampled / "own.txt").write_text("<|endoftext|>".join(["One day, a boy.", "One day, a girl.", "Long ago, a fox."]))
-    assert run("sample.py", "--out_dir=out/ar", "--num_samples=30", "--prompt=One day", "--seed=2", "--out=ar-e.jsonl", cwd=sampled).returncode == 0
-    done = run("diversity.py", "ar=ar-d.jsonl,ar-e.jsonl", "own=own.txt", "--data=t", "--json=d.json", cwd=sampled)
-    assert done.returncode == 0 and "! ar was written after the prompt 'One day'" in done.stdout and "! the sets differ in size" in done.stdout, done.stderr
+    own = ["One day, a boy.", "One day, a girl.", "Long ago, a fox."]
+    (sampled / "own.txt").write_text("<|endoftext|>".join(own))
+    done = run("sample.py", "--out_dir=out/ar", "--num_samples=30", "--prompt=One day", "--seed=2",
+               "--out=ar-e.jsonl", cwd=sampled)
+    assert done.returncode == 0
+    done = run("diversity.py", "ar=ar-d.jsonl,ar-e.jsonl", "own=own.txt", "--data=t", "--json=d.json",
+               cwd=sampled)
+    assert done.returncode == 0, done.stderr
+    assert "! ar was written after the prompt 'One day'" in done.stdout, done.stderr
+    assert "! the sets differ in size" in done.stdout, done.stderr
     columns = json.load(open(sampled / "d.json"))["columns"]
     assert columns["own"]["distinct first words"][0] == 2 / 3 and columns["ar"]["distinct-1"][1] > 0
 
-
 def test_frontier_command(sampled):
-    done = run("diversity.py", "--frontier=out/ar,out/mdlm", "--temperatures=0.5,1", "--num_samples=8", "--data=t", "--judge=out/ar",
-               "--json=f.json", "--plot=f.png", cwd=sampled)
+    done = run("diversity.py", "--frontier=out/ar,out/mdlm", "--temperatures=0.5,1", "--num_samples=8",
+               "--data=t", "--judge=out/ar", "--json=f.json", "--plot=f.png", cwd=sampled)
     assert done.returncode == 0, done.stderr
     curves = json.load(open(sampled / "f.json"))["curves"]
     assert set(curves) == {"out/ar", "out/mdlm", "real text"} and list(curves["out/ar"]) == ["0.5", "1.0"]
-    assert curves["out/ar"]["0.5"]["nats/token, judge out/ar"][0] < curves["out/ar"]["1.0"]["nats/token, judge out/ar"][0]
+    cold, warm = (curves["out/ar"][t]["nats/token, judge out/ar"][0] for t in ("0.5", "1.0"))
+    assert cold < warm

@@ -1,4 +1,4 @@
-"""What happens to runs: they are killed, the disk is full, files are damaged, the machine lacks this and that."""
+"""What happens to runs: they are killed, the disk is full, files are damaged, the machine lacks things."""
 import os
 import pickle
 import random
@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from conftest import ROOT, TINY, read_log, run, small_model
-from model import load, save
+from runs import load, save
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
-
 
 def same_run(a, b):
     """Log, final state of everything, and best weights, bit for bit; nothing else lies about."""
@@ -29,8 +28,8 @@ def same_run(a, b):
             entry.get("settings", {}).update(resume=None, out_dir=None)
         assert torch.equal(*(torch.cat([t.flatten() for t in tensors(entry)]) for entry in (one, two)))
         assert plain(one) == plain(two)
-    assert sorted(os.listdir(a)) == sorted(os.listdir(b)) == ["best.pt", "ckpt.pt", "config.json", "log.jsonl", "loss.png"]
-
+    names = ["best.pt", "ckpt.pt", "config.json", "log.jsonl", "loss.png"]
+    assert sorted(os.listdir(a)) == sorted(os.listdir(b)) == names
 
 def tensors(entry):
     if isinstance(entry, torch.Tensor):
@@ -39,25 +38,26 @@ def tensors(entry):
         for value in entry.values():
             yield from tensors(value)
 
-
 def plain(entry):
     """Without its tensors."""
-    return {k: plain(v) for k, v in entry.items() if not isinstance(v, torch.Tensor)} if isinstance(entry, dict) else entry
-
+    if not isinstance(entry, dict):
+        return entry
+    return {k: plain(v) for k, v in entry.items() if not isinstance(v, torch.Tensor)}
 
 def start(*arguments, cwd):
-    """train.py, running; its output comes unbuffered. (A shell's background jobs, and what they start, ignore Ctrl-C.)"""
-    return subprocess.Popen([sys.executable, "-u", os.path.join(ROOT, "train.py"), *arguments], cwd=cwd, env=ONE_THREAD,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    """train.py, running; its output comes unbuffered. (A shell's background jobs, and what they start, ignore
+    Ctrl-C.)"""
+    return subprocess.Popen([sys.executable, "-u", os.path.join(ROOT, "train.py"), *arguments], cwd=cwd,
+                            env=ONE_THREAD, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
-
 def test_killed_at_random_moments(trained):
-    """A run of each mode is killed with SIGKILL 7 times, in between now and then stopped with SIGTERM or Ctrl-C, and resumed each
-    time; it ends as one that was left alone. It saves every 5 steps, so that many signals come while it writes."""
+    """A run of each mode is killed with SIGKILL 7 times, in between now and then stopped with SIGTERM or
+    Ctrl-C, and resumed each time; it ends as one that was left alone. It saves every 5 steps, so that many
+    signals come while it writes."""
     def arguments(mode, name):
-        return [f"--mode={mode}", *TINY, "--max_steps=500", "--eval_interval=5", f"--grad_accum={2 if mode == 'mdlm' else 1}",
-                f"--out_dir=out/{name}-{mode}"]
+        return [f"--mode={mode}", *TINY, "--max_steps=500", "--eval_interval=5",
+                f"--grad_accum={2 if mode == 'mdlm' else 1}", f"--out_dir=out/{name}-{mode}"]
 
     def leave_alone(mode):
         return run("train.py", *arguments(mode, "alone"), cwd=trained, env=ONE_THREAD).returncode
@@ -78,25 +78,29 @@ def test_killed_at_random_moments(trained):
                 assert process.returncode == -signal.SIGKILL
                 assert not checkpoint.exists() or load(str(checkpoint))[1]["step"] < 500
             else:
-                assert process.returncode == 2 and "interrupted" in output or process.returncode == -kills[-1], output
-        return run("train.py", *arguments(mode, "killed"), *["--resume"] * checkpoint.exists(), cwd=trained, env=ONE_THREAD).returncode
+                interrupted = process.returncode == 2 and "interrupted" in output
+                assert interrupted or process.returncode == -kills[-1], output
+        return run("train.py", *arguments(mode, "killed"), *["--resume"] * checkpoint.exists(), cwd=trained,
+                   env=ONE_THREAD).returncode
 
     with ThreadPoolExecutor(3) as pool:
-        done = [pool.submit(task, mode) for task in (kill_and_resume, leave_alone) for mode in ("mdlm", "aogpt", "ar")]
+        done = [pool.submit(task, mode)
+                for task in (kill_and_resume, leave_alone) for mode in ("mdlm", "aogpt", "ar")]
         assert [future.result() for future in done] == [0] * 6
     for mode in ("mdlm", "aogpt", "ar"):
         same_run(trained / f"out/alone-{mode}", trained / f"out/killed-{mode}")
 
-
 def test_the_disk_is_full_while_a_checkpoint_is_written(trained):
-    """The system's limit on a file's size stands in for a full disk: ckpt.pt, the largest file, doesn't fit."""
+    """The system's limit on a file's size stands in for a full disk: the largest file, ckpt.pt, is above."""
     arguments = ["--mode=mdlm", *TINY, "--max_steps=100", "--out_dir=out/full"]
     checkpoint = trained / "out/full/ckpt.pt"
     limit = (trained / "out/mdlm/ckpt.pt").stat().st_size * 9 // 10
 
     def run_on_full_disk(*more):
-        done = run("train.py", *arguments, *more, cwd=trained, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
-        assert done.returncode == 2 and "out/full/ckpt.pt could not be written" in done.stderr and done.stderr.count("\n") == 1
+        done = run("train.py", *arguments, *more, cwd=trained,
+                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert "out/full/ckpt.pt could not be written" in done.stderr
 
     run_on_full_disk()
     assert not checkpoint.exists()
@@ -113,22 +117,20 @@ def test_the_disk_is_full_while_a_checkpoint_is_written(trained):
     assert run("train.py", *arguments[:-1], "--out_dir=out/roomy", cwd=trained).returncode == 0
     same_run(trained / "out/full", trained / "out/roomy")
 
-
 def test_preparing_data_is_stopped(workdir):
-    process = subprocess.Popen([sys.executable, os.path.join(ROOT, "prepare_data.py"), "--name=t", "--max_tokens=10000000"], cwd=workdir,
-                               stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, os.path.join(ROOT, "prepare_data.py"), "--name=t", "--max_tokens=10000000"]
+    process = subprocess.Popen(command, cwd=workdir, stderr=subprocess.PIPE, text=True)
     while not list(workdir.glob("data/*/train.bin")):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    assert "nothing was kept" in process.communicate()[1] and process.returncode == 2 and os.listdir(workdir / "data") == []
+    assert "nothing was kept" in process.communicate()[1] and process.returncode == 2
+    assert os.listdir(workdir / "data") == []
 
-
-# ------------------------------------------------------------------------------------------------ damaged and foreign files
-
+# ---------------------------------------------------------------------------------- damaged and foreign files
 
 def test_every_flipped_bit_of_a_checkpoint_is_found_or_changes_nothing(tmp_path):
-    """500 random bits, one at a time. (In the zip file that torch writes, file dates and padding carry nothing.)"""
+    """500 random bits, one at a time. (In torch's zip file, the files' dates and padding carry nothing.)"""
     model, path = small_model("mdlm", n_layer=1), tmp_path / "m.pt"
     save(str(path), model, step=7, recent=[0.25])
     whole, rng, found = path.read_bytes(), random.Random(0), 0
@@ -143,28 +145,32 @@ def test_every_flipped_bit_of_a_checkpoint_is_found_or_changes_nothing(tmp_path)
             found += 1
         else:
             assert rest == {"format": 1, "step": 7, "recent": [0.25]} and again.config == model.config
-            assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
+            states = zip(model.state_dict().values(), again.state_dict().values())
+            assert all(torch.equal(a, b) for a, b in states)
     assert found > 450
-
 
 class Malice:
     def __reduce__(self):
         return os.mkdir, ("stolen",)
 
-
 def test_foreign_checkpoints_get_one_clear_line(trained):
     whole = torch.load(trained / "out/mdlm/best.pt", weights_only=True)
-    files = {"malicious": whole | {"step": Malice()}, "newer": whole | {"format": 2, "news": 1}, "unknown": {"model": whole["model"]},
-             "other-size": whole | {"config": whole["config"] | {"n_embd": 32}}, "list": [1, 2], "mode": whole | {"config": {"mode": "mlm"}}}
-    words = {"malicious": "it holds code", "newer": "format 2, this code reads 1", "unknown": "format", "other-size": "size mismatch",
-             "list": "usable", "mode": "ar, mdlm, aogpt", "truncated": "not a zip file", "pickle": "not a zip file"}
+    files = {"malicious": whole | {"step": Malice()}, "newer": whole | {"format": 2, "news": 1},
+             "unknown": {"model": whole["model"]},
+             "other-size": whole | {"config": whole["config"] | {"n_embd": 32}}, "list": [1, 2],
+             "mode": whole | {"config": {"mode": "mlm"}}}
+    contents = {"truncated": (trained / "out/mdlm/best.pt").read_bytes()[:-100],
+                "pickle": pickle.dumps(Malice())}
+    words = {"malicious": "it holds code", "newer": "format 2, this code reads 1", "unknown": "format",
+             "other-size": "size mismatch", "list": "usable", "mode": "ar, mdlm, aogpt",
+             "truncated": "not a zip file", "pickle": "not a zip file"}
     for name in words:
         (trained / f"foreign-{name}").mkdir()
         path = trained / f"foreign-{name}/best.pt"
         if name in files:
             torch.save(files[name], path)
         else:
-            path.write_bytes(pickle.dumps(Malice()) if name == "pickle" else (trained / "out/mdlm/best.pt").read_bytes()[:-100])
+            path.write_bytes(contents[name])
         with pytest.raises(OSError, match="is not a usable checkpoint") as e:
             load(str(path))
         assert words[name] in str(e.value) and "\n" not in str(e.value), e.value
@@ -175,16 +181,18 @@ def test_foreign_checkpoints_get_one_clear_line(trained):
     done = run("sample.py", "--out_dir=foreign-list", cwd=trained)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "it lacks tokenizer" in done.stderr
 
-
 def test_resume_is_refused_for_another_run_and_for_other_data(trained):
     """Another mode, size, setting: each is named. Data prepared anew under the same name is noticed too."""
     shutil.copytree(trained / "out/ar", trained / "out/mine")
     run("prepare_data.py", "--name=t2", "--max_tokens=20000", "--seed=2", cwd=trained)
-    done = run("train.py", "--mode=mdlm", *TINY, "--out_dir=out/mine", "--resume", "--data=t2", "--n_embd=32", "--lr=0.5", cwd=trained)
+    done = run("train.py", "--mode=mdlm", *TINY, "--out_dir=out/mine", "--resume", "--data=t2", "--n_embd=32",
+               "--lr=0.5", cwd=trained)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "mode was ar, is now mdlm; n_embd was 16, is now 32; data was t, is now t2; lr was 0.0015, is now 0.5" in done.stderr
-    for name, damage, words in (("log.jsonl", lambda whole: whole[:-80], "has lost lines"),
-                                ("best.pt", lambda _: (trained / "out/mdlm/best.pt").read_bytes(), "is of another run")):
+    assert ("mode was ar, is now mdlm; n_embd was 16, is now 32; data was t, is now t2; lr was 0.0015, "
+            "is now 0.5") in done.stderr
+    for name, damage, words in (
+            ("log.jsonl", lambda whole: whole[:-80], "has lost lines"),
+            ("best.pt", lambda _: (trained / "out/mdlm/best.pt").read_bytes(), "is of another run")):
         whole = (trained / f"out/mine/{name}").read_bytes()
         (trained / f"out/mine/{name}").write_bytes(damage(whole))
         done = run("train.py", "--mode=ar", *TINY, "--out_dir=out/mine", "--resume", cwd=trained)
@@ -194,18 +202,17 @@ def test_resume_is_refused_for_another_run_and_for_other_data(trained):
     try:
         shutil.copytree(trained / "data/t2", trained / "data/t")
         done = run("train.py", "--mode=ar", *TINY, "--out_dir=out/mine", "--resume", cwd=trained)
-        assert done.returncode == 2 and "data/t is no longer what" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert "data/t is no longer what" in done.stderr, done.stderr
     finally:
         shutil.rmtree(trained / "data/t")
         (trained / "data/kept").rename(trained / "data/t")
 
-
 # ------------------------------------------------------------------------------------------------ everywhere
 
-
 def test_a_poor_machine(trained, tmp_path):
-    """Another working directory, a path with spaces, source that can't be written, one thread, no display, no compiler, no
-    network, 40 columns, no home: everything a newcomer would run."""
+    """Another working directory, a path with spaces, source that can't be written, one thread, no display, no
+    compiler, no network, 40 columns, no home: everything a newcomer would run."""
     source, work = tmp_path / "the source", tmp_path / "my work"
     source.mkdir()
     work.mkdir()
@@ -215,12 +222,14 @@ def test_a_poor_machine(trained, tmp_path):
     before = {p: p.read_bytes() for p in source.iterdir()}
     for path in (*before, source):
         path.chmod(0o555 if path == source else 0o444)
-    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "OMP_NUM_THREADS": "1", "COLUMNS": "40", "LC_ALL": "C", "CXX": "none",
-                   "HTTPS_PROXY": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "a cache"),
-                   "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "OMP_NUM_THREADS": "1",
+                   "COLUMNS": "40", "LC_ALL": "C", "CXX": "none",
+                   "HTTPS_PROXY": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1",
+                   "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "a cache"), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def poor(script, *arguments):
-        done = subprocess.run([sys.executable, str(source / script), *arguments], cwd=work, env=environment, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, str(source / script), *arguments], cwd=work, env=environment,
+                              capture_output=True, text=True)
         assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
         return done.stdout + done.stderr
 

@@ -6,37 +6,34 @@ import pytest
 import torch
 
 from conftest import small_model
-from model import (Config, Transformer, aogpt_batch, count_parameters, evaluation_batch, flops_per_token, identity_order, load,
-                   masked_ce_batch, masking_batch, nelbo_batch, new_cache, order_batch, save, timestep, training_batch, unit_losses)
-
+from model import (Cache, Config, Transformer, aogpt_batch, count_parameters, evaluation_batch,
+                   flops_per_token, identity_order, masked_ce_batch, masking_batch, nelbo_batch,
+                   new_keys_values, order_batch, timestep, training_batch, group_losses)
+from runs import load, save
 
 def rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
-
 def tokens(model, rows=3, seed=1):
     return torch.randint(0, model.config.vocab_size, (rows, model.config.block_size), generator=rng(seed))
-
 
 def random_order(x, seed=2):
     return torch.rand(x.shape, generator=rng(seed)).argsort(dim=1)
 
-
 def logits_of(model, batch):
     return model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)
 
-
-# ------------------------------------------------------------------------------------------------ who sees what
-
+# ---------------------------------------------------------------------------------------------- who sees what
 
 def test_aogpt_in_identity_order_is_ar():
     ar, aogpt = small_model("ar"), small_model("aogpt")
-    aogpt.load_state_dict({**ar.state_dict(), "embed_target.weight": torch.zeros_like(aogpt.embed_target.weight)})
+    no_targets = {"embed_target.weight": torch.zeros_like(aogpt.embed_target.weight)}
+    aogpt.load_state_dict({**ar.state_dict(), **no_targets})
     x = tokens(ar)
     batch = order_batch(ar.config, x, identity_order(x))
     assert torch.equal(logits_of(ar, batch), logits_of(aogpt, batch))
-    assert not torch.allclose(logits_of(aogpt, batch), logits_of(aogpt, order_batch(ar.config, x, random_order(x))), atol=0.1)
-
+    other = order_batch(ar.config, x, random_order(x))
+    assert not torch.allclose(logits_of(aogpt, batch), logits_of(aogpt, other), atol=0.1)
 
 @pytest.mark.parametrize("mode", ["ar", "aogpt"])
 def test_a_slot_sees_what_comes_before_in_its_order_and_nothing_else(mode):
@@ -50,7 +47,6 @@ def test_a_slot_sees_what_comes_before_in_its_order_and_nothing_else(mode):
         moved = (logits_of(model, order_batch(model.config, y, order)) - base).abs().amax(dim=-1)[0]
         assert (moved[:j + 1] == 0).all() and (moved[j + 1:] > 1e-6).all()
 
-
 def test_mdlm_sees_visible_tokens_on_both_sides_and_no_masked_one():
     model = small_model("mdlm", dtype=torch.float64)
     x = tokens(model, rows=1)
@@ -62,13 +58,11 @@ def test_mdlm_sees_visible_tokens_on_both_sides_and_no_masked_one():
         moved = (logits_of(model, masking_batch(model.config, y, masked, None)) - base).abs().amax(dim=-1)[0]
         assert (moved == 0).all() if masked[0, j] else (moved > 1e-6).all()
 
-
 def test_a_fully_masked_row_still_knows_its_positions():
     model = small_model("mdlm")
     x = tokens(model, rows=1)
-    logits = logits_of(model, masking_batch(model.config, x, torch.ones_like(x, dtype=torch.bool), None))[0, 1:]
-    assert torch.pdist(logits).min() > 1e-3
-
+    batch = masking_batch(model.config, x, torch.ones_like(x, dtype=torch.bool), None)
+    assert torch.pdist(logits_of(model, batch)[0, 1:]).min() > 1e-3
 
 @pytest.mark.parametrize("mode, matters", [("ar", True), ("aogpt", True), ("mdlm", False)])
 def test_target_rotation(mode, matters):
@@ -78,15 +72,14 @@ def test_target_rotation(mode, matters):
     batch = training_batch(on.config, tokens(on, rows=4), rng())
     assert torch.allclose(logits_of(on, batch), logits_of(off, batch), atol=1e-4) != matters
 
-
 def test_logits_depend_on_distances_only():
-    """Rotary embedding: shifting all positions changes nothing (the target table of aogpt is told apart by position)."""
+    """Rotary embedding: shifting all positions changes nothing (aogpt's table of targets is by position)."""
     model = small_model("ar", block_size=20, dtype=torch.float64)
     x = torch.randint(0, 11, (2, 8), generator=rng())
     batch = order_batch(model.config, x, identity_order(x))
     shifted = batch._replace(key_pos=batch.key_pos + 7, target_pos=batch.target_pos + 7)
-    assert torch.allclose(logits_of(model, batch), logits_of(model, shifted), atol=1e-5)  # the table of angles is float32
-
+    # the table of angles is float32
+    assert torch.allclose(logits_of(model, batch), logits_of(model, shifted), atol=1e-5)
 
 def test_attention_written_out_equals_the_fused_kernel():
     """Training on a CPU takes the first path, everything else the second."""
@@ -97,9 +90,7 @@ def test_attention_written_out_equals_the_fused_kernel():
             fused = logits_of(model, batch)
         assert torch.allclose(logits_of(model, batch), fused, atol=1e-12)
 
-
 # ------------------------------------------------------------------------------------------------ the bounds
-
 
 def masked_nll(model, x, masked):
     """−ln p of every token of x (T,) given the unmasked ones, (T,), computed the plain way."""
@@ -108,7 +99,6 @@ def masked_nll(model, x, masked):
     slots = torch.cat([torch.tensor([config.bos_id]), slots])[None]
     position = torch.arange(-1, len(x))[None]
     return -model(slots, position, position)[0, 1:].log_softmax(dim=-1)[torch.arange(len(x)), x]
-
 
 @torch.no_grad()
 def test_nelbo_over_all_masks_is_the_chain_rule_over_all_orders():
@@ -131,17 +121,18 @@ def test_nelbo_over_all_masks_is_the_chain_rule_over_all_orders():
             masked[i] = False
     assert abs(by_masks - by_orders) < 1e-12
 
-    N = 20_000          # and the estimator's mean is that number: 5 standard errors fail once in two million seeds
-    losses = unit_losses(model, nelbo_batch(model.config, x.expand(N, T), rng(3)))
+    # and the estimator's mean is that number: 5 standard errors fail once in two million seeds
+    N = 20_000
+    losses = group_losses(model, nelbo_batch(model.config, x.expand(N, T), rng(3)))
     assert abs(losses.mean() - by_orders) < 5 * losses.std() / math.sqrt(len(losses))
     assert losses.std() / math.sqrt(len(losses)) < 0.01
 
     # the paper's pooled mean is another number: masks of k tokens count k times
-    pooled = sum(nll[tuple(m.tolist())][m].sum() / math.comb(T, int(m.sum())) for m in masks) / sum(range(1, T + 1))
+    pooled = sum(nll[tuple(m.tolist())][m].sum() / math.comb(T, int(m.sum())) for m in masks)
+    pooled /= sum(range(1, T + 1))
     assert abs(pooled - by_orders) > 0.005
-    losses = unit_losses(model, masked_ce_batch(model.config, x.expand(N, T), rng(3), "uniform"))
+    losses = group_losses(model, masked_ce_batch(model.config, x.expand(N, T), rng(3), "uniform"))
     assert abs(losses.mean() - pooled) < 5 * losses.std() / math.sqrt(N)
-
 
 @torch.no_grad()
 def test_aogpt_bound_is_the_mean_over_all_orders():
@@ -153,15 +144,14 @@ def test_aogpt_bound_is_the_mean_over_all_orders():
         order = torch.tensor([order])
         batch, total = order_batch(model.config, x, order), 0.0
         for j in range(T):
-            logits = model(batch.tokens[:, :j + 1], batch.key_pos[:, :j + 1], batch.target_pos[:, :j + 1])[0, j]
-            total -= logits.log_softmax(dim=-1)[x[0, order[0, j]]]
+            logits = model(batch.tokens[:, :j + 1], batch.key_pos[:, :j + 1], batch.target_pos[:, :j + 1])
+            total -= logits[0, j].log_softmax(dim=-1)[x[0, order[0, j]]]
         exact.append(total / T)
     N = 20_000
-    losses = unit_losses(model, evaluation_batch(model.config, x.expand(N, T), rng(3)))
+    losses = group_losses(model, evaluation_batch(model.config, x.expand(N, T), rng(3)))
     assert abs(losses.mean() - torch.stack(exact).mean()) < 5 * losses.std() / math.sqrt(N)
-    one_order = unit_losses(model, evaluation_batch(model.config, x, rng(), left_to_right=True))
+    one_order = group_losses(model, evaluation_batch(model.config, x, rng(), left_to_right=True))
     assert one_order.item() == pytest.approx(exact[0].item(), abs=1e-12)
-
 
 @torch.no_grad()
 @pytest.mark.parametrize("mode", ["ar", "aogpt"])
@@ -170,12 +160,10 @@ def test_probabilities_of_all_sequences_sum_to_one(mode):
     model = small_model(mode, vocab_size=3, block_size=4, dtype=torch.float64)
     x = torch.tensor(list(itertools.product(range(3), repeat=4)))
     order = identity_order(x) if mode == "ar" else torch.tensor([2, 0, 3, 1]).expand_as(x)
-    nll = unit_losses(model, order_batch(model.config, x, order)) * 4
+    nll = group_losses(model, order_batch(model.config, x, order)) * 4
     assert abs(torch.exp(-nll).sum() - 1) < 1e-6
 
-
-# ------------------------------------------------------------------------------------------------ masks and batches
-
+# ------------------------------------------------------------------------------------------ masks and batches
 
 @pytest.mark.parametrize("B, T", [(2, 1), (2, 8), (6, 7), (32, 8)])
 def test_number_of_masked_tokens_is_static_and_targets_are_the_masked_ones(B, T):
@@ -189,13 +177,13 @@ def test_number_of_masked_tokens_is_static_and_targets_are_the_masked_ones(B, T)
         assert torch.equal(batch.targets.flatten(), x[masked[:, 1:]])
         assert torch.allclose(batch.weight.sum(dim=1), torch.ones(B // 2))     # a mean of row means
 
-
 @pytest.mark.parametrize("T", [7, 8])
 def test_k_is_uniform_and_each_position_equally_likely(T):
     from scipy.stats import chisquare
     B, repeats = 14, 3000
     config = small_model("mdlm", block_size=T).config
-    masked = torch.cat([nelbo_batch(config, torch.zeros(B, T, dtype=torch.long), rng(seed)).tokens[:, 1:] == config.mask_id
+    x = torch.zeros(B, T, dtype=torch.long)
+    masked = torch.cat([nelbo_batch(config, x, rng(seed)).tokens[:, 1:] == config.mask_id
                         for seed in range(repeats)])
     k = torch.bincount(masked.sum(dim=1), minlength=T + 1)[1:]
     # stratification makes the counts closer to uniform than independent draws, so chi-square must be *small*
@@ -203,18 +191,17 @@ def test_k_is_uniform_and_each_position_equally_likely(T):
     where = masked[masked.sum(dim=1) == 2].sum(dim=0)
     assert chisquare(where.numpy()).pvalue > 1e-4       # fixed seeds: this either always passes or never
 
-
 def test_stratified_pairs_have_less_variance():
     """The mean of a curved function of k over the batch, (k/T)^2, against B independent draws of k."""
     B, T = 16, 64
     config = small_model("mdlm", block_size=T).config
-    k = torch.stack([(nelbo_batch(config, torch.zeros(B, T, dtype=torch.long), rng(s)).tokens == config.mask_id).sum(dim=1)
+    x = torch.zeros(B, T, dtype=torch.long)
+    k = torch.stack([(nelbo_batch(config, x, rng(s)).tokens == config.mask_id).sum(dim=1)
                      for s in range(300)]).double()
     ours = ((k / T) ** 2).mean(dim=1)
     every = (torch.arange(1, T + 1).double() / T) ** 2
     assert abs(ours.mean() - every.mean()) < 5 * ours.std() / math.sqrt(300)        # unbiased
     assert ours.var() < 0.02 * every.var() / B
-
 
 def test_head_on_selected_slots_is_the_full_head_then_selected():
     model = small_model("mdlm")
@@ -223,9 +210,9 @@ def test_head_on_selected_slots_is_the_full_head_then_selected():
     full = full.view(3, -1, full.size(-1)).gather(1, batch.select[..., None].expand(-1, -1, full.size(-1)))
     assert torch.allclose(logits_of(model, batch), full, atol=1e-5)
 
-
-@pytest.mark.parametrize("fields", [dict(mode="ar"), dict(mode="mdlm"), dict(mode="aogpt"), dict(mode="mdlm", time_embedding="add"),
-                                    dict(mode="mdlm", objective="masked_ce", schedule="cosine")])
+@pytest.mark.parametrize("fields", [
+    dict(mode="ar"), dict(mode="mdlm"), dict(mode="aogpt"), dict(mode="mdlm", time_embedding="add"),
+    dict(mode="mdlm", objective="masked_ce", schedule="cosine")])
 def test_gradient_accumulation_changes_nothing(fields):
     model = small_model(dtype=torch.float64, **fields)
     batch = training_batch(model.config, tokens(model, rows=8), rng())
@@ -233,22 +220,21 @@ def test_gradient_accumulation_changes_nothing(fields):
     def gradients(parts):
         model.zero_grad()
         for part in batch.split(len(batch.targets) // parts):
-            (unit_losses(model, part).mean() / parts).backward()
+            (group_losses(model, part).mean() / parts).backward()
         return torch.cat([p.grad.flatten() for p in model.parameters()])
 
     assert torch.allclose(gradients(1), gradients(4), rtol=1e-9, atol=1e-12)
-
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_every_parameter_learns_and_padding_does_not(mode):
     model = small_model(mode, time_embedding="add" if mode == "mdlm" else "none")
     for seed in range(20):      # all tokens and positions come up
-        unit_losses(model, training_batch(model.config, tokens(model, rows=8, seed=seed), rng(seed))).mean().backward()
+        batch = training_batch(model.config, tokens(model, rows=8, seed=seed), rng(seed))
+        group_losses(model, batch).mean().backward()
     for name, p in model.named_parameters():
         assert p.grad is not None and p.grad.abs().sum() > 0, name
     rows = model.embed.weight.grad.abs().sum(dim=1) > 0
     assert rows[:11].all() and rows[11] == (mode == "mdlm") and not rows[12:].any()
-
 
 def test_orders_are_permutations_with_the_asked_share_left_to_right():
     config = small_model("aogpt", l2r_fraction=0.25).config
@@ -257,13 +243,12 @@ def test_orders_are_permutations_with_the_asked_share_left_to_right():
     share = (order == torch.arange(8)).all(dim=1).float().mean().item()
     assert abs(share - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 4000)
 
-
 def test_evaluation_shows_the_timestep_that_training_showed():
-    config = Config("mdlm", vocab_size=11, block_size=8, objective="masked_ce", schedule="cosine", time_embedding="add")
+    config = Config("mdlm", vocab_size=11, block_size=8, objective="masked_ce", schedule="cosine",
+                    time_embedding="add")
     batch = evaluation_batch(config, torch.zeros(4, 8, dtype=torch.long), rng())
     ratio = (batch.tokens == config.mask_id).sum(dim=1) / 8
     assert torch.allclose(1 - torch.cos(math.pi / 2 * batch.t) ** 2, ratio, atol=1e-5)
-
 
 def test_masked_ce_is_the_papers():
     config = Config("mdlm", vocab_size=11, block_size=512, objective="masked_ce", schedule="cosine")
@@ -272,12 +257,10 @@ def test_masked_ce_is_the_papers():
     masked = batch.tokens[:, 1:] == config.mask_id
     expected = 1 - torch.cos(math.pi / 2 * batch.t) ** 2
     assert ((masked.float().mean(dim=1) - expected).abs() < 5 * 0.5 / math.sqrt(512)).all()
-    assert torch.allclose(batch.weight[:, 1:], masked * 64 / masked.sum())               # plain mean over masked tokens
+    assert torch.allclose(batch.weight[:, 1:], masked * 64 / masked.sum())      # a mean over masked tokens
     assert torch.allclose(timestep(config, expected), batch.t, atol=1e-3)
 
-
-# ------------------------------------------------------------------------------------------------ the KV cache
-
+# ----------------------------------------------------------------------------------------------- the KV cache
 
 @torch.no_grad()
 @pytest.mark.parametrize("mode", ["ar", "aogpt"])
@@ -286,21 +269,19 @@ def test_cached_logits_equal_uncached(mode, pieces):
     model = small_model(mode)
     x = tokens(model)
     batch = order_batch(model.config, x, identity_order(x) if mode == "ar" else random_order(x))
-    cache, start, logits = new_cache(model, 3, 8), 0, []
-    shape = cache.shape
+    keys_values, start, logits = new_keys_values(model, 3, 8), 0, []
+    shape = keys_values.shape
     for n in pieces:
         slots = torch.arange(start, start + n)
         visible = torch.arange(start + n) <= slots[:, None]
-        logits.append(model(batch.tokens[:, slots], batch.key_pos[:, slots], batch.target_pos[:, slots], cache=cache, slots=slots,
-                            visible=visible))
+        logits.append(model(batch.tokens[:, slots], batch.key_pos[:, slots], batch.target_pos[:, slots],
+                            cache=Cache(keys_values, slots, visible)))
         start += n
-    assert cache.shape == shape
+    assert keys_values.shape == shape
     full = logits_of(model, batch)
     assert (torch.cat(logits, dim=1) - full).abs().max() < 1e-5 * full.abs().max()
 
-
-# ------------------------------------------------------------------------------------------------ sizes, configuration, files
-
+# -------------------------------------------------------------------------------- sizes, configuration, files
 
 @pytest.mark.parametrize("fields, expected", [
     (dict(mode="ar"), 123_551_232),
@@ -311,7 +292,6 @@ def test_parameter_counts(fields, expected):
     with torch.device("meta"):
         assert count_parameters(Transformer(Config(**fields))) == expected
 
-
 def test_flops_per_token_counts_the_matrix_products():
     from torch.utils.flop_counter import FlopCounterMode
     for mode in ("ar", "mdlm", "aogpt"):
@@ -319,16 +299,16 @@ def test_flops_per_token_counts_the_matrix_products():
         model = Transformer(config)
         batch = training_batch(config, torch.randint(0, 1000, (2, 32), generator=rng()), rng())
         with FlopCounterMode(display=False) as counter:
-            unit_losses(model, batch).mean().backward()
+            group_losses(model, batch).mean().backward()
         # measured: padded vocabulary, the whole square of attention where it is causal, and mdlm's BOS slot
         causal = 0 if mode == "mdlm" else 6 * 2 * 64 * 32
         head = 6 * 64 * (config.padded_vocab - 1000) * (33 / 64 if mode == "mdlm" else 1)
         measured = counter.get_total_flops() / 64 - causal - head
         assert measured / flops_per_token(config) == pytest.approx(1, abs=0.05 if mode == "mdlm" else 1e-6)
 
-
 @pytest.mark.parametrize("fields, words", [
-    (dict(mode="mlm"), ["mode", "'mlm'", "ar, mdlm, aogpt"]), (dict(n_embd=100, n_head=12), ["n_embd", "n_head", "96"]),
+    (dict(mode="mlm"), ["mode", "'mlm'", "ar, mdlm, aogpt"]),
+    (dict(n_embd=100, n_head=12), ["n_embd", "n_head", "96"]),
     (dict(n_layer=0), ["n_layer", "at least 1"]), (dict(l2r_fraction=1.5), ["l2r_fraction", "[0, 1]"]),
     (dict(mode="mdlm", schedule="cosine"), ["schedule", "nelbo", "uniform"]),
     (dict(mode="aogpt", objective="masked_ce"), ["objective", "mdlm", "aogpt"])])
@@ -336,7 +316,6 @@ def test_config_names_the_wrong_field_and_what_it_may_be(fields, words):
     with pytest.raises(ValueError) as e:
         Config(**fields)
     assert all(word in str(e.value) for word in words) and "\n" not in str(e.value)
-
 
 def test_checkpoints_round_trip_and_bad_ones_are_named(tmp_path):
     model, path = small_model("mdlm"), str(tmp_path / "m.pt")

@@ -1,4 +1,6 @@
-"""The samplers against an oracle whose law is known, against the plain forward pass, and the command as a user runs it."""
+"""The samplers against an oracle whose law is known, against the plain forward pass, and the command as a
+user runs it."""
+import collections
 import itertools
 import json
 import os
@@ -13,32 +15,34 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+import sample
 from conftest import ROOT, run, small_model
+from cli import InputError
 from model import Config, order_batch
-from prepare_data import TOY, Tokenizer
-from sample import Options, draw, generate, pattern_of, story_noise
+from prepare_data import Tokenizer
+from sample import SampleOptions, complete, draw, generate, pattern_of, story_generators, uniforms
 from show import layout
+from toy import TOY
 
 MODES = ["ar", "mdlm", "aogpt"]
 
-
 def write(model, stories, pattern=None, watch=None, **flags):
     pattern = torch.full((model.config.block_size,), model.config.mask_id) if pattern is None else pattern
-    return generate(model, stories, pattern, Options(**{"seed": 5, "full_length": True, **flags}), watch)[0]
-
+    o = SampleOptions(**{"seed": 5, "full_length": True, **flags})
+    return generate(model, stories, pattern, o, watch)[0]
 
 # ------------------------------------------------------------------------------------------------ the law
 
-
 class Oracle:
-    """Stands in for the network: exact conditionals, given any subset of its tokens, of a Markov chain of L tokens."""
+    """Stands in for the network: exact conditionals, given any subset, of a Markov chain of L tokens."""
 
     def __init__(self, mode, K=3, L=4, seed=0):
         rng = np.random.default_rng(seed)
         start, move = rng.dirichlet(np.full(K, 4)), rng.dirichlet(np.full(K, 2), size=K)
         x = np.array(list(itertools.product(range(K), repeat=L)))
-        self.law = start[x[:, 0]] * np.prod([move[x[:, i], x[:, i + 1]] for i in range(L - 1)], axis=0)         # (K^L,)
-        table = np.zeros((K + 1,) * L + (L, K))                     # [pattern, K for unknown][position] -> p(token)
+        moves = np.prod([move[x[:, i], x[:, i + 1]] for i in range(L - 1)], axis=0)
+        self.law = start[x[:, 0]] * moves                           # (K^L,)
+        table = np.zeros((K + 1,) * L + (L, K))                 # [pattern, K unknown][position] -> p(token)
         for pattern in itertools.product(range(K + 1), repeat=L):
             fits = np.all([(x[:, i] == p) | (p == K) for i, p in enumerate(pattern)], axis=0)
             for i, v in itertools.product(range(L), range(K)):
@@ -48,47 +52,46 @@ class Oracle:
         self.config, self.L = Config(mode, vocab_size=K, block_size=L, n_layer=1, n_head=1, n_embd=2), L
         self.head = torch.nn.Linear(2, 2)
 
-    def __call__(self, tokens, key_pos, target_pos, select=None, t=None, cache=None, slots=None, visible=None):
+    def __call__(self, tokens, key_pos, target_pos, select=None, t=None, cache=None):
         if cache is None:                                           # mdlm: BOS, then tokens with [MASK] = K
             logits = self.logits[(tokens[:, 1:] * self.powers).sum(dim=1)]
             logits = torch.cat([logits[:, :1], logits], dim=1)
-        else:                                                       # the cache's first two numbers hold token and position
-            store = cache[0, :, :, 0, :, 0]                                                     # (2, B, size)
+        else:                                       # a slot's first two numbers hold token and position
+            keys_values, slots, visible = cache
+            store = keys_values[0, :, :, 0, :, 0]                                               # (2, B, size)
             store[0][:, slots], store[1][:, slots] = tokens.float(), key_pos.float()
             held, at = store.long()[:, :, :visible.size(1)]
             logits = []
             for i in range(len(slots)):
                 known = torch.full((len(tokens), self.L + 1), self.config.vocab_size)
                 seen = visible[i].expand_as(at)
-                known.scatter_(1, torch.where(seen & (at >= 0), at, self.L), held)              # the last column is a bin
+                column = torch.where(seen & (at >= 0), at, self.L)                  # the last one is a bin
+                known.scatter_(1, column, held)
                 pattern = (known[:, :-1] * self.powers).sum(dim=1)
                 logits.append(self.logits[pattern, target_pos[:, i]])
             logits = torch.stack(logits, dim=1)                                                 # (B, S, K)
         logits = logits.reshape(len(select), -1, logits.size(-1))
         return logits.gather(1, select[:, :, None].expand(-1, -1, logits.size(-1)))
 
-
-def p_value(oracle, **flags):
-    """Of 100,000 samples under the exact law."""
+def p_value(oracle, law=None, **flags):
+    """Of 100,000 samples under the exact law of the chain, or another."""
     N, K, L = 100_000, oracle.config.vocab_size, oracle.L
     tokens = write(oracle, range(N), **flags)
     counts = torch.bincount((tokens * K ** torch.arange(L - 1, -1, -1)).sum(dim=1), minlength=K ** L).numpy()
-    return chisquare(counts, oracle.law * N).pvalue
-
+    return chisquare(counts, (oracle.law if law is None else law) * N).pvalue
 
 @pytest.mark.parametrize("mode, flags", [
     ("ar", {}), ("mdlm", dict(sampler="ancestral", steps=2_000)), ("mdlm", dict(sampler="first_hitting")),
-    ("aogpt", {}), ("aogpt", dict(order="left_to_right")), ("aogpt", dict(order="2,0,3,1")), ("aogpt", dict(kv_cache=False))])
+    ("aogpt", {}), ("aogpt", dict(order="left_to_right")), ("aogpt", dict(order="2,0,3,1")),
+    ("aogpt", dict(kv_cache=False))])
 def test_one_token_a_step_follows_the_exact_law(mode, flags):
     assert p_value(Oracle(mode), **flags) > 1e-3
 
-
 @pytest.mark.parametrize("mode, flags", [
-    ("mdlm", dict(sampler="ancestral", steps=4)), ("mdlm", dict(sampler="first_hitting", steps=2)), ("aogpt", dict(steps=2)),
-    ("mdlm", dict(sampler="confidence"))])
+    ("mdlm", dict(sampler="ancestral", steps=4)), ("mdlm", dict(sampler="first_hitting", steps=2)),
+    ("aogpt", dict(steps=2)), ("mdlm", dict(sampler="confidence"))])
 def test_several_tokens_a_step_do_not(mode, flags):
     assert p_value(Oracle(mode), **flags) < 1e-6
-
 
 def test_blanks_are_filled_with_the_law_given_the_rest():
     for mode in ("mdlm", "aogpt"):
@@ -97,20 +100,20 @@ def test_blanks_are_filled_with_the_law_given_the_rest():
         tokens = write(oracle, range(N), pattern=torch.tensor([K, 1, K, 2]), sampler="first_hitting")
         assert (tokens[:, 1] == 1).all() and (tokens[:, 3] == 2).all()
         law = oracle.law.reshape((K,) * L)[:, 1, :, 2]
-        assert chisquare(torch.bincount(tokens[:, 0] * K + tokens[:, 2], minlength=K * K).numpy(), law.ravel() / law.sum() * N).pvalue > 1e-3
-
+        counts = torch.bincount(tokens[:, 0] * K + tokens[:, 2], minlength=K * K).numpy()
+        assert chisquare(counts, law.ravel() / law.sum() * N).pvalue > 1e-3
 
 def test_ancestral_reveals_each_masked_token_with_the_probability_of_the_step():
     oracle, seen = Oracle("mdlm"), []
-    write(oracle, range(20_000), sampler="ancestral", steps=4, watch=lambda tokens: seen.append((tokens == 3).double().mean().item()))
+    write(oracle, range(20_000), sampler="ancestral", steps=4,
+          watch=lambda tokens: seen.append((tokens == 3).double().mean().item()))
     assert seen == pytest.approx([0.75, 0.5, 0.25, 0], abs=0.01)
-
 
 def test_draw_is_exact_in_the_tail_and_obeys_temperature_and_top_p():
     V = 1000
     logits = torch.full((1, V), -20.0)
     logits[0, 0] = 0.0
-    tail = float((V - 1) * np.exp(-20.0))                   # 2.06e-6: a float32 uniform near 1 has steps of 6e-8
+    tail = float((V - 1) * np.exp(-20.0))               # 2.06e-6: a float32 uniform near 1 has steps of 6e-8
     inside = torch.tensor([1.0 - tail * 0.999, 1.0 - tail * 0.5, 1.0 - 2e-9, 1.0 - 1e-3], dtype=torch.float64)
     drawn = draw(logits.expand(4, V), inside, 1.0, 1.0)
     assert drawn[0].tolist() == [1, 500, 999, 0]
@@ -123,22 +126,35 @@ def test_draw_is_exact_in_the_tail_and_obeys_temperature_and_top_p():
     squared = np.array([0.25, 0.09, 0.0225, 0.0025]) / 0.365
     assert torch.bincount(draw(p, u, 0.5, 1.0)[0]).tolist() == pytest.approx(list(squared * 1000), abs=1.5)
 
-
 def test_a_samplers_rare_tokens_are_as_frequent_as_they_should_be():
-    """99,999 tokens of 1e-9 each beside one of nearly 1. Gumbel noise of float32 uniforms ends at 16.6 = -ln(2^-24), 4.1 below
-    what it takes to win against ln(1e9) = 20.7, so it would never draw any of them; nor would a float32 uniform see them apart."""
+    """99,999 tokens of 1e-9 each beside one of nearly 1. Gumbel noise of float32 uniforms ends at 16.6 =
+    -ln(2^-24), 4.1 below what it takes to win against ln(1e9) = 20.7, so it would never draw any of them; nor
+    would a float32 uniform see them apart."""
     logits = torch.full((1, 100_000), np.log(1e-9))
     logits[0, 0] = np.log(1 - 99_999e-9)
-    u = torch.cat([story_noise(0, range(i, i + 1), 1 << 20, torch.device("cpu"))[1][0] for i in range(20)])
-    rare = u[u > 0.9998]                                    # a rare token is drawn by a u above 1 - 99,999e-9 = 0.99990
+    generators = story_generators(0, range(20))
+    _, u = (uniforms(generators, 1 << 20, torch.device("cpu")).flatten() for _ in range(2))     # as states
+    rare = u[u > 0.9998]                        # a rare token is drawn by a u above 1 - 99,999e-9 = 0.99990
     drawn = draw(logits.expand(len(rare), -1), rare, 1.0, 1.0)[0]
     expected = len(u) * 99_999e-9
     assert abs((drawn > 0).sum() - expected) < 5 * expected ** 0.5
-    assert len(drawn[drawn > 0].unique()) > 0.97 * (drawn > 0).sum()        # few twice: 2,097 of 99,999 tokens
+    assert len(drawn[drawn > 0].unique()) > 0.97 * (drawn > 0).sum()        # few twice: 2,097 of 99,999
 
+# ------------------------------------------------------------------------------------------- the same stories
 
-# ------------------------------------------------------------------------------------------------ the same stories
-
+@pytest.mark.parametrize("mode, flags", [
+    ("ar", {}), ("ar", dict(temperature=0)), ("ar", dict(temperature=0.7, top_p=0.8)), ("mdlm", {}),
+    ("mdlm", dict(steps=3)), ("mdlm", dict(sampler="first_hitting", temperature=0.7, top_p=0.8)),
+    ("mdlm", dict(sampler="first_hitting", steps=3)), ("mdlm", dict(time_embedding="add"))])
+@pytest.mark.parametrize("prompt", [0, 3])
+def test_the_plain_samplers_write_what_the_fast_ones_write(mode, flags, prompt):
+    flags = dict(flags)
+    model = small_model(mode, **{name: flags.pop(name) for name in ("time_embedding",) if name in flags})
+    pattern = torch.tensor([4, 2, 7][:prompt] + [model.config.mask_id] * (8 - prompt))
+    o = SampleOptions(seed=5, full_length=True, **flags)
+    fast, when = generate(model, range(20), pattern, o)
+    plain, when_plainly = generate(model, range(20), pattern, o, plain=True)
+    assert torch.equal(fast, plain) and torch.equal(when, when_plainly)
 
 @pytest.mark.parametrize("mode", MODES)
 def test_story_i_is_the_same_whatever_the_batch(mode):
@@ -148,9 +164,9 @@ def test_story_i_is_the_same_whatever_the_batch(mode):
     assert not torch.equal(together, write(model, range(6), seed=6))
     assert (together < model.config.vocab_size).all()
 
-
-@pytest.mark.parametrize("mode, flags", [("ar", {}), ("aogpt", {}), ("aogpt", dict(steps=3)), ("aogpt", dict(order="left_to_right")),
-                                         ("aogpt", dict(order="7,1,0,2,6,5,3,4", steps=5))])
+@pytest.mark.parametrize("mode, flags", [
+    ("ar", {}), ("aogpt", {}), ("aogpt", dict(steps=3)), ("aogpt", dict(order="left_to_right")),
+    ("aogpt", dict(order="7,1,0,2,6,5,3,4", steps=5))])
 @pytest.mark.parametrize("prompt", [0, 1, 3])
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_cached_equals_uncached(mode, flags, prompt, temperature):
@@ -158,10 +174,9 @@ def test_cached_equals_uncached(mode, flags, prompt, temperature):
     pattern = torch.tensor([4, 2, 7][:prompt] + [model.config.mask_id] * (8 - prompt))
     if mode == "aogpt":
         pattern = pattern.flip(0)                                   # given at the end, written before
-    flags = {**flags, "temperature": temperature, "full_length": False}      # so that ar stops when all have ended
+    flags = {**flags, "temperature": temperature, "full_length": False}     # so ar stops when all have ended
     cached, plain = (write(model, range(9), pattern, kv_cache=c, **flags) for c in (True, False))
     assert torch.equal(cached, plain) and (cached[:, pattern < 11] == pattern[pattern < 11]).all()
-
 
 @torch.no_grad()
 def test_greedy_samples_are_the_argmax_of_the_plain_forward_pass():
@@ -170,9 +185,9 @@ def test_greedy_samples_are_the_argmax_of_the_plain_forward_pass():
         tokens = write(model, range(3), steps=steps, seed=1, temperature=0)
         order = torch.arange(8).expand(3, 8)
         if mode == "aogpt":
-            order = story_noise(1, range(3), 8, torch.device("cpu"))[0].argsort(dim=1)
+            order = uniforms(story_generators(1, range(3)), 8, torch.device("cpu")).argsort(dim=1)
         bounds = [8 * s // steps for s in range(steps + 1)]
-        for start, end in zip(bounds, bounds[1:]):          # each of a group is predicted as if it were the first of it
+        for start, end in zip(bounds, bounds[1:]):      # each of a group is predicted as if it were its first
             for j in range(start, end):
                 swapped = order.clone()
                 swapped[:, [start, j]] = order[:, [j, start]]
@@ -180,22 +195,55 @@ def test_greedy_samples_are_the_argmax_of_the_plain_forward_pass():
                 logits = model(batch.tokens, batch.key_pos, batch.target_pos)[:, start]
                 assert torch.equal(logits.argmax(dim=-1), tokens.gather(1, order[:, j:j + 1])[:, 0])
 
-
 def test_ar_stops_when_every_story_has_ended():
     model, steps = small_model("ar", vocab_size=2), []
     tokens = write(model, range(4), full_length=False, watch=lambda tokens: steps.append(len(steps)))
     whole = write(model, range(4))
     n = len(steps)
-    assert n < 8 and torch.equal(tokens[:, :n], whole[:, :n]) and (tokens[:, n:] == model.config.mask_id).all()
-    assert (whole[:, :n] == model.config.bos_id).any(dim=1).all() and not (whole[:, :n - 1] == model.config.bos_id).any(dim=1).all()
-
+    assert n < 8 and torch.equal(tokens[:, :n], whole[:, :n])
+    assert (tokens[:, n:] == model.config.mask_id).all()
+    ends = whole == model.config.bos_id
+    assert ends[:, :n].any(dim=1).all() and not ends[:, :n - 1].any(dim=1).all()
 
 # ------------------------------------------------------------------------------------------------ confidence
 
+def confidence_law(oracle):
+    """(K^L,): p of every sequence if each step draws all masked tokens and keeps the likeliest."""
+    K, L = oracle.config.vocab_size, oracle.L
+    reached = {(K,) * L: 1.0}                                       # pattern, K for masked -> probability
+    for _ in range(L):
+        after = collections.defaultdict(float)
+        for pattern, p in reached.items():
+            conditional = oracle.logits[(torch.tensor(pattern) * oracle.powers).sum()].exp()        # (L, K)
+            masked = [i for i in range(L) if pattern[i] == K]
+            for drawn in itertools.product(range(K), repeat=len(masked)):
+                each = [conditional[i, v].item() for i, v in zip(masked, drawn)]
+                best = int(np.argmax(each))
+                revealed = list(pattern)
+                revealed[masked[best]] = drawn[best]
+                after[tuple(revealed)] += p * np.prod(each)
+        reached = after
+    return np.array([reached[x] for x in itertools.product(range(K), repeat=L)])
+
+def test_confidence_follows_its_own_law_and_needs_fresh_noise_for_it(monkeypatch):
+    """Exact by enumeration; noise that is reused, though any two steps are independent, is told apart."""
+    oracle = Oracle("mdlm")
+    law = confidence_law(oracle)
+    assert law.sum() == pytest.approx(1) and abs(law - oracle.law).max() > 0.01
+    assert p_value(oracle, law, sampler="confidence") > 1e-3
+    fresh, given = sample.uniforms, []
+
+    def pairwise_independent(generators, length, device):
+        given.append(fresh(generators, length, device) if len(given) < 2 else None)
+        return given[-1] if len(given) < 3 else (given[1] + (len(given) - 3) * given[0]) % 1
+
+    monkeypatch.setattr(sample, "uniforms", pairwise_independent)
+    assert p_value(oracle, law, sampler="confidence") < 1e-6
 
 def test_confidence_keeps_the_likeliest_and_the_penalty_lowers_what_occurs():
     model, states = small_model("mdlm"), []
-    flags = dict(sampler="confidence", steps=3, temperature=0.8, final_temperature=0.3, repetition_penalty=1.3)
+    flags = dict(sampler="confidence", steps=3, temperature=0.8, final_temperature=0.3,
+                 repetition_penalty=1.3)
     write(model, range(4), watch=states.append, **flags)
     assert [(s < 11).sum(dim=1).tolist() for s in states] == [[2] * 4, [5] * 4, [8] * 4]
     assert all((after[before < 11] == before[before < 11]).all() for before, after in zip(states, states[1:]))
@@ -205,85 +253,100 @@ def test_confidence_keeps_the_likeliest_and_the_penalty_lowers_what_occurs():
         return sum(8 - len(row.unique()) for row in tokens)
     assert repeats(repetition_penalty=1.3) < repeats() < repeats(final_temperature=0.1)
 
-
 # ------------------------------------------------------------------------------------------------ the command
 
-
 def stories(path):
-    return [json.loads(line) for line in open(path)]
-
+    """The stories' lines of a samples file, each with the settings of the first line."""
+    first, *rows = map(json.loads, open(path))
+    return [row | first["settings"] for row in rows]
 
 def test_sample_command(trained):
-    done = run("sample.py", "--out_dir=out/mdlm", "--num_samples=5", "--steps=4", "--batch_size=2", "--json=s.json", "--out=s.jsonl", cwd=trained)
+    done = run("sample.py", "--out_dir=out/mdlm", "--num_samples=5", "--steps=4", "--batch_size=2",
+               "--json=s.json", "--out=s.jsonl", cwd=trained)
     assert done.returncode == 0 and "obey the grammar" in done.stdout, done.stderr
     summary, = json.load(open(trained / "s.json"))
-    assert summary["steps"] == 4 and summary["grammatical"] == 0 and len(summary["first_stories"]) == 3     # hardly trained
+    assert summary["grammatical"] == 0          # hardly trained
+    assert summary["steps"] == 4 and len(summary["first_stories"]) == 3
     rows = stories(trained / "s.jsonl")
-    assert [r["story"] for r in rows] == list(range(5)) and all(r["steps"] == 4 and r["seed"] == 1337 for r in rows)
+    assert [r["story"] for r in rows] == list(range(5))
+    assert all(r["steps"] == 4 and r["seed"] == 1337 for r in rows)
     tokenizer = Tokenizer("words", words=TOY.words())
-    assert all(tokenizer.decode(r["tokens"]) == r["text"] and len(r["tokens"]) == len(r["appeared"]) for r in rows)
+    assert all(tokenizer.decode(r["tokens"]) == r["text"] for r in rows)
+    assert all(len(r["tokens"]) == len(r["appeared"]) for r in rows)
     assert all(0 <= step < 4 for r in rows for step in r["appeared"])
-
 
 @pytest.mark.parametrize("mode", ["mdlm", "aogpt"])
 def test_prompts_and_blanks(trained, mode):
-    done = run("sample.py", f"--out_dir=out/{mode}", "--prompt=One day, a ___ found ___ park.", "--blank=3", f"--out={mode}-p.jsonl", cwd=trained)
+    done = run("sample.py", f"--out_dir=out/{mode}", "--prompt=One day, a ___ found ___ park.", "--blank=3",
+               f"--out={mode}-p.jsonl", cwd=trained)
     assert done.returncode == 0, done.stderr
     tokenizer = Tokenizer("words", words=TOY.words())
     one, found, park = (tokenizer.encode(text) for text in ("One day, a", "found", "park."))
     for row in stories(trained / f"{mode}-p.jsonl"):
         ids = row["tokens"]
         assert ids[:4] == one and ids[7:8] == found and ids[11:] == park and len(ids) == 13
-        assert [step == -1 for step in row["appeared"]] == [True] * 4 + [False] * 3 + [True] + [False] * 3 + [True] * 2
-    done = run("sample.py", f"--out_dir=out/{mode}", "--prompt=One day, a", "--full_length", f"--out={mode}-p.jsonl", cwd=trained)
-    assert all(row["tokens"][:4] == one and len(row["tokens"]) == 48 for row in stories(trained / f"{mode}-p.jsonl"))
-
+        given = [True] * 4 + [False] * 3 + [True] + [False] * 3 + [True] * 2
+        assert [step == -1 for step in row["appeared"]] == given
+    done = run("sample.py", f"--out_dir=out/{mode}", "--prompt=One day, a", "--full_length",
+               f"--out={mode}-p.jsonl", cwd=trained)
+    rows = stories(trained / f"{mode}-p.jsonl")
+    assert all(row["tokens"][:4] == one and len(row["tokens"]) == 48 for row in rows)
 
 def test_where_a_story_starts():
-    tokenizer, config = Tokenizer("words", words=TOY.words()), Config("mdlm", vocab_size=len(TOY.words()) + 1, block_size=9)
+    tokenizer = Tokenizer("words", words=TOY.words())
+    config = Config("mdlm", vocab_size=len(TOY.words()) + 1, block_size=9)
 
     def start(windows, **flags):
-        return pattern_of(Options(**flags), config, tokenizer, windows).tolist()
+        o = complete(SampleOptions(**flags), config, tokenizer, windows)
+        return pattern_of(o, config, tokenizer, windows).tolist()
     free = config.mask_id
-    assert start("aligned") == start("aligned", start="story") == start("random") == start("paper", start="anywhere") == [free] * 9
-    assert start("random", start="story", prompt="One day") == [tokenizer.eot, *tokenizer.encode("One day")] + [free] * 6
-    assert start("aligned", prompt="One ___ day ___", blank=2) == [*tokenizer.encode("One"), free, free, *tokenizer.encode("day"), free, free]
+    one, day = tokenizer.encode("One"), tokenizer.encode("day")
+    prompt = tokenizer.encode("One day")
+    assert start("aligned") == start("aligned", start="story") == [free] * 9
+    assert start("random") == start("paper", start="anywhere") == [free] * 9
+    assert start("random", start="story", prompt="One day") == [tokenizer.eot, *prompt] + [free] * 6
+    assert start("aligned", prompt="One ___ day ___", blank=2) == [*one, free, free, *day, free, free]
     for windows, value in (("aligned", "anywhere"), ("paper", "story")):
-        with pytest.raises(SystemExit):
+        with pytest.raises(InputError):
             start(windows, start=value)
 
-
 def test_several_models_and_settings_in_one_call(trained):
-    done = run("sample.py", "--out_dir=out/ar,out/mdlm,out/aogpt", "--sampler=ancestral,first_hitting", "--steps=48,6", "--num_samples=4",
-               "--json=sweep.json", "--plot=sweep.png", "--picture=modes.png", cwd=trained)
+    done = run("sample.py", "--out_dir=out/ar,out/mdlm,out/aogpt", "--sampler=ancestral,first_hitting",
+               "--steps=48,6", "--num_samples=4", "--json=sweep.json", "--plot=sweep.png",
+               "--picture=modes.png", cwd=trained)
     assert done.returncode == 0, done.stderr
-    got = [(s["mode"], s["sampler"], s["steps"], os.path.basename(s["out"])) for s in json.load(open(trained / "sweep.json"))]
-    assert got == [("ar", "ancestral", 48, "samples.jsonl")] + \
-        [("mdlm", sampler, steps, f"samples-{sampler}-{steps}.jsonl") for sampler in ("ancestral", "first_hitting") for steps in (48, 6)] + \
-        [("aogpt", "ancestral", steps, f"samples-{steps}.jsonl") for steps in (48, 6)]
+    summaries = json.load(open(trained / "sweep.json"))
+    got = [(s["mode"], s["sampler"], s["steps"], os.path.basename(s["out"])) for s in summaries]
+    assert got == [
+        ("ar", "ancestral", 48, "samples.jsonl"),
+        *(("mdlm", sampler, steps, f"samples-{sampler}-{steps}.jsonl")
+          for sampler in ("ancestral", "first_hitting") for steps in (48, 6)),
+        *(("aogpt", "ancestral", steps, f"samples-{steps}.jsonl") for steps in (48, 6))]
     for name in ("sweep.png", "modes.png"):
         assert os.path.getsize(trained / name) > 5000
         os.remove(trained / name)
-    for s in json.load(open(trained / "sweep.json")):
+    for s in summaries:
         os.remove(trained / s["out"])
 
-
 def test_the_papers_protocol(trained):
-    done = run("sample.py", "--out_dir=out/mdlm", "--protocol=paper", "--steps=10", "--json=s.json", "--out=s.jsonl", cwd=trained)
+    done = run("sample.py", "--out_dir=out/mdlm", "--protocol=paper", "--steps=10", "--json=s.json",
+               "--out=s.jsonl", cwd=trained)
     assert done.returncode == 0, done.stderr
     summary, = json.load(open(trained / "s.json"))
-    assert {k: summary[k] for k in ("sampler", "steps", "temperature", "final_temperature", "repetition_penalty", "length")} == \
-        {"sampler": "confidence", "steps": 10, "temperature": 0.8, "final_temperature": 0.32, "repetition_penalty": 1.3, "length": 48}
-
+    expected = {"sampler": "confidence", "steps": 10, "temperature": 0.8, "final_temperature": 0.32,
+                "repetition_penalty": 1.3, "length": 48}
+    assert {k: summary[k] for k in expected} == expected
 
 def test_bfloat16_weights(trained):
-    done = run("sample.py", "--out_dir=out/ar", "--dtype=bfloat16", "--num_samples=2", "--out=s.jsonl", cwd=trained)
+    done = run("sample.py", "--out_dir=out/ar", "--dtype=bfloat16", "--num_samples=2", "--out=s.jsonl",
+               cwd=trained)
     assert done.returncode == 0 and len(stories(trained / "s.jsonl")) == 2, done.stderr
 
-
 def test_an_interrupted_run_keeps_what_it_wrote(trained):
-    command = [sys.executable, os.path.join(ROOT, "sample.py"), "--out_dir=out/mdlm", "--num_samples=100000", "--batch_size=4", "--out=i.jsonl"]
-    process = subprocess.Popen(command, cwd=trained, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, os.path.join(ROOT, "sample.py"), "--out_dir=out/mdlm", "--num_samples=100000",
+               "--batch_size=4", "--out=i.jsonl"]
+    process = subprocess.Popen(command, cwd=trained, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)
     (trained / "i.jsonl").write_text("an earlier run\n")
     while not (trained / "i.jsonl.tmp").exists() or not (trained / "i.jsonl.tmp").stat().st_size:
         assert process.poll() is None
@@ -292,9 +355,8 @@ def test_an_interrupted_run_keeps_what_it_wrote(trained):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2 and "ends in .tmp" in errors and "Traceback" not in errors
     assert (trained / "i.jsonl").read_text() == "an earlier run\n"
-    lines = open(trained / "i.jsonl.tmp").read().splitlines()
-    assert len(lines) % 4 == 0 and [json.loads(line)["story"] for line in lines] == list(range(len(lines)))
-
+    rows = stories(trained / "i.jsonl.tmp")
+    assert len(rows) % 4 == 0 and [row["story"] for row in rows] == list(range(len(rows)))
 
 def test_show_in_a_pipe_and_in_a_terminal(trained):
     command = ["--out_dir=out/mdlm", "--num_samples=1", "--steps=3", "--show", "--out=s.jsonl"]
@@ -302,10 +364,12 @@ def test_show_in_a_pipe_and_in_a_terminal(trained):
     assert piped.returncode == 0 and "\x1b" not in piped.stdout and "░" not in piped.stdout
     text = stories(trained / "s.jsonl")[0]["text"]
     assert piped.stdout.startswith(text)
+    plain = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     for extra, colour in (({}, True), ({"NO_COLOR": "1"}, False)):
         leader, follower = pty.openpty()
-        environment = {**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, "TERM": "xterm", "COLUMNS": "40", **extra}
-        process = subprocess.Popen([sys.executable, os.path.join(ROOT, "sample.py"), *command], cwd=trained, env=environment, stdout=follower)
+        environment = {**plain, "TERM": "xterm", "COLUMNS": "40", **extra}
+        process = subprocess.Popen([sys.executable, os.path.join(ROOT, "sample.py"), *command], cwd=trained,
+                                   env=environment, stdout=follower)
         os.close(follower)
         shown = b""
         try:
@@ -317,7 +381,6 @@ def test_show_in_a_pipe_and_in_a_terminal(trained):
         shown = shown.decode().replace("\r\n", "\n")
         assert "░" in shown and "\x1b[J" in shown and ("\x1b[1;32m" in shown) == colour
         assert text in shown.split("\x1b[J")[-1]
-
 
 def test_layout_breaks_between_tokens():
     assert list(layout(["ab", " cd", " ef", " ghijkl", ".", " m"], 7)) == \

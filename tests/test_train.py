@@ -11,53 +11,58 @@ import pytest
 import torch
 
 from conftest import ROOT, TINY, read_log, run, small_model
-from model import load
-from prepare_data import TOY, Tokenizer, Windows
+from prepare_data import Tokenizer, Windows
+from runs import load
+from toy import TOY
 from train import evaluate
-
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_a_run_leaves_what_it_promises(trained, mode):
     out = trained / "out" / mode
-    assert sorted(name for name in os.listdir(out) if not name.startswith("samples")) == ["best.pt", "ckpt.pt", "config.json", "log.jsonl", "loss.png"]
+    files = sorted(name for name in os.listdir(out) if not name.startswith("samples"))
+    assert files == ["best.pt", "ckpt.pt", "config.json", "log.jsonl", "loss.png"]
     log = read_log(out)
-    assert [e["step"] for e in log if "train_loss" in e] == [e["step"] for e in log if "val_nll" in e] == [10, 20, 30]
+    for name in ("train_loss", "val_nll"):
+        assert [e["step"] for e in log if name in e] == [10, 20, 30]
     final = log[-1]
     assert final["val_nll"] < log[1]["val_nll"] < 6 and final["val_floor"] == pytest.approx(0.386, abs=0.05)
     counts = json.load(open(trained / "data/t/meta.json"))["splits"]["val"]
-    assert final["val_bpb"] == pytest.approx(final["val_nll"] / np.log(2) * counts["tokens"] / counts["bytes"])
+    bits = final["val_nll"] / np.log(2) * counts["tokens"] / counts["bytes"]
+    assert final["val_bpb"] == pytest.approx(bits)
     assert ("val_masked_ce" in final) == (mode == "mdlm") and ("val_nll_l2r" in final) == (mode == "aogpt")
     config = json.load(open(out / "config.json"))
     assert config["config"]["mode"] == mode and all(config[k] for k in ("command", "date", "seed", "machine"))
     text = (trained / f"{mode}.txt").read_text()
-    assert text.startswith("preset toy (as asked)") and "float" in text and "not compiled" in text and "python sample.py" in text
-
+    assert text.startswith("preset toy (as asked)")
+    assert "float" in text and "not compiled" in text and "python sample.py" in text
 
 def test_best_checkpoint_scores_what_the_log_says(trained, monkeypatch):
     for mode in ("ar", "mdlm", "aogpt"):
         model, checkpoint = load(str(trained / "out" / mode / "best.pt"))
-        assert checkpoint["val_nll"] == min(e["val_nll"] for e in read_log(trained / "out" / mode) if "val_nll" in e)
+        log = read_log(trained / "out" / mode)
+        assert checkpoint["val_nll"] == min(e["val_nll"] for e in log if "val_nll" in e)
         monkeypatch.chdir(trained)
         x = torch.from_numpy(Windows("t", "val", 48).first(20))
         assert evaluate(model, x, 4, seed=1337)["val_nll"] == pytest.approx(checkpoint["val_nll"], abs=1e-5)
         assert "optimizer" not in checkpoint and Tokenizer(**checkpoint["tokenizer"]).words == TOY.words()
 
-
 def launch(processes, *arguments, cwd):
     """train.py in so many processes, started but not waited for."""
-    return subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}",
-                             os.path.join(ROOT, "train.py"), *arguments], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}",
+               os.path.join(ROOT, "train.py"), *arguments]
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             env={**os.environ, "OMP_NUM_THREADS": "1"})
-
 
 def close(a, b):
     """The same log, numbers within 1e-5."""
-    return [e.keys() for e in a] == [e.keys() for e in b] and all(x[k] == pytest.approx(y[k], abs=1e-5) for x, y in zip(a, b) for k in x)
-
+    if [e.keys() for e in a] != [e.keys() for e in b]:
+        return False
+    return all(x[k] == pytest.approx(y[k], abs=1e-5) for x, y in zip(a, b) for k in x)
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_two_processes_train_as_one(trained, mode):
-    arguments = [f"--mode={mode}", *TINY, "--dtype=float32", f"--compile={'true' if mode == 'ar' else 'false'}"]
+    arguments = [f"--mode={mode}", *TINY, "--dtype=float32",
+                 f"--compile={'true' if mode == 'ar' else 'false'}"]
     assert run("train.py", *arguments, f"--out_dir=out/one-{mode}", cwd=trained).returncode == 0
     process = launch(2, *arguments, "--grad_accum=2", f"--out_dir=out/two-{mode}", cwd=trained)
     output = process.communicate(timeout=120)[0]
@@ -65,9 +70,9 @@ def test_two_processes_train_as_one(trained, mode):
     one, two = (read_log(trained / "out" / f"{name}-{mode}") for name in ("one", "two"))
     assert close(one, two) and len(one) == 6
 
-
 def test_a_process_dies_and_another_number_goes_on(trained):
-    """Two processes, one killed: the other ends too, the checkpoint is good, and one process resumes to the same end."""
+    """Two processes, one killed: the other ends too, the checkpoint is good, and one process resumes to the
+    same end."""
     arguments = ["--mode=mdlm", *TINY, "--dtype=float32", "--max_steps=400", "--eval_interval=100"]
     assert run("train.py", *arguments, "--out_dir=out/alive", cwd=trained).returncode == 0
     process = launch(2, *arguments, "--out_dir=out/dying", cwd=trained)
@@ -81,21 +86,22 @@ def test_a_process_dies_and_another_number_goes_on(trained):
     assert run("train.py", *arguments, "--out_dir=out/dying", "--resume", cwd=trained).returncode == 0
     assert close(read_log(trained / "out/alive"), read_log(trained / "out/dying"))
 
-
 def test_a_run_is_locked_and_a_loss_that_is_not_finite_stops_it(trained):
     arguments = ["--mode=ar", *TINY, "--max_steps=100000", "--out_dir=out/busy"]
-    process = subprocess.Popen([sys.executable, os.path.join(ROOT, "train.py"), *arguments], cwd=trained, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen([sys.executable, os.path.join(ROOT, "train.py"), *arguments], cwd=trained,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     while not (trained / "out/busy/ckpt.pt").exists():
         assert process.poll() is None
         time.sleep(0.01)
     done = run("train.py", *arguments, "--resume", cwd=trained)
     process.send_signal(signal.SIGINT)
     process.communicate()
-    assert done.returncode == 2 and "another process is training in out/busy" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "another process is training in out/busy" in done.stderr
     done = run("train.py", *TINY, "--lr=1e30", "--warmup=0", "--out_dir=out/wild", cwd=trained)
-    assert done.returncode == 2 and "max_grad_norm" in done.stderr and "step 10 " in done.stderr and "--lr" in done.stderr
+    assert done.returncode == 2
+    assert all(words in done.stderr for words in ("max_grad_norm", "step 10 ", "--lr"))
     assert not (trained / "out/wild/ckpt.pt").exists()
-
 
 def test_evaluation_is_repeatable_and_leaves_training_alone():
     model = small_model("mdlm")
@@ -106,42 +112,43 @@ def test_evaluation_is_repeatable_and_leaves_training_alone():
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
 
-
 def test_evaluation_gives_every_window_every_mask_ratio():
     """The bound of fixed windows is the mean over all k for each of them: no stratum may stick to a row."""
     from model import nelbo_batch
     model = small_model("mdlm")
-    masked = torch.stack([(nelbo_batch(model.config, torch.zeros(8, 8, dtype=torch.long), torch.Generator().manual_seed(s)).tokens
-                           == 11).sum(dim=1) for s in range(400)])           # (400, 8) numbers of masked tokens
+    x = torch.zeros(8, 8, dtype=torch.long)
+    batches = [nelbo_batch(model.config, x, torch.Generator().manual_seed(s)) for s in range(400)]
+    masked = torch.stack([(batch.tokens == 11).sum(dim=1) for batch in batches])    # (400, 8): how many each
     assert all(len(set(masked[:, row].tolist())) >= 4 for row in range(8))
     assert (masked[:, 0::2].float().mean(dim=0) - masked[:, 0::2].float().mean()).abs().max() < 5 * 2.3 / 20
 
-
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_bfloat16_compiled_follows_float32_eager_and_is_repeatable(trained, mode):
-    """The fast path and the exact one, 200 steps of the same run: the mean losses of 10 steps differ by less than 0.005 nats
-    per token. Compiled code on two threads gives the same bits again."""
+    """The fast path and the exact one, 200 steps of the same run: the mean losses of 10 steps differ by less
+    than 0.005 nats per token. Compiled code on two threads gives the same bits again."""
     loss, fast = {}, ["--dtype=bfloat16", "--compile=true"]
-    for name, flags in (("slow", ["--dtype=float32"]), ("fast", fast), *([("again", fast)] if mode == "mdlm" else [])):
-        done = run("train.py", f"--mode={mode}", *TINY, "--max_steps=200", "--eval_interval=100", "--n_embd=32",
-                   f"--out_dir=out/{name}-{mode}", *flags, cwd=trained)
+    runs = {"slow": ["--dtype=float32"], "fast": fast}
+    if mode == "mdlm":
+        runs["again"] = fast
+    for name, flags in runs.items():
+        done = run("train.py", f"--mode={mode}", *TINY, "--max_steps=200", "--eval_interval=100",
+                   "--n_embd=32", f"--out_dir=out/{name}-{mode}", *flags, cwd=trained)
         assert done.returncode == 0 and "torch.compile failed" not in done.stderr, done.stderr
-        loss[name] = np.array([e["train_loss"] for e in read_log(trained / "out" / f"{name}-{mode}") if "train_loss" in e])
+        log = read_log(trained / "out" / f"{name}-{mode}")
+        loss[name] = np.array([e["train_loss"] for e in log if "train_loss" in e])
     assert len(loss["slow"]) == 20 and np.abs(loss["slow"] - loss["fast"]).max() < 0.005
     assert mode != "mdlm" or (loss["fast"] == loss["again"]).all()
-
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_cuda_follows_cpu(trained, mode):
-    done = run("train.py", f"--mode={mode}", *TINY, f"--out_dir=out/cuda-{mode}", "--device=cuda", "--dtype=bfloat16", cwd=trained)
+    done = run("train.py", f"--mode={mode}", *TINY, f"--out_dir=out/cuda-{mode}", "--device=cuda",
+               "--dtype=bfloat16", cwd=trained)
     assert done.returncode == 0, done.stderr
     a, b = (read_log(trained / "out" / name)[-1]["val_nll"] for name in (mode, f"cuda-{mode}"))
     assert abs(a - b) < 0.02
 
-
 # ------------------------------------------------------------------------------------------------ comparing
-
 
 def test_compare_command(trained):
     done = run("compare.py", "ar=out/ar", "mdlm=out/mdlm", "--json=c.json", "--plot=c.png", cwd=trained)
@@ -149,4 +156,5 @@ def test_compare_command(trained):
     content = json.load(open(trained / "c.json"))
     log = [e for e in read_log(trained / "out/mdlm") if "val_nll" in e]
     assert content["runs"]["mdlm"]["table"]["best"] == min(e["val_nll"] for e in log)
-    assert content["runs"]["ar"]["table"]["at_equal_steps"] is not None and os.path.getsize(trained / "c.png") > 5000
+    assert content["runs"]["ar"]["table"]["at_equal_steps"] is not None
+    assert os.path.getsize(trained / "c.png") > 5000

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# The commands behind results/, in the order in which they must run, from the project's folder:
+#
+#     bash experiments/results.sh toy             some 40 minutes on two cores
+#     bash experiments/results.sh laptop FOLDER   some 4 hours; FOLDER holds train.txt and valid.txt
+#     bash experiments/results.sh speed FOLDER    half an hour, with nothing else running; after toy
+#
+# Runs that have begun are resumed. Only a tree without uncommitted changes makes figures to be made again.
+set -euo pipefail
+
+train() {   # folder of the run, flags
+  local resume=""
+  [ ! -e "$1/ckpt.pt" ] || resume=--resume
+  python train.py --out_dir="$1" "${@:2}" $resume
+}
+
+toy() {
+  local mode seed runs=out/toy-ar,out/toy-mdlm,out/toy-aogpt
+  for mode in ar mdlm aogpt; do
+    train out/toy-$mode --mode=$mode --preset=toy
+    for seed in 1 2; do train out/toy-$mode-$seed --mode=$mode --preset=toy --seed=$seed; done
+  done
+  python compare.py ar=out/toy-ar mdlm=out/toy-mdlm aogpt=out/toy-aogpt \
+    --json=results/toy.json --plot=results/toy.png
+  python compare.py ar-1=out/toy-ar-1 mdlm-1=out/toy-mdlm-1 aogpt-1=out/toy-aogpt-1 \
+    ar-2=out/toy-ar-2 mdlm-2=out/toy-mdlm-2 aogpt-2=out/toy-aogpt-2 --json=results/toy-seeds.json
+  local more=out/toy-ar-1,out/toy-mdlm-1,out/toy-aogpt-1,out/toy-ar-2,out/toy-mdlm-2,out/toy-aogpt-2
+  python sample.py --out_dir=$runs,$more --sampler=first_hitting --num_samples=1000 \
+    --json=results/toy-grammatical.json
+  python diversity.py ar=out/toy-ar/samples.jsonl mdlm=out/toy-mdlm/samples.jsonl \
+    aogpt=out/toy-aogpt/samples.jsonl --data=toy --judge=out/toy-ar \
+    --json=results/toy-diversity.json --plot=results/toy-diversity.png
+  python sample.py --out_dir=$runs --sampler=ancestral,first_hitting,confidence --steps=48,24,12,6,3 \
+    --num_samples=1000 --json=results/toy-steps.json --plot=results/toy-steps.png
+  python diversity.py --frontier=$runs --num_samples=300 --temperatures=0.4,0.6,0.8,1.0,1.2 --data=toy \
+    --judge=out/toy-ar --json=results/toy-frontier.json --plot=results/toy-frontier.png
+}
+
+laptop() {
+  local mode data=tinystories-excerpt
+  local ar=out/$data-ar mdlm=out/$data-mdlm aogpt=out/$data-aogpt
+  python prepare_data.py --text="$1/train.txt" --val="$1/valid.txt" --vocab_size=4096 --name=$data
+  for mode in ar mdlm aogpt; do train out/$data-$mode --mode=$mode --preset=laptop --data=$data; done
+  python compare.py ar=$ar mdlm=$mdlm aogpt=$aogpt --json=results/laptop.json --plot=results/laptop.png
+  python sample.py --out_dir=$ar,$mdlm,$aogpt --sampler=first_hitting --temperature=0.7 --num_samples=2 \
+    --json=results/laptop-samples.json --picture=results/modes.png
+  python sample.py --out_dir=$mdlm --prompt="Once upon a time ___ lived happily." --temperature=0.7 \
+    --num_samples=4 --json=results/blank.json
+
+  # diversity from the start of a story, then as the paper samples
+  python sample.py --out_dir=$ar,$mdlm,$aogpt --sampler=first_hitting --length=128 --num_samples=1000 \
+    --dtype=bfloat16
+  python diversity.py ar=$ar/samples.jsonl mdlm=$mdlm/samples.jsonl aogpt=$aogpt/samples.jsonl \
+    --data=$data --judge=$ar --json=results/laptop-diversity.json --plot=results/laptop-diversity.png
+  train out/$data-mdlm-paper --mode=mdlm --preset=laptop --data=$data --windows=paper --max_steps=1500
+  python sample.py --out_dir=$ar --protocol=paper --num_samples=1000 --dtype=bfloat16 --out=out/paper-ar.jsonl
+  python sample.py --out_dir=out/$data-mdlm-paper --protocol=paper --full_length --num_samples=1000 \
+    --dtype=bfloat16 --out=out/paper-mdlm.jsonl
+  for mode in ar mdlm; do
+    python diversity.py $mode=out/paper-$mode.jsonl --data=$data --judge=$ar --protocol=paper \
+      --json=results/laptop-paper-$mode.json      # laptop-paper-ar.json, laptop-paper-mdlm.json
+  done
+  python diversity.py --frontier=$ar,$mdlm,$aogpt --length=128 --dtype=bfloat16 --num_samples=100 \
+    --temperatures=0.6,0.8,1.0,1.1 --data=$data --judge=$ar --json=results/laptop-frontier.json \
+    --plot=results/laptop-frontier.png
+
+  # without the common vector, and without the rotation by the target too
+  for mode in ar mdlm aogpt; do
+    train out/$data-$mode-plain --mode=$mode --preset=laptop --data=$data --shared_init=false --max_steps=2000
+  done
+  train out/$data-aogpt-usual --mode=aogpt --preset=laptop --data=$data --shared_init=false --max_steps=2000 \
+    --target_rotation=false
+  python compare.py ar=$ar-plain mdlm=$mdlm-plain aogpt=$aogpt-plain "aogpt, usual rotation=$aogpt-usual" \
+    --json=results/laptop-ablation.json
+}
+
+speed() {
+  python bench.py --json=results/speed.json
+  python bench.py --preset=paper --batch_size=2 --repeats=3 --json=results/speed-paper.json
+  python bench.py --what=sample --lengths=64,128,256 --stories=1,16 --json=results/sampling-small.json
+  python bench.py --what=sample --preset=paper --json=results/sampling-cost.json
+  python bench.py --what=sample --preset=paper --stories=16 --lengths=256 --json=results/sampling-cost-16.json
+  python -m experiments.scaling --modes=ar,mdlm --repeats=2 --json=results/scaling.json
+  python -m experiments.time_self_bleu results/self-bleu-speed.json
+  python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
+}
+
+[ $# -gt 0 ] || { sed -n 2,9p "$0"; exit 2; }
+git diff --quiet HEAD -- '*.py' || { echo "results.sh: commit your changes first" >&2; exit 2; }
+"$@"

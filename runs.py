@@ -1,0 +1,291 @@
+"""
+A run's folder, and what must not go wrong around the training loop. The folder holds
+
+    ckpt.pt         everything that --resume needs, newest      config.json     flags, sizes, machine, commit
+    best.pt         the best weights so far, to sample from     log.jsonl       the losses, an object a line
+
+and loss.png. Each promise is a function: a checkpoint is whole or not there (save), a damaged one is named
+(load), two processes never train in one folder (open_locked), a resumed run is the same run
+(check_resumable), nothing that is not finite is kept (check_finite). tests/test_faults.py tries them.
+"""
+import contextlib
+import datetime
+import functools
+import json
+import math
+import os
+import pickle
+import signal
+import sys
+import time
+import zipfile
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from cli import InputError, pick_device
+from model import Config, Transformer
+
+try:
+    import fcntl
+except ImportError:     # Windows: nothing keeps two processes out of one folder there
+    fcntl = None
+
+FORMAT = 1              # of checkpoints
+# settings that --resume may change
+FREE = {"resume", "out_dir", "preset", "grad_accum", "device", "dtype", "compile"}
+
+# ---- Several processes: each trains on its share of every batch; the first one speaks and writes -----------
+
+RANK, WORLD_SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))     # by torchrun
+
+def join_processes(device: str) -> torch.device:
+    """This process's device, connected to the others."""
+    if WORLD_SIZE > 1 and device in ("auto", "cuda") and torch.cuda.is_available():
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+    device = pick_device(device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if WORLD_SIZE > 1:
+        hour = datetime.timedelta(hours=1)      # the others wait while the first one prepares the data
+        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=hour)
+    if RANK:
+        sys.stdout = open(os.devnull, "w")
+    return device
+
+def wait_for_processes():
+    """Until all have come here."""
+    if WORLD_SIZE > 1:
+        torch.distributed.barrier()
+
+def sum_over_processes(x: torch.Tensor) -> torch.Tensor:
+    """x, now the sum over processes in each of them."""
+    if WORLD_SIZE > 1:
+        torch.distributed.all_reduce(x)
+    return x
+
+def leave_processes():
+    """The first one goes on alone, once all have done their share."""
+    wait_for_processes()
+    if WORLD_SIZE > 1:
+        torch.distributed.destroy_process_group()
+    if RANK:
+        os._exit(0)     # an orderly end may abort in torch's threads, and torchrun would end all
+
+# ---- Checkpoints: plain dicts of plain tensors, readable with weights_only=True ----------------------------
+
+def save(path: str, model: Transformer, **extra):
+    """Write the model and anything else that is plain, whole or not at all. Raises OSError."""
+    content = {"format": FORMAT, "config": asdict(model.config), "model": model.state_dict(), **extra}
+    try:
+        with open(f"{path}.tmp", "wb") as f:
+            torch.save(content, f)
+            f.flush()
+            os.fsync(f.fileno())
+    except (OSError, RuntimeError) as e:
+        Path(f"{path}.tmp").unlink(missing_ok=True)
+        reason = e if isinstance(e, OSError) else e.__context__ or "is the disk full?"  # torch's says nothing
+        raise OSError(f"{path} could not be written ({reason}); the one before, if any, is kept") from e
+    os.replace(f"{path}.tmp", path)
+
+def load(path: str, device="cpu", needs=()):
+    """The model, and the checkpoint's other entries, `needs` among them. Raises OSError: none, or no good."""
+    if not os.path.isfile(path):
+        train = f"python train.py --out_dir={os.path.dirname(path)}"
+        raise FileNotFoundError(f"no checkpoint at {path}; train one with: {train}")
+    try:
+        with zipfile.ZipFile(path) as file:     # torch writes checksums, but doesn't look at them
+            if damaged := file.testzip():
+                raise ValueError(f"its part {damaged} has changed since it was written")
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if checkpoint["format"] != FORMAT:
+            raise ValueError(f"it has format {checkpoint['format']}, this code reads {FORMAT}")
+        if missing := [name for name in ("config", "model", *needs) if name not in checkpoint]:
+            raise ValueError(f"it lacks {', '.join(missing)}")
+        model = Transformer(Config(**checkpoint.pop("config")))
+        model.load_state_dict(checkpoint.pop("model"))
+    except Exception as e:      # torch, zipfile and pickle raise a dozen kinds for a damaged or foreign file
+        reason = " ".join(str(e).split())[:200] or type(e).__name__
+        if isinstance(e, pickle.UnpicklingError):
+            reason = "it holds code, not only tensors and plain values"
+        raise OSError(f"{path} is not a usable checkpoint: {reason}") from e
+    return model.to(device), checkpoint
+
+# ---- The folder --------------------------------------------------------------------------------------------
+
+def read_run(folder: str) -> dict:
+    """config.json, with log.jsonl's evaluations as "curve", its [step, train_loss] as "training"."""
+    try:
+        with open(os.path.join(folder, "config.json")) as f:
+            run = json.load(f)
+        with open(os.path.join(folder, "log.jsonl")) as f:
+            log = [json.loads(line) for line in f if line.endswith("\n")]       # the last line may be cut off
+        run["curve"] = [entry for entry in log if "val_nll" in entry]
+        run["training"] = [[entry["step"], entry["train_loss"]] for entry in log if "train_loss" in entry]
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise InputError(f"{folder} holds no readable run ({type(e).__name__}: {e}); give NAME=FOLDER") from e
+    if not run["curve"]:
+        raise InputError(f"{folder} has no evaluation yet; let it train on")
+    return run
+
+def check_folder(folder: str, resume: bool):
+    """A folder that holds a run is for --resume, and no other."""
+    path = os.path.join(folder, "ckpt.pt")
+    if os.path.exists(path) != resume:
+        raise InputError(f"there is no checkpoint at {path}; begin without --resume" if resume else
+                         f"{path}: there is a run already; go on (--resume) or choose another --out_dir=DIR")
+
+def open_locked(path: str):
+    """A file to append lines to, which no second process can open so while this one holds it."""
+    file = open(path, "a", buffering=1)
+    try:
+        if fcntl:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        folder = os.path.dirname(path)
+        raise InputError(f"another process is training in {folder}; choose another --out_dir=DIR") from e
+    return file
+
+def check_resumable(folder: str, was: dict, now: dict, checkpoint: dict, trained_on: dict, config: Config):
+    """What --resume demands: the same settings (was, now) and data, the log and best.pt of the checkpoint."""
+    path, log, best = (os.path.join(folder, name) for name in ("ckpt.pt", "log.jsonl", "best.pt"))
+    changed = {name: f"{name} was {was.get(name)}, is now {value}"
+               for name, value in now.items() if was.get(name) != value}
+    if refused := [text for name, text in changed.items() if name not in FREE]:
+        raise InputError(f"{path} was made with other settings: {'; '.join(refused)}; give the same flags")
+    if noted := [text for name, text in changed.items() if name not in ("resume", "out_dir", "preset")]:
+        print(f"going on, though {'; '.join(noted)}")
+    if other := " and ".join(name for name in trained_on if checkpoint[name] != trained_on[name]):
+        raise InputError(f"data/{now['data']} is no longer what {path} was trained on ({other} changed)")
+    if os.path.getsize(log) < checkpoint["log"]:
+        raise InputError(f"{log} has lost lines since {path} was written; restore it")
+    if checkpoint["best"] < math.inf and load(best)[0].config != config:
+        raise InputError(f"{best} is of another run; restore it")
+
+def check_finite(entry: dict):
+    """Raises InputError, for it is the settings that make a run diverge."""
+    if not all(map(math.isfinite, entry.values())):
+        values = ", ".join(f"{name} {value:.4g}" for name, value in entry.items())
+        raise InputError(f"near step {entry['step']:,} something is not finite: {values}; a ckpt.pt before, "
+                         f"if any, is kept; try a lower --lr, more --warmup or --dtype=float32")
+
+# ---- The run -----------------------------------------------------------------------------------------------
+
+class Run:
+    """A run on its way: how far it is, its log, its files. With s.resume it goes on from ckpt.pt.
+
+    s is train.py's Settings; trained_on, plain values that sampling needs and a resumed run must find
+    unchanged. Raises InputError where the folder is in use, or does not fit the settings.
+    """
+
+    def __init__(self, s, model: Transformer, optimizer, trained_on: dict):
+        self.s, self.model, self.optimizer, self.trained_on = s, model, optimizer, trained_on
+        self.path = functools.partial(os.path.join, s.out_dir)
+        self.step, self.best = 0, math.inf      # steps done; the lowest val_nll so far
+        self.seconds = 0.0                      # of training: not of the first step, evaluations, checkpoints
+        self.clock, self.clock_step = None, 0   # when it was last started, and after which step
+        self.unlogged = []                      # (2,) loss and norm of each step since the log's last line
+        self.signals, self.stopped = [], False  # that ask to stop; whether the loop was told so
+        if RANK == 0:
+            os.makedirs(s.out_dir, exist_ok=True)
+            self.log_file = open_locked(self.path("log.jsonl"))
+            check_folder(s.out_dir, s.resume)   # again, now that no other process can change it
+        log_size = self.restore() if s.resume else 0
+        if RANK == 0:
+            self.log_file.truncate(log_size)    # what came after the checkpoint is trained again
+            self.log_file.seek(0, os.SEEK_END)
+
+    def restore(self) -> int:
+        """Go on from ckpt.pt; returns how many bytes the log had then."""
+        needs = ("settings", "step", "best", "seconds", "recent", "log", "optimizer", *self.trained_on)
+        model, checkpoint = load(self.path("ckpt.pt"), needs=needs)
+        was, now = asdict(model.config) | checkpoint["settings"], asdict(self.model.config) | asdict(self.s)
+        check_resumable(self.s.out_dir, was, now, checkpoint, self.trained_on, model.config)
+        self.model.load_state_dict(model.state_dict())
+        self.optimizer.load_state_dict(checkpoint["optimizer"])
+        self.step, self.best, self.seconds = (checkpoint[name] for name in ("step", "best", "seconds"))
+        device = self.model.head.weight.device
+        self.unlogged = [torch.tensor(row, device=device) for row in checkpoint["recent"]]
+        return checkpoint["log"]
+
+    @contextlib.contextmanager
+    def training(self):
+        """Around the loop: a progress bar; Ctrl-C and SIGTERM ask it to stop, a second one doesn't wait."""
+        def note(number, frame):
+            if self.signals and WORLD_SIZE == 1:    # torchrun passes them on, so there each comes twice
+                raise KeyboardInterrupt
+            self.signals.append(number)
+
+        handlers = {kind: signal.signal(kind, note) for kind in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            with tqdm(total=self.s.max_steps, initial=self.step, unit="step", dynamic_ncols=True,
+                      disable=True if RANK else None) as self.bar:
+                yield
+        finally:
+            for kind, handler in handlers.items():
+                signal.signal(kind, handler)
+
+    def start_clock(self):
+        self.clock, self.clock_step = time.perf_counter(), self.step
+
+    def evaluation_due(self) -> bool:
+        return self.step % self.s.eval_interval == 0 or self.step == self.s.max_steps
+
+    def record(self, step: int, loss: torch.Tensor, norm: torch.Tensor):
+        """So many steps are done. A line of the log every ten; raises InputError where it is not finite."""
+        self.step = step
+        self.unlogged.append(torch.stack([loss, norm]))
+        self.bar.update()
+        if self.clock is None:      # the first step compiled; that doesn't count
+            self.start_clock()
+        if step % 10 == 0 or self.evaluation_due():
+            losses, norms = sum_over_processes(torch.stack(self.unlogged)).unbind(dim=1)    # (steps,) each
+            train_loss = losses.mean().item() / WORLD_SIZE      # waits for the device
+            elapsed = time.perf_counter() - self.clock
+            tokens = (step - self.clock_step) * self.s.batch_size * self.model.config.block_size
+            self.seconds, self.unlogged = self.seconds + elapsed, []
+            self.write_log(train_loss=train_loss, max_grad_norm=norms.max().item() / WORLD_SIZE,
+                           lr=self.optimizer.param_groups[0]["lr"], tok_per_s=tokens / elapsed)
+            self.bar.set_postfix_str(f"loss {train_loss:.3f}, {tokens / elapsed:,.0f} tok/s")
+            self.start_clock()
+
+    def record_evaluation(self, **result):
+        """A line of the log and of the screen; best.pt, where val_nll is the lowest so far."""
+        self.write_log(**result)
+        values = ", ".join(f"{name} {value:.4f}" for name, value in result.items())
+        self.bar.write(f"step {self.step:,}: {values}")
+        if result["val_nll"] < self.best:
+            self.best = result["val_nll"]
+            if RANK == 0:
+                save(self.path("best.pt"), self.model, step=self.step, val_nll=self.best, **self.trained_on)
+
+    def write_log(self, **entry):
+        entry = {"step": self.step, "seconds": self.seconds, **entry}
+        check_finite(entry)
+        if RANK == 0:
+            print(json.dumps(entry), file=self.log_file)
+
+    def asked_to_stop(self) -> bool:
+        """Whether a signal came. Several processes must stop after the same step: they look every tenth."""
+        if WORLD_SIZE == 1:
+            self.stopped = bool(self.signals)
+        elif self.step % 10 == 0:
+            count = torch.tensor(len(self.signals), device=self.model.head.weight.device)
+            self.stopped = bool(sum_over_processes(count))
+        return self.stopped
+
+    def checkpoint(self):
+        """ckpt.pt, and the log up to here. Raises InputError where the last steps are not finite; OSError."""
+        if self.unlogged:           # stopped between two lines of the log
+            loss, norm = torch.stack(self.unlogged).mean(dim=0).tolist()
+            lr = self.optimizer.param_groups[0]["lr"]
+            check_finite({"step": self.step, "lr": lr, "train_loss": loss, "mean_grad_norm": norm})
+            self.seconds += time.perf_counter() - self.clock
+        if RANK == 0:
+            os.fsync(self.log_file.fileno())
+            save(self.path("ckpt.pt"), self.model, step=self.step, best=self.best, seconds=self.seconds,
+                 recent=[row.tolist() for row in self.unlogged], log=self.log_file.tell(),
+                 settings=asdict(self.s), optimizer=self.optimizer.state_dict(), **self.trained_on)
+        self.start_clock()

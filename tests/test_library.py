@@ -1,0 +1,102 @@
+"""Used from Python, not as commands: who imports whom, and only a command ends the interpreter."""
+import ast
+import os
+
+import pytest
+
+from cli import InputError, build
+from conftest import ROOT
+from diversity import DiversityOptions, encode, open_judges, read_samples
+from model import Config
+from prepare_data import PrepareOptions, Tokenizer, Windows, load_meta, prepare, read_stories
+from runs import check_folder, join_processes, load, read_run
+from sample import SampleOptions, complete, open_model
+from toy import TOY
+from train import Settings, resolve
+
+BELOW = {       # what each file may import of the others
+    "cli": set(), "toy": set(), "model": set(), "prepare_data": {"cli", "toy"}, "show": {"prepare_data"},
+    "runs": {"cli", "model"}, "compare": {"cli", "runs", "show"},
+    "sample": {"cli", "model", "prepare_data", "runs", "show", "toy"},
+    "train": {"cli", "model", "prepare_data", "runs", "sample", "show"},
+    "diversity": {"cli", "model", "prepare_data", "sample", "show", "toy"},
+    "bench": {"cli", "model", "runs", "sample", "train"}}
+
+def tree(name):
+    with open(os.path.join(ROOT, f"{name}.py"), encoding="utf-8") as f:
+        return ast.parse(f.read())
+
+@pytest.mark.parametrize("name", BELOW)
+def test_imports_run_one_way(name):
+    assert sorted(BELOW) == sorted(file[:-3] for file in os.listdir(ROOT) if file.endswith(".py"))
+    imported = set()
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module)
+    assert imported & set(BELOW) == BELOW[name]
+
+def test_starting_a_command_does_not_import_matplotlib():
+    """It takes a second; only what draws needs it."""
+    for name in BELOW:
+        top = [node for node in tree(name).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        assert "matplotlib" not in "".join(map(ast.unparse, top))
+
+def test_only_commands_exit():
+    exits = set()
+    for name in BELOW:
+        for function in ast.walk(tree(name)):
+            if isinstance(function, ast.FunctionDef):
+                nodes = [node for node in ast.walk(function) if isinstance(node, (ast.Name, ast.Attribute))]
+                if {"SystemExit", "sys.exit", "os._exit", "exit", "quit"} & set(map(ast.unparse, nodes)):
+                    exits.add(f"{name}.{function.name}")
+    # leave_processes ends those that torchrun started beside the first
+    assert exits == {"cli.command", "train.main", "runs.leave_processes"}
+
+WORDS = Tokenizer("words", words=TOY.words())
+TINY = dict(vocab_size=WORDS.vocab_size, block_size=8, n_layer=1, n_head=1, n_embd=4)
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: Tokenizer("gpt2", 100), "--vocab_size=100"),
+    (lambda: WORDS.encode("One zebra"), "zebra"),
+    (lambda: PrepareOptions(val="a.txt"), "--val needs --text"),
+    (lambda: PrepareOptions(name="../x"), "plain name"),
+    (lambda: prepare(PrepareOptions(text="none.txt", vocab_size=300)), "none.txt cannot be read"),
+    (lambda: list(read_stories("none.txt")), "none.txt cannot be read"),
+    (lambda: load_meta("none"), "no data set at data/none/meta.json"),
+    (lambda: Windows("none", "val", 8), "no data set"),
+    (lambda: Windows("t", "val", 10 ** 6), "block_size 1000000 is longer"),
+    (lambda: Config(n_layer=0), "n_layer is 0"),
+    (lambda: build(Config, {"n_layer": 0}), "n_layer is 0"),
+    (lambda: Settings(beta2=1.5), "--beta2=1.5"),
+    (lambda: resolve({"preset": "toy", "data": "none"}), "no data set"),
+    (lambda: resolve({"preset": "toy", "data": "t", "vocab_size": 7}), "--vocab_size=7"),
+    (lambda: resolve({"preset": "toy", "data": "t", "mode": "mdlm", "batch_size": 3}), "--batch_size=3"),
+    (lambda: SampleOptions(top_p=2.0), "--top_p=2.0"),
+    (lambda: complete(SampleOptions(length=9), Config("mdlm", **TINY), WORDS, "aligned"), "--length=9"),
+    (lambda: complete(SampleOptions(steps=4), Config("ar", **TINY), WORDS, "aligned"), "--steps=4 means"),
+    (lambda: open_model("none", "cpu"), "no checkpoint at none/best.pt"),
+    (lambda: open_model("out/ar", "cuda:77"), "cuda:77 is not usable"),
+    (lambda: load("none.pt"), "no checkpoint at none.pt"),
+    (lambda: read_run("none"), "none holds no readable run"),
+    (lambda: check_folder("out/ar", resume=False), "there is a run already"),
+    (lambda: join_processes("tpu"), "--device=tpu"),
+    (lambda: read_samples("none.jsonl"), "none.jsonl cannot be read"),
+    (lambda: open_judges(DiversityOptions(judge="out/mdlm"), None), "--judge=out/mdlm"),
+    (lambda: encode(WORDS, "zebra"), "zebra")])
+def test_library_code_raises_one_line(trained, monkeypatch, request, call, words):
+    monkeypatch.chdir(trained)
+    if "300" in str(call.__code__.co_consts):
+        request.getfixturevalue("gpt2")         # skips where there is none
+    with pytest.raises((ValueError, OSError)) as e:
+        call()
+    assert words in str(e.value) and "\n" not in str(e.value)
+    assert isinstance(e.value, (InputError, OSError)) or words in ("n_layer is 0", "--beta2=1.5")
+
+def test_every_result_has_its_command():
+    """Each file of results/ is written by a command of experiments/results.sh (speed.md is prose about try_speed)."""
+    with open(os.path.join(ROOT, "experiments/results.sh"), encoding="utf-8") as f:
+        commands = f.read()
+    files = set(os.listdir(os.path.join(ROOT, "results"))) - {"speed.md"}
+    assert not [file for file in files if f"results/{file}" not in commands and file not in commands]
