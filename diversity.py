@@ -191,8 +191,11 @@ def measure(texts: list, o: DiversityOptions, judged: dict, corpus, real=None) -
     ids = number(list(itertools.chain.from_iterable(words)))
     metrics = {}
     for n in range(1, 5):
-        gram, who = ngrams(ids, owner, n)                           # those of n = 4 are used again below
+        gram, who = ngrams(ids, owner, n)
         metrics[f"distinct-{n}"] = of_counts(distinct, gram, group[who])
+        if n == 4:                                                  # of each sample: how many, how many kinds
+            total = np.bincount(who, minlength=samples)
+            different = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
     bleu = paper_self_bleu(words, o.seed) if o.protocol == "paper" else self_bleu(ids, owner, samples)
     # its interval takes the references as given: groups are left out of the mean only
     metrics["self-BLEU"] = of_sums(bleu, np.arange(len(bleu)) % GROUPS)
@@ -210,9 +213,7 @@ def measure(texts: list, o: DiversityOptions, judged: dict, corpus, real=None) -
             runs = [compute_mauve(real[name][2], hidden, seed=seed, verbose=False) for seed in range(5)]
             scores = [run.mauve for run in runs]                    # of five seeds of its k-means
             metrics[f"MAUVE, judge {name}"] = float(np.mean(scores)), float(np.std(scores, ddof=1))
-    once = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
-    total = np.bincount(who, minlength=samples)
-    metrics["repeated 4-grams"] = of_sums(total - once, group, total)
+    metrics["repeated 4-grams"] = of_sums(total - different, group, total)
     if corpus is None:
         return metrics
     tokens, tokenizer, stories, toy = corpus

@@ -58,8 +58,7 @@ class Screen:
         self.height = len(lines)
 
 def draw_picture(panels: list, path: str):
-    """panels: (title, pieces of text, steps at which they appeared, -1 if given). x in characters, y in
-    lines."""
+    """panels: (title, pieces of text, steps at which they appeared, -1 if given). x in characters, y lines."""
     from matplotlib import colormaps            # here, for it takes a second to import
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
@@ -70,13 +69,14 @@ def draw_picture(panels: list, path: str):
     axes = canvas.add_axes((0.01, 0, 0.98, 1))
     for title, pieces, steps in panels:
         axes.text(0, y + 0.55, title, fontsize=10, fontweight="bold", va="center")
-        top = y = y + 1.1
-        for step, (line, column, piece) in zip(steps, layout(pieces, width)):
-            x, y, text = column + len(piece) - len(piece.lstrip()), top + line, piece.strip()
+        top, places = y + 1.1, list(layout(pieces, width))
+        for step, (line, column, piece) in zip(steps, places):
+            x, text = column + len(piece) - len(piece.lstrip()), piece.strip()
             fill = colour(0.06 + 0.5 * step / max(1, *steps)) if step >= 0 else "0.88"
-            axes.add_patch(Rectangle((x - 0.1, y + 0.06), len(text) + 0.2, 0.88, facecolor=fill, lw=0))
-            axes.text(x, y + 0.5, text, va="center_baseline", **font)
-        y += 1.1
+            corner = x - 0.1, top + line + 0.06
+            axes.add_patch(Rectangle(corner, len(text) + 0.2, 0.88, facecolor=fill, lw=0))
+            axes.text(x, top + line + 0.5, text, va="center_baseline", **font)
+        y = top + max((line for line, *_ in places), default=0) + 1.1
     axes.imshow(np.linspace(0.06, 0.56, 256)[None], cmap=colour, vmin=0, vmax=1, aspect="auto",
                 extent=(30, 70, y + 0.8, y + 0.3))
     for x, label in ((30, "first step"), (70, "last step")):
@@ -90,8 +90,7 @@ def draw_picture(panels: list, path: str):
 
 @contextlib.contextmanager
 def figure(path: str, size: tuple, columns: int = 1, grid: str = "both", legend: str = ""):
-    """Axes to draw on, or several side by side with one y scale; then the first one's legend, and the
-    file."""
+    """Axes to draw on, or several side by side with one y scale; then the first one's legend, the file."""
     from matplotlib.figure import Figure
     canvas = Figure(size, layout="constrained")
     panels = canvas.subplots(1, columns, sharey=True)
