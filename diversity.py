@@ -105,9 +105,8 @@ def paper_self_bleu(words: list, seed: int) -> np.ndarray:
     return np.array(scores)
 
 def longest_copies(samples: list, training: np.ndarray) -> np.ndarray:
-    """Tokens of each sample's longest stretch that occurs in the training tokens, (len(samples),).
-    Stretches of n = 1, 2, … tokens are numbered as in ngrams; a place stays while what begins there is in
-    both."""
+    """Tokens of each sample's longest stretch that occurs in the training tokens, (len(samples),). Stretches
+    of n = 1, 2, … tokens are numbered as in ngrams; a place stays while what begins there is in both."""
     tokens = np.concatenate([[], *samples, training]).astype(np.int64)
     # training is the last but one owner, an end mark the last
     owner = np.repeat(np.arange(len(samples) + 2), [*map(len, samples), len(training), 1])
@@ -161,9 +160,8 @@ def encode(tokenizer: Tokenizer, text: str) -> list:
 
 @torch.no_grad()
 def judge_of(model, encoded: list):
-    """Under an ar model, of each sample as far as block_size reaches: −log p in nats, (N,); how many
-    tokens, (N,); the last hidden state, (N, C). The end of a story is not scored, for a sample may have
-    been cut."""
+    """Under an ar model, of each sample as far as block_size reaches: −log p in nats, (N,); tokens, (N,); the
+    last hidden state, (N, C). The end of a story is not scored, for a sample may have been cut."""
     config, nats, hidden = model.config, [], []
     hook = model.norm.register_forward_hook(lambda module, inputs, h: hidden.append(h))
     ids = [row[:config.block_size] for row in encoded]

@@ -58,7 +58,7 @@ class Screen:
         self.height = len(lines)
 
 def draw_picture(panels: list, path: str):
-    """panels: (title, pieces of text, steps at which they appeared, -1 if given). x in characters, y lines."""
+    """panels: (title, pieces of text, step at which each appeared, -1 if given); x in characters, y lines."""
     from matplotlib import colormaps            # here, for it takes a second to import
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle

@@ -95,7 +95,7 @@ def test_library_code_raises_one_line(trained, monkeypatch, request, call, words
     assert isinstance(e.value, (InputError, OSError)) or words in ("n_layer is 0", "--beta2=1.5")
 
 def test_every_result_has_its_command():
-    """Each file of results/ is written by a command of experiments/results.sh, but speed.md, which is prose."""
+    """Each file of results/ is written by a command of results.sh, but speed.md, which is prose."""
     with open(os.path.join(ROOT, "experiments/results.sh"), encoding="utf-8") as f:
         commands = f.read()
     files = set(os.listdir(os.path.join(ROOT, "results"))) - {"speed.md"}
