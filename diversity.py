@@ -160,8 +160,8 @@ def encode(tokenizer: Tokenizer, text: str) -> list:
 
 @torch.no_grad()
 def judge_of(model, encoded: list):
-    """Under an ar model, of each sample as far as block_size reaches: −log p in nats, (N,); tokens, (N,); the
-    last hidden state, (N, C). The end of a story is not scored, for a sample may have been cut."""
+    """Under an ar model, of each sample as far as block_size reaches: −log p in nats, (N,); tokens, (N,);
+    the last hidden state, (N, C). The end of a story is not scored, for a sample may be cut."""
     config, nats, hidden = model.config, [], []
     hook = model.norm.register_forward_hook(lambda module, inputs, h: hidden.append(h))
     ids = [row[:config.block_size] for row in encoded]
