@@ -44,7 +44,8 @@ def command(main, interrupted: str):
     except (MemoryError, RuntimeError) as e:
         if isinstance(e, RuntimeError) and not re.search("out of memory|allocate memory", str(e)):
             raise
-        message = f"not enough memory for these sizes ({str(e)[:99]}); take smaller ones or more --grad_accum"
+        message = (f"not enough memory for these sizes ({str(e)[:100]}); take smaller ones, in training more "
+                   f"--grad_accum")
     print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     raise SystemExit(2)
 
@@ -176,9 +177,10 @@ def provenance(seed) -> dict:
             "machine": f"{cpu}, {os.cpu_count()} cores", "python": platform.python_version()}
 
 def write_json(path: str, content):
-    """NaN, a figure that could not be had, becomes null."""
+    """Content to the file at path; NaN, a figure that could not be had, becomes null."""
+    content = json.loads(json.dumps(content), parse_constant=lambda _: None)
     with open(path, "w") as f:
-        json.dump(json.loads(json.dumps(content), parse_constant=lambda _: None), f, indent=1)
+        json.dump(content, f, indent=1)
 
 def print_table(rows: list):
     """Rows of texts in aligned columns, the first to the left, the others to the right."""

@@ -18,7 +18,7 @@ import math
 import os
 import sys
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ class DiversityOptions:
 
 # ---- Counting. All samples' words in one row: ids (M,), and owner (M,), the sample each belongs to ---------
 
-def number(items) -> np.ndarray:
+def as_ids(items) -> np.ndarray:
     """Each distinct item as a number, (len(items),)."""
     known = collections.defaultdict(lambda: len(known))
     return np.fromiter((known[item] for item in items), dtype=np.int64, count=len(items))
@@ -159,9 +159,9 @@ def encode(tokenizer: Tokenizer, text: str) -> list:
         raise InputError(f"a sample does not fit the tokenizer of --data and --judge: {e}") from e
 
 @torch.no_grad()
-def judge_of(model, encoded: list):
+def score(model, encoded: list):
     """Under an ar model, of each sample as far as block_size reaches: −log p in nats, (N,); tokens, (N,);
-    the last hidden state, (N, C). The end of a story is not scored, for a sample may be cut."""
+    the hidden state that predicts the last token, (N, C). A story's end is not scored, for it may be cut."""
     config, nats, hidden = model.config, [], []
     hook = model.norm.register_forward_hook(lambda module, inputs, h: hidden.append(h))
     ids = [row[:config.block_size] for row in encoded]
@@ -175,18 +175,18 @@ def judge_of(model, encoded: list):
     hook.remove()
     return torch.cat(nats).double().numpy(), np.array([len(row) for row in ids]), torch.cat(hidden).numpy()
 
-def judge(texts: list, judges: dict) -> dict:
-    """{name of the judge: what judge_of says of the texts}."""
-    return {name: judge_of(model, [encode(tokenizer, text) for text in texts])
+def score_by_all(texts: list, judges: dict) -> dict:
+    """{name of the judge: what score says of the texts}."""
+    return {name: score(model, [encode(tokenizer, text) for text in texts])
             for name, (model, tokenizer) in judges.items()}
 
 def measure(texts: list, o: DiversityOptions, judged: dict, corpus, real=None) -> dict:
-    """{metric: (value, half of its 95% interval)}; judged: judge(texts); real: that of real text."""
+    """{metric: (value, half of its 95% interval)}; judged: score_by_all(texts); real: that of real text."""
     words = [[*map(sys.intern, text.replace(EOT, " ").lower().split())] for text in texts]  # each kept once
     samples = len(words)
     group = np.arange(samples) % GROUPS
     owner = np.repeat(np.arange(samples), [len(w) for w in words])
-    ids = number(list(itertools.chain.from_iterable(words)))
+    ids = as_ids(list(itertools.chain.from_iterable(words)))
     metrics = {}
     for n in range(1, 5):
         gram, who = ngrams(ids, owner, n)
@@ -198,7 +198,7 @@ def measure(texts: list, o: DiversityOptions, judged: dict, corpus, real=None) -
     # its interval takes the references as given: groups are left out of the mean only
     metrics["self-BLEU"] = of_sums(bleu, np.arange(len(bleu)) % GROUPS)
     metrics["vocabulary used"] = of_counts(np.count_nonzero, ids, group[owner])
-    first, opening = (number([" ".join(w[:n]) for w in words]) for n in (1, 5))
+    first, opening = (as_ids([" ".join(w[:n]) for w in words]) for n in (1, 5))
     metrics["distinct first words"] = of_counts(distinct, first, group)
     metrics["distinct 5-word openings"] = of_counts(distinct, opening, group)
     metrics["most common first word"] = of_counts(lambda counts: counts.max() / counts.sum(), first, group)
@@ -208,18 +208,17 @@ def measure(texts: list, o: DiversityOptions, judged: dict, corpus, real=None) -
         metrics[f"nats/token, judge {name}"] = of_sums(nats, group, count)
         if real and importlib.util.find_spec("mauve"):              # Pillutla et al. 2021
             from mauve import compute_mauve
-            runs = [compute_mauve(real[name][2], hidden, seed=seed, verbose=False) for seed in range(5)]
-            scores = [run.mauve for run in runs]                    # of five seeds of its k-means
+            # five seeds of its k-means
+            scores = [compute_mauve(real[name][2], hidden, seed=i, verbose=False).mauve for i in range(5)]
             metrics[f"MAUVE, judge {name}"] = float(np.mean(scores)), float(np.std(scores, ddof=1))
     metrics["repeated 4-grams"] = of_sums(total - different, group, total)
     if corpus is None:
         return metrics
-    tokens, tokenizer, stories, toy = corpus
-    encoded = [encode(tokenizer, text) for text in texts]
-    whole = [np.array(row, dtype=np.uint16).tobytes() in stories for row in encoded]
+    encoded = [encode(corpus.tokenizer, text) for text in texts]
+    whole = [np.array(row, dtype=np.uint16).tobytes() in corpus.stories for row in encoded]
     metrics["copied stories"] = of_sums(whole, group)
-    metrics["longest copied n-gram"] = of_sums(longest_copies(encoded, tokens), group)
-    if toy:
+    metrics["longest copied n-gram"] = of_sums(longest_copies(encoded, corpus.tokens), group)
+    if corpus.is_toy:
         log_p = [TOY.log_probs(text) for text in texts]
         metrics["grammatical"] = of_sums([p is not None for p in log_p], group)
         nats, count = zip(*((0, 0) if p is None else (-p.sum(), len(p)) for p in log_p))
@@ -238,9 +237,8 @@ def read_samples(path: str):
             with open(path, "rb") as f:
                 for line, text in enumerate(f, 1):
                     row = json.loads(text)
-                    if line == 1:
-                        settings = row.get("settings", row)
-                    if line > 1 or settings is row:
+                    settings = settings or row.get("settings", row)
+                    if "settings" not in row:
                         texts.append(str(row["text"]))
         except OSError as e:
             raise InputError(f"{path} cannot be read ({e}); give one that sample.py wrote, or a .txt") from e
@@ -250,13 +248,18 @@ def read_samples(path: str):
         raise InputError(f"{path} holds {len(texts)} samples; at least 2 are needed to compare them")
     return texts, settings
 
-def load_corpus(name: str):
-    """Training tokens, tokenizer, the training stories as a set of bytes, and whether it is the toy."""
+class Corpus(NamedTuple):
+    tokens: np.ndarray              # of training
+    tokenizer: Tokenizer
+    stories: set                    # of training, their tokens' bytes
+    is_toy: bool
+
+def load_corpus(name: str) -> Corpus:
     meta = load_meta(name)
     tokens = np.fromfile(os.path.join(DATA_DIR, name, "train.bin"), dtype=np.uint16)
     _, *stories = np.split(tokens, np.flatnonzero(tokens == meta["eot"]))       # each begins with end-of-text
     stories = {story[1:].tobytes() for story in stories}
-    return tokens, Tokenizer(**meta["tokenizer"]), stories, "entropy" in meta
+    return Corpus(tokens, Tokenizer(**meta["tokenizer"]), stories, "entropy" in meta)
 
 def real_text(name: str, samples: int, length, start: str, full_length: bool, tokenizer: Tokenizer):
     """(texts, how many of them are from the validation split): pieces of `length` tokens from story starts,
@@ -277,7 +280,7 @@ def sampled_from(settings: dict) -> tuple:
     return (settings.get("length"), settings.get("start", "story"), settings.get("full_length", False),
             settings.get("prompt", ""))
 
-def warnings(sets: dict) -> list:
+def incomparable(sets: dict) -> list:
     """What makes a column incomparable, for the table itself."""
     made = {(name, sampled_from(settings)) for name, seeds in sets.items() for _, settings in seeds}
     lines, ways = [], []
@@ -322,27 +325,27 @@ def open_judges(o: DiversityOptions, corpus) -> dict:
         if (model.config.mode, windows) != ("ar", "aligned"):
             how = f"{model.config.mode} on {windows} windows"
             raise InputError(f"--judge={folder} is {how}; only an ar on aligned ones has an exact likelihood")
-        if corpus and tokenizer.to_dict() != corpus[1].to_dict():
+        if corpus and tokenizer.to_dict() != corpus.tokenizer.to_dict():
             raise InputError(f"--judge={folder} has another tokenizer than data/{o.data}")
         judges[folder] = model, tokenizer
     return judges
 
-def compare(sets: dict, o: DiversityOptions, corpus, judges: dict) -> tuple:
+def columns_of(sets: dict, o: DiversityOptions, corpus, judges: dict) -> tuple:
     """({name: metrics}, notes) of the sets {name: [(texts, settings) of each seed]}, and of "real text"
     where o.data names some. Over several seeds a metric is (mean, standard deviation)."""
-    notes, columns, real = warnings(sets), {}, None
+    notes, columns, real = incomparable(sets), {}, None
     if judges and corpus and not importlib.util.find_spec("mauve"):
         notes.append("MAUVE is left out; it needs: pip install mauve-text")
     if corpus:
         texts, settings = next(iter(sets.values()))[0]
-        reference, held_out = real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus[1])
-        real = judge(reference, judges)
+        reference, held_out = real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus.tokenizer)
+        real = score_by_all(reference, judges)
         if more := len(reference) - held_out:
             notes.append(f"real text: {held_out} pieces were held out; {more} more are training text")
         if len(reference) < len(texts):
             notes.append(f"real text: data/{o.data} holds {len(reference)} pieces only")
     for name, seeds in sets.items():
-        runs = [measure(texts, o, judge(texts, judges), corpus, real) for texts, _ in seeds]
+        runs = [measure(texts, o, score_by_all(texts, judges), corpus, real) for texts, _ in seeds]
         columns[name] = runs[0]
         if len(runs) > 1:
             values = {metric: [run[metric][0] for run in runs] for metric in runs[0]}
@@ -366,7 +369,7 @@ def main():
     sets = {name: [read_samples(path) for path in files.split(",")] for name, files in named}
     if o.frontier:
         sets = write_frontier(o)
-    columns, notes = compare(sets, o, corpus, judges)
+    columns, notes = columns_of(sets, o, corpus, judges)
     results, draw = {"columns": columns}, draw_distances
     if o.frontier:
         real = {"real text": columns["real text"]}

@@ -22,7 +22,6 @@ Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_hea
 
     python model.py          prints the table of sizes and FLOPs per token
 """
-import itertools
 import math
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, get_args
@@ -44,7 +43,7 @@ class Config:
     n_embd: int = 768               # width C of the residual stream
     n_hidden: int = 2048            # width of the SwiGLU layer
     tie_head: bool = True           # the output head is the embedding matrix
-    time_embedding: Literal["none", "add"] = "none"  # mdlm: tell how much is masked; the network can count
+    time_embedding: Literal["none", "add"] = "none"  # mdlm: add the timestep; it sees how much is masked
     objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: likelihood bound, or the paper's masked mean
     schedule: Literal["uniform", "cosine"] = "uniform"  # mdlm: law of the mask ratio (nelbo needs uniform)
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
@@ -92,7 +91,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool
     """softmax(q kᵀ / √D) v, (B, H, S, D): a query averages the values (B, H, n, D) of the slots it sees.
 
     PyTorch's fused kernel, but written out where a CPU needs gradients: its backward pass is slow there."""
-    if visible is not None or not (q.requires_grad and q.device.type == "cpu"):
+    if visible is not None or not q.requires_grad or q.device.type != "cpu":
         return F.scaled_dot_product_attention(q, k, v, visible, is_causal=causal and visible is None)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))                        # (B, H, S, n)
     if causal:
@@ -243,11 +242,12 @@ class Batch(NamedTuple):
 
     def split(self, groups: int):
         """Parts of so many groups each (the last may have fewer)."""
-        sizes = [None if f is None else groups * len(f) // len(self.targets) for f in self]     # in rows
-        parts = [itertools.repeat(None) if f is None else f.split(size) for f, size in zip(self, sizes)]
-        return [Batch(*part) for part in zip(*parts)]
+        G = len(self.targets)
+        return [Batch(*(f if f is None else f[g * len(f) // G:(g + groups) * len(f) // G] for f in self))
+                for g in range(0, G, groups)]
 
     def to(self, device):
+        """On the device; to CUDA from pinned memory, so that the copy need not wait for the step before."""
         if torch.device(device).type != "cuda":
             return Batch(*(f if f is None else f.to(device) for f in self))
         pinned = [f if f is None else f.contiguous().pin_memory() for f in self]
@@ -257,8 +257,7 @@ def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
     """The chain rule in the given order: slot j knows the tokens at order[:j], predicts the one at order[j].
 
     −log p(x) = Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1)), here per token. order: (B, T), each row a
-    permutation.
-    """
+    permutation."""
     targets = x.gather(1, order)                                                    # (B, T)
     tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                    # (B, T)
     key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                                # (B, T)
@@ -273,8 +272,7 @@ def aogpt_batch(config: Config, x: Tensor, generator: torch.Generator, l2r_fract
     """A uniformly random order per row; a fraction of the rows left to right.
 
     With l2r_fraction=0, the mean over orders of the chain rule bounds −log p(x)/T from above, p being the
-    mixture over orders (Jensen).
-    """
+    mixture over orders (Jensen)."""
     order = torch.rand(x.shape, generator=generator).argsort(dim=1)
     left_to_right = torch.rand(len(x), 1, generator=generator) < l2r_fraction
     return order_batch(config, x, torch.where(left_to_right, identity_order(x), order))
@@ -295,14 +293,14 @@ def timestep(config: Config, ratio: Tensor) -> Tensor:
     return torch.acos((1 - ratio).sqrt()) * 2 / math.pi if config.schedule == "cosine" else ratio
 
 def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
-    """Mask a random set S of k of the T tokens, k uniform on 1 … T:
+    """Mask a random set M of k of the T tokens, k uniform on 1 … T:
 
-        −log p(x)/T  ≤  E_k E_S [ (1/k) Σ_{i∈S} −log p(x_i | x outside S) ].
+        −log p(x)/T  ≤  E_k E_M [ (1/k) Σ_{i∈M} −log p(x_i | x outside M) ].
 
     So the bound is *the mean over rows of each row's own mean over its masked tokens*, and nothing more.
     Why: predict the tokens in a random order; the j-th prediction knows j-1 tokens, so k = T-j+1 are
     masked, each of which is equally likely to be the next. Averaged over orders, the chain rule's j-th term
-    is E_S (1/k) Σ_{i∈S} −log p(x_i | rest), and the mean over its T terms is the mean over k. The
+    is E_M (1/k) Σ_{i∈M} −log p(x_i | rest), and the mean over its T terms is the mean over k. The
     1/t-weighted loss of the literature is the same thing. A mean pooled over all masked tokens of the batch
     is not: heavily masked rows dominate it, and it bounds nothing.
 
@@ -316,8 +314,8 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     """
     B, T = x.shape
     P = B // 2                                                                      # pairs
-    strata = torch.randperm(P, generator=generator)                                 # of (0, 1/2), one a pair
-    u = (strata + torch.rand(P, generator=generator)) / B
+    stratum = torch.randperm(P, generator=generator)                                # (P,) of P in [0, 1/2)
+    u = (stratum + torch.rand(P, generator=generator)) / B                          # (P,)
     k = 1 + (u * T).long()
     k = torch.stack([k, T + 1 - k], dim=1)                                          # (P, 2)
     masked = torch.rand(B, T, generator=generator).argsort(dim=1) < k.view(B, 1)    # (B, T), k random places

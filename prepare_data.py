@@ -37,8 +37,7 @@ class Tokenizer:
 
     kind "gpt2": GPT-2's byte-level BPE, cut to its first vocab_size-1 ranks. Merges are ordered by rank, so
     any prefix is a valid BPE, and 50,257 is GPT-2's own. kind "words": a closed list of words and
-    punctuation marks.
-    """
+    punctuation marks."""
 
     def __init__(self, kind: str = "gpt2", vocab_size: int = 50257, words=()):
         self.kind, self.words = kind, list(words)
@@ -60,14 +59,13 @@ class Tokenizer:
                                      special_tokens={EOT: self.eot})
 
     def encode(self, text: str) -> list:
-        """Ids of plain text, in which an end-of-text mark is plain too. Raises InputError: unknown word."""
+        """Ids of the text, an end-of-text mark in it is plain text too. Raises InputError: unknown word."""
         if self.kind == "gpt2":
             return self.bpe.encode_ordinary(text)
         try:
             return [self.id[word] for word in split_words(text)]
         except KeyError as e:
-            vocabulary = f"the vocabulary of {len(self.words)} words"
-            raise InputError(f"the word {e.args[0]!r} is not in {vocabulary}") from None
+            raise InputError(f"the word {e.args[0]!r} is not in the vocabulary of {len(self.id)}") from None
 
     def encode_batch(self, texts: list) -> list:
         if self.kind == "gpt2":
@@ -206,8 +204,7 @@ def load_meta(name: str) -> dict:
     path = Path(DATA_DIR, name, "meta.json")
     if not path.exists():
         have = [found.parent.name for found in Path(DATA_DIR).glob("*/meta.json")]
-        guess = nearest(name, have)
-        raise InputError(f"no data set at {path}{guess}; make one with python prepare_data.py --help")
+        raise InputError(f"no data set at {path}{nearest(name, have)}; see python prepare_data.py --help")
     try:
         meta = json.loads(path.read_text())
         if meta["format"] != FORMAT:
@@ -238,8 +235,7 @@ class Windows:
           paper     as the paper cut its data (arXiv 2603.22075): end-of-text dropped, the training split cut
                     into chunks of T, shuffled, 5% of the *chunks* held out; a story can lie in both splits
 
-    Raises InputError where there is no such data set, or no window of that length in it.
-    """
+    Raises InputError where there is no such data set, or no window of that length in it."""
 
     def __init__(self, name: str, split: str, block_size: int, kind: str = "aligned", seed: int = 1337):
         self.block_size, self.kind, self.seed, self.meta = block_size, kind, seed, load_meta(name)
@@ -270,7 +266,8 @@ class Windows:
         phase = rng.integers(self.block_size) if self.kind == "random" else 0
         return rng.permutation(self.starts) + phase
 
-    def _rows(self, values, starts):                    # values: one for each token
+    def _rows(self, values, starts):
+        """(n, T): of the values, one for each token, those of the windows at starts (n,)."""
         return values[starts[:, None] + np.arange(self.block_size)]
 
     def batch(self, step: int, batch_size: int):
@@ -279,15 +276,15 @@ class Windows:
         starts = np.array([self._epoch(row // len(self))[row % len(self)] for row in rows])
         return self._rows(self.tokens, starts).astype(np.int64)
 
-    def _spread(self, n: int):
+    def _spread_starts(self, n: int):
         return self.starts[np.linspace(0, len(self) - 1, min(n, len(self))).astype(int)]
 
-    def first(self, n: int):
+    def spread(self, n: int):
         """(up to n, T): fixed windows for evaluation, spread evenly over the split."""
-        return self._rows(self.tokens, self._spread(n)).astype(np.int64)
+        return self._rows(self.tokens, self._spread_starts(n)).astype(np.int64)
 
     def floor(self, n: int):
-        """Of the toy, nats per token of first(n) under the true law, which no model can beat; else None."""
+        """Of the toy, nats per token of spread(n) under the true law, which none beats but by chance."""
         if self.kind != "aligned" or "entropy" not in self.meta:
             return None
         stories = Tokenizer(**self.meta["tokenizer"]).decode(self.tokens).split(EOT)[1:]
@@ -295,7 +292,7 @@ class Windows:
         if any(p is None for p in log_probs):   # drawn from another grammar than this file's
             return None
         # a story ends for certain, so the end-of-text before the next is free
-        return -float(self._rows(np.concatenate([[0, *p] for p in log_probs]), self._spread(n)).mean())
+        return -float(self._rows(np.concatenate([[0, *p] for p in log_probs]), self._spread_starts(n)).mean())
 
 def main():
     options = build(PrepareOptions, parse_flags(__doc__, PrepareOptions))

@@ -1,12 +1,8 @@
 """
-A run's folder, and what must not go wrong around the training loop. The folder holds
-
-    ckpt.pt         everything that --resume needs, newest      config.json     flags, sizes, machine, commit
-    best.pt         the best weights so far, to sample from     log.jsonl       the losses, an object a line
-
-and loss.png. Each promise is a function: a checkpoint is whole or not there (save), a damaged one is named
-(load), two processes never train in one folder (open_locked), a resumed run is the same run
-(check_resumable), nothing that is not finite is kept (check_finite). tests/test_faults.py tries them.
+A run's folder (its files: see train.py), and what must not go wrong around the training loop. Each promise
+is a function: a checkpoint is whole or not there (save), a damaged one is named (load), two processes never
+train in one folder (open_locked), a resumed run is the same run (check_resumable), nothing that is not finite
+is kept (check_finite), a run that is told to stop saves first (Run.asked_to_stop). See tests/test_faults.py.
 """
 import contextlib
 import datetime
@@ -34,8 +30,9 @@ except ImportError:     # Windows: nothing keeps two processes out of one folder
     fcntl = None
 
 FORMAT = 1              # of checkpoints
-# settings that --resume may change
-FREE = {"resume", "out_dir", "preset", "grad_accum", "device", "dtype", "compile"}
+# settings that --resume may change, without a word or with one
+UNSAID = {"resume", "out_dir", "preset"}
+FREE = UNSAID | {"grad_accum", "device", "dtype", "compile"}
 
 # ---- Several processes: each trains on its share of every batch; the first one speaks and writes -----------
 
@@ -106,6 +103,8 @@ def load(path: str, device="cpu", needs=()):
             raise ValueError(f"it lacks {', '.join(missing)}")
         model = Transformer(Config(**checkpoint.pop("config")))
         model.load_state_dict(checkpoint.pop("model"))
+    except MemoryError:
+        raise
     except Exception as e:      # torch, zipfile and pickle raise a dozen kinds for a damaged or foreign file
         reason = " ".join(str(e).split())[:200] or type(e).__name__
         if isinstance(e, pickle.UnpicklingError):
@@ -138,7 +137,7 @@ def check_folder(folder: str, resume: bool):
                          f"{path}: there is a run already; go on (--resume) or choose another --out_dir=DIR")
 
 def open_locked(path: str):
-    """A file to append lines to, which no second process can open so while this one holds it."""
+    """The file, to append lines to, locked while this process lives. Raises InputError if it was already."""
     file = open(path, "a", buffering=1)
     try:
         if fcntl:
@@ -155,7 +154,7 @@ def check_resumable(folder: str, was: dict, now: dict, checkpoint: dict, trained
                for name, value in now.items() if was.get(name) != value}
     if refused := [text for name, text in changed.items() if name not in FREE]:
         raise InputError(f"{path} was made with other settings: {'; '.join(refused)}; give the same flags")
-    if noted := [text for name, text in changed.items() if name not in ("resume", "out_dir", "preset")]:
+    if noted := [text for name, text in changed.items() if name not in UNSAID]:
         print(f"going on, though {'; '.join(noted)}")
     if other := " and ".join(name for name in trained_on if checkpoint[name] != trained_on[name]):
         raise InputError(f"data/{now['data']} is no longer what {path} was trained on ({other} changed)")
@@ -177,8 +176,7 @@ class Run:
     """A run on its way: how far it is, its log, its files. With s.resume it goes on from ckpt.pt.
 
     s is train.py's Settings; trained_on, plain values that sampling needs and a resumed run must find
-    unchanged. Raises InputError where the folder is in use, or does not fit the settings.
-    """
+    unchanged. Raises InputError where the folder is in use, or does not fit the settings."""
 
     def __init__(self, s, model: Transformer, optimizer, trained_on: dict):
         self.s, self.model, self.optimizer, self.trained_on = s, model, optimizer, trained_on
@@ -187,7 +185,7 @@ class Run:
         self.seconds = 0.0                      # of training: not of the first step, evaluations, checkpoints
         self.clock, self.clock_step = None, 0   # when it was last started, and after which step
         self.unlogged = []                      # (2,) loss and norm of each step since the log's last line
-        self.signals, self.stopped = [], False  # that ask to stop; whether the loop was told so
+        self.signals, self.stopped = [], False  # received; whether asked_to_stop has said yes
         if RANK == 0:
             os.makedirs(s.out_dir, exist_ok=True)
             self.log_file = open_locked(self.path("log.jsonl"))
@@ -234,7 +232,7 @@ class Run:
         return self.step % self.s.eval_interval == 0 or self.step == self.s.max_steps
 
     def record(self, step: int, loss: torch.Tensor, norm: torch.Tensor):
-        """So many steps are done. A line of the log every ten; raises InputError where it is not finite."""
+        """Step number `step` is done. Every ten a line of the log; raises InputError if it is not finite."""
         self.step = step
         self.unlogged.append(torch.stack([loss, norm]))
         self.bar.update()

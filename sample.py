@@ -87,8 +87,8 @@ def draw(logits, u, temperature: float, top_p: float):
     temperature (Zheng et al., arXiv 2409.02908). temperature 0 takes the likeliest token; top_p keeps the
     smallest set of likeliest tokens of that mass."""
     drawn, rows = [], max(1, 2 ** 23 // logits.size(-1))                            # V float64 a row: memory
-    for row, u_row in zip(logits.split(rows), u.split(rows)):
-        p = torch.softmax(row.to(u.device).double() / (temperature or 1), dim=-1)   # (n, V)
+    for part, u_part in zip(logits.split(rows), u.split(rows)):
+        p = torch.softmax(part.to(u.device).double() / (temperature or 1), dim=-1)  # (n, V)
         if top_p < 1:
             ranked, index = p.sort(dim=-1, descending=True)
             keep = ranked.cumsum(dim=-1) - ranked < top_p                           # mass of likelier tokens
@@ -97,14 +97,15 @@ def draw(logits, u, temperature: float, top_p: float):
             token = p.argmax(dim=-1, keepdim=True)                                  # (n, 1)
         else:
             cdf = p.cumsum(dim=-1)
-            token = torch.searchsorted(cdf, u_row[:, None] * cdf[:, -1:], right=True)
+            token = torch.searchsorted(cdf, u_part[:, None] * cdf[:, -1:], right=True)
             token = token.clamp(max=p.size(-1) - 1)                                 # rounding may reach V
         drawn.append((token[:, 0], p.gather(-1, token)[:, 0]))
     tokens, probability = map(torch.cat, zip(*drawn))
     return tokens.to(logits.device), probability.float().to(logits.device)
 
 # ---- Samplers, the plain ones first ------------------------------------------------------------------------
-# Each takes tokens (B, L), given or [MASK], and uniforms u (B, L), and yields tokens after every step
+# All take tokens (B, L), given or [MASK], and yield them after every step; u (B, L) draws each position.
+# ar, aogpt: write_in_order. mdlm: unmask_fast (ancestral, first_hitting), unmask_surest (confidence)
 
 def write_left_to_right(model, tokens, u, o: SampleOptions):
     """ar as one first writes it: after the given tokens each new one takes a pass over all before it."""
@@ -118,7 +119,8 @@ def write_left_to_right(model, tokens, u, o: SampleOptions):
         yield tokens
 
 def unmask(model, tokens, reveal_step, u, o: SampleOptions):
-    """mdlm as one first writes it: step s predicts all, and reveals where reveal_step (B, L) equals s."""
+    """mdlm as one first writes it: step s predicts all, and reveals where reveal_step (B, L) equals s.
+    ancestral: (rand(B, L) * steps).long(); first_hitting: a random order cut into equal groups; given: -1."""
     for step in range(int(reveal_step.max()) + 1):
         masked = tokens == model.config.mask_id                             # (B, L)
         t = timestep(model.config, masked.float().mean(dim=1))              # (B,)
@@ -164,8 +166,7 @@ def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOpt
 def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions):
     """mdlm: tokens (B, L), drawn at the masked positions now (B, L), boolean, and their probability, else 0.
 
-    Logits are computed only where they are read, for rows that read some; a gigabyte of them at a time.
-    """
+    Logits are computed only where they are read, for rows that read some; a gigabyte of them at a time."""
     config, new, probability = model.config, tokens.clone(), torch.zeros(tokens.shape, device=tokens.device)
     rows_at_once = max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))
     for rows in now.any(dim=1).nonzero()[:, 0].split(rows_at_once):
@@ -207,8 +208,8 @@ def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions)
 # ---- Who is revealed when, and by which sampler ------------------------------------------------------------
 
 def reveal_order(time_of, free, o: SampleOptions, mode: str):
-    """(B, L) positions in the order in which they are revealed, those that are not free (B, L), boolean,
-    first. time_of (B, L): a random time for each position."""
+    """The order (B, L) in which positions are revealed; those given, where free (B, L) is false, come first.
+    time_of (B, L): uniforms, which make a random order."""
     if mode == "ar" or o.order == "left_to_right":
         key = torch.arange(time_of.size(1))
     elif o.order == "random":
@@ -226,8 +227,7 @@ def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
     Tokens of one step are drawn independently of each other, so one token a step is exact and several are
     not. mdlm's ancestral sampler gives each position a uniform time in [0, 1) and cuts time into equal
     steps, so that in every step each masked token is revealed with the probability that the masking process
-    has; all others reveal equally many in each.
-    """
+    has; all others reveal equally many in each."""
     config, device, L = model.config, model.head.weight.device, len(pattern)
     generators = story_generators(o.seed, stories)
     time_of, u = (uniforms(generators, L, device) for _ in range(2))                # (B, L) each
@@ -244,8 +244,8 @@ def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
         return write_in_order(model, tokens, order, u, L - n, steps, o)
     if o.sampler == "ancestral":
         reveal_step = (time_of * steps).long().to(device)
-    else:
-        reveal_step = (order.argsort(dim=1) - (L - n)) * steps // n                 # rank among the free, cut
+    else:   # first_hitting: the rank among those that are free, cut into steps
+        reveal_step = (order.argsort(dim=1) - (L - n)) * steps // n
     return (unmask if plain else unmask_fast)(model, tokens, reveal_step.where(free, -1), u, o)
 
 @torch.no_grad()
@@ -266,7 +266,7 @@ def generate(model: Transformer, stories, pattern, o: SampleOptions, watch=None,
 
 # ---- The command: flags, completed for a model; the pattern they ask for; the stories ----------------------
 
-SWEEP = ("out_dir", "sampler", "steps", "temperature")      # flags that take several values
+SWEEP = ("out_dir", "sampler", "steps", "temperature")      # flags that take several values here
 CONFIDENCE = ("final_temperature", "repetition_penalty")    # flags of the sampler confidence alone
 # flags that mean nothing to a mode: refused, or where several models are sampled, ignored
 NOT_FOR = {"ar": ("sampler", "order", "steps", *CONFIDENCE), "aogpt": ("sampler", *CONFIDENCE),
@@ -314,7 +314,8 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
     n = blanks + o.length - len(ids)                                                # tokens to write
     o.need(len(ids) <= o.length and n, "prompt",
            f"has {len(ids)} tokens, its blanks included, of {o.length} in all; leave something to write")
-    o.need(config.mode != "ar" or config.mask_id not in ids[:len(ids) - blanks], "prompt",
+    first = ids[:len(ids) - blanks]         # where blanks come last, none is among these
+    o.need(config.mode != "ar" or config.mask_id not in first, "prompt",
            "has a blank before words; ar writes from left to right and cannot fill it, mdlm and aogpt can")
     o = replace(o, steps=o.steps or (min(100, n) if paper and config.mode == "mdlm" else n))
     o.need(o.steps <= n or (config.mode, o.sampler) == ("mdlm", "ancestral"), "steps",
@@ -333,7 +334,8 @@ def pattern_of(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: 
 
 def has_grammar(o: SampleOptions, config: Config, tokenizer: Tokenizer) -> bool:
     """Whether these are whole stories of the toy, whose grammar is known."""
-    return tokenizer.kind == "words" and o.length == config.block_size and not o.full_length
+    whole = o.start == "story" and o.length == config.block_size and not o.full_length
+    return tokenizer.kind == "words" and whole
 
 def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOptions, title: str):
     """Stories into o.out: a line of settings, then a line for each as soon as its batch is done. Returns a

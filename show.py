@@ -1,6 +1,4 @@
-""" What there is to see: stories as they are revealed, in the terminal and as a picture, and the figures of
-results/.
-"""
+"""Stories as they are revealed, in the terminal and as a picture; and the figures of results/."""
 import collections
 import contextlib
 import itertools

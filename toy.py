@@ -21,8 +21,7 @@ class Grammar:
     rules: {name: {text: weight}} is a choice, made once; {name: (owner, [text, …])} follows the owner's
     choice. In a text, {name} expands a rule and {=name} repeats what it gave before. The alternatives of a
     choice begin with different words, so a choice is revealed by one token, which carries its whole
-    information: every other token is certain.
-    """
+    information: every other token is certain."""
 
     REFERENCE = re.compile(r"{(=?)(\w+)}")
     PART = re.compile(rf"{REFERENCE.pattern}|(\w+|[^\w\s])")    # a reference, or a word or punctuation mark

@@ -36,7 +36,7 @@ from show import draw_losses
 class Settings:
     """training (these defaults are the preset controlled's; the others change some)"""
     preset: Literal["auto", "toy", "laptop", "paper", "controlled"] = "auto"  # with CUDA paper, else toy
-    data: str = "toy"               # folder under data/, made by prepare_data.py
+    data: str = "tinystories"       # folder under data/, made by prepare_data.py
     windows: Literal["aligned", "random", "paper"] = "aligned"  # from a story's start, anywhere, as the paper
     out_dir: str = ""               # folder of the run; default: out/DATA-MODE
     resume: bool = False            # go on with the run in out_dir
@@ -61,7 +61,7 @@ class Settings:
                   "beta2": (0, 0.99999)}
         for name, (low, high) in limits.items():
             if not low <= getattr(self, name) <= high:
-                raise ValueError(f"--{name}={getattr(self, name)} must be at least {low} and at most {high}")
+                raise InputError(f"--{name}={getattr(self, name)} must be at least {low} and at most {high}")
 
 PRESETS = {
     # a window is one story and its end; what must be learned is to look far back, not next door
@@ -72,10 +72,9 @@ PRESETS = {
                    batch_size=16, max_steps=3000, lr=2e-3, warmup=100, final_lr=0.0, beta2=0.99,
                    eval_interval=250, eval_windows=300),
     # the paper's Table 1, as its code ran it (arXiv 2603.22075)
-    "paper": dict(data="tinystories", windows="paper", shared_init=False, dtype="float32", compile="false",
-                  eval_interval=2000),
+    "paper": dict(windows="paper", shared_init=False, dtype="float32", compile="false", eval_interval=2000),
     # the same sizes and budget without its confounds: aligned windows, end-of-text, tied head, a bound
-    "controlled": dict(data="tinystories"),
+    "controlled": {},
 }
 PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
 
@@ -132,7 +131,7 @@ def evaluate(model: Transformer, x: torch.Tensor, windows_at_once: int, seed: in
     config, device = model.config, model.head.weight.device
 
     def losses(batch):
-        result = torch.zeros(len(x), device=device)                                 # (N,), a window's group
+        result = torch.zeros(len(x), device=device)             # (N,), 0 where another process computes it
         parts = list(zip(result.split(windows_at_once), batch.split(windows_at_once)))
         for into, part in parts[RANK::WORLD_SIZE]:
             into.copy_(group_losses(model, part.to(device)))
@@ -163,7 +162,8 @@ class Loss(torch.nn.Module):
 
     def __init__(self, model: Transformer, compile_it: bool):
         super().__init__()
-        self.model = model      # every batch has the same shapes
+        self.model = model
+        # every batch has the same shapes
         self.losses = torch.compile(group_losses, dynamic=False) if compile_it else group_losses
 
     def forward(self, batch: Batch):
@@ -194,7 +194,7 @@ def make_update(model: Transformer, s: Settings):
             # what no_sync() sets: gradients travel between processes once a step
             loss_function.require_backward_grad_sync = i == len(parts)
             with autocast:
-                part_loss = loss_function(part.to(device)) / len(parts)
+                part_loss = loss_function(part.to(device)) / len(parts)     # group_losses' mean
             part_loss.backward()
             loss += part_loss.detach()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
@@ -207,9 +207,9 @@ def make_update(model: Transformer, s: Settings):
 
 # ---- The command -------------------------------------------------------------------------------------------
 
-def announce(run: Run, config: Config, why: str, epochs: float, floor: float | None):
+def announce(run: Run, why: str, epochs: float, floor: float | None):
     """What is about to happen, on the screen and in config.json."""
-    s, device = run.s, run.model.head.weight.device
+    s, config, device = run.s, run.model.config, run.model.head.weight.device
     dtype, compile_it = numerics(s, device)
     parameters = count_parameters(run.model)
     machine = [f"{WORLD_SIZE} x {device.type}" if WORLD_SIZE > 1 else device.type, str(dtype).split(".")[1],
@@ -232,7 +232,7 @@ def show_best(run: Run, tokenizer: Tokenizer):
     print(f"best validation loss {checkpoint['val_nll']:.4f} nats per token{kind} at step "
           f"{checkpoint['step']:,}; three samples of that model:\n")
     blank = torch.full((config.block_size,), config.mask_id)
-    o = SampleOptions(sampler="first_hitting", full_length=True, seed=run.s.seed)
+    o = SampleOptions(sampler="first_hitting", seed=run.s.seed)
     for ids in generate(model, range(3), blank, o)[0].tolist():
         print(tokenizer.decode_story(ids), end="\n\n")
     print(f"{out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py --out_dir={out_dir} "
@@ -249,7 +249,7 @@ def main():
         prepare(missing)
     wait_for_processes()
     train, val = (Windows(s.data, split, config.block_size, s.windows, s.seed) for split in ("train", "val"))
-    x_val, floor = torch.from_numpy(val.first(s.eval_windows)), val.floor(s.eval_windows)       # (N, T)
+    x_val, floor = torch.from_numpy(val.spread(s.eval_windows)), val.floor(s.eval_windows)      # (N, T)
     tokenizer = Tokenizer(**val.meta["tokenizer"])
 
     # the model, its optimizer, and how it takes a step
@@ -260,9 +260,10 @@ def main():
     # the run: its folder, its log, and with --resume its past
     trained_on = {"tokenizer": tokenizer.to_dict(), "windows": s.windows, "data": val.meta["splits"]}
     run = Run(s, model, optimizer, trained_on)
-    announce(run, config, why, s.max_steps * s.batch_size / len(train), floor)
+    announce(run, why, s.max_steps * s.batch_size / len(train), floor)
     # mdlm evaluates a window in a pair of rows: half of what a step trains on fits in memory for certain
     windows_at_once = max(1, s.batch_size // (s.grad_accum * WORLD_SIZE) // 2)
+    law = {} if floor is None else {"val_floor": floor}     # the true law's own loss on x_val
 
     with run.training():
         for step in range(run.step, s.max_steps):
@@ -273,9 +274,7 @@ def main():
             if run.evaluation_due():
                 result = evaluate(model, x_val, windows_at_once, s.seed)
                 result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
-                if floor is not None:
-                    result["val_floor"] = floor
-                run.record_evaluation(**result)         # log; best.pt where it is the best
+                run.record_evaluation(**result, **law)  # log; best.pt where it is the best
             stop = run.asked_to_stop()                  # by Ctrl-C or SIGTERM
             if stop or run.evaluation_due():
                 run.checkpoint()                        # ckpt.pt, all that --resume needs

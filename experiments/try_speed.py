@@ -30,8 +30,8 @@ def with_loss(loss_of):
     """group_losses with another end, for a model whose head was taken off: loss_of(hidden, weight of the
     head, targets)."""
     def losses(model, batch):
-        hidden = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)     # (U, N, C)
-        nll = loss_of(hidden.flatten(0, 1), model.embed.weight, batch.targets.flatten())         # (U·N,)
+        hidden = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)     # (G, N, C)
+        nll = loss_of(hidden.flatten(0, 1), model.embed.weight, batch.targets.flatten())         # (G·N,)
         return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
     return losses
 
@@ -103,7 +103,7 @@ VARIANTS = {                # what differs from train.py's way
     "padded_logits": dict(losses=with_loss(padded_logits)),
     "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy)),
     "fused_attention": dict(attend=fused_attention),
-    "max_autotune": dict(mode="max-autotune"),
+    "max_autotune": dict(compile_mode="max-autotune"),
     "not_deterministic": dict(deterministic=False),
     "nanogpt": dict(deterministic=False),
 }
@@ -118,9 +118,9 @@ def make_step(name, mode, sizes, rows):
     else:
         net, x = Transformer(config), torch.randint(config.vocab_size, (rows, config.block_size))
         train.group_losses = v.get("losses", group_losses)
-        if "mode" in v:
-            train.group_losses = torch.compile(group_losses, mode=v["mode"], dynamic=False)
-        s = Settings(**v.get("settings", {}) | ({"compile": "false"} if "mode" in v else {}))
+        if "compile_mode" in v:
+            train.group_losses = torch.compile(group_losses, mode=v["compile_mode"], dynamic=False)
+        s = Settings(**v.get("settings", {}) | ({"compile": "false"} if "compile_mode" in v else {}))
         _, update = make_update(net, s)
         if "losses" in v:
             net.head = nn.Identity()

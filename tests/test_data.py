@@ -132,7 +132,7 @@ def test_floor_is_the_true_nll_of_the_windows(workdir):
     tokenizer = Tokenizer(**load_meta("t")["tokenizer"])
     for T in (20, 48, 70):              # truncated, exact and several stories in a window
         windows = Windows("t", "val", T)
-        x = windows.first(10)
+        x = windows.spread(10)
         expected = []
         for row in x:       # find the row's place again, to know all of the stories that it shows a part of
             start = next(s for s in windows.starts if np.array_equal(windows.tokens[s:s + T], row))
@@ -368,4 +368,4 @@ def test_windows(workdir):
     paper = {split: Windows("x", split, T, "paper") for split in ("train", "val")}
     assert not set(paper["train"].starts) & set(paper["val"].starts)
     assert len(paper["val"]) == (len(paper["train"]) + len(paper["val"])) // 20
-    assert not (paper["train"].first(10_000) == eot).any()
+    assert not (paper["train"].spread(10_000) == eot).any()

@@ -11,7 +11,7 @@ import torch
 
 import diversity
 from conftest import run, small_model
-from diversity import (DiversityOptions, entropy, judge_of, longest_copies, measure, ngrams, number,
+from diversity import (DiversityOptions, entropy, score, longest_copies, measure, ngrams, as_ids,
                        of_counts, of_sums, paper_self_bleu, self_bleu)
 from model import evaluation_batch, group_losses
 from prepare_data import Tokenizer
@@ -19,7 +19,7 @@ from toy import TOY, toy_stories
 
 def flat(words):
     owner = np.repeat(np.arange(len(words)), [len(w) for w in words])
-    return number([w for sample in words for w in sample]), owner
+    return as_ids([w for sample in words for w in sample]), owner
 
 def random_words(rng, samples, vocabulary=6, longest=14):
     return [[f"w{i}" for i in rng.integers(vocabulary, size=rng.integers(longest + 1))]
@@ -143,7 +143,7 @@ def test_a_judge_scores_what_evaluation_scores():
     model = small_model("ar", vocab_size=tokenizer.vocab_size, block_size=48)
     stories = toy_stories(3)
     texts = [next(stories) for _ in range(40)]
-    nats, count, hidden = judge_of(model, [tokenizer.encode(text) for text in texts])
+    nats, count, hidden = score(model, [tokenizer.encode(text) for text in texts])
     assert (count == 47).all() and hidden.shape == (40, 16)
     x = torch.tensor([tokenizer.encode(text) for text in texts])
     model.config.block_size = 47

@@ -90,8 +90,8 @@ def test_every_window_is_read_once_an_epoch(workdir, lengths, T, kind, seed, bat
             assert n == len(tokens) // T - (1 if kind == "random" else len(tokens) // T // 20)
     again = Windows("x", "train", T, kind, seed)
     assert np.array_equal(again.batch(3, batch_size), windows.batch(3, batch_size))
-    assert len(windows.first(5)) == min(5, n)
-    assert {tuple(row) for row in windows.first(5).tolist()} <= places.keys()
+    assert len(windows.spread(5)) == min(5, n)
+    assert {tuple(row) for row in windows.spread(5).tolist()} <= places.keys()
 
 # ------------------------------------------------------------------------------------------- masks and orders
 

@@ -42,7 +42,7 @@ def test_best_checkpoint_scores_what_the_log_says(trained, monkeypatch):
         log = read_log(trained / "out" / mode)
         assert checkpoint["val_nll"] == min(e["val_nll"] for e in log if "val_nll" in e)
         monkeypatch.chdir(trained)
-        x = torch.from_numpy(Windows("t", "val", 48).first(20))
+        x = torch.from_numpy(Windows("t", "val", 48).spread(20))
         assert evaluate(model, x, 4, seed=1337)["val_nll"] == pytest.approx(checkpoint["val_nll"], abs=1e-5)
         assert "optimizer" not in checkpoint and Tokenizer(**checkpoint["tokenizer"]).words == TOY.words()
 
