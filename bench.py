@@ -61,9 +61,10 @@ def begin(o, flags: dict):
         raise InputError(f"--batch_size={batch_size} must be even in every process (mdlm's rows are pairs)")
     build(Config, sizes)        # sizes that don't go together are named
     name = torch.cuda.get_device_name() if device.type == "cuda" else device.type
-    results = {**provenance(0), "device": name, "torch": torch.__version__, "processes": WORLD_SIZE,
-               "threads": torch.get_num_threads(), "sizes": sizes, "batch_size": batch_size}
-    print(f"{results['machine']}; {name}, torch {torch.__version__}, {results['threads']} threads, "
+    threads = torch.get_num_threads()
+    results = {**provenance(0), "device": name, "torch": torch.__version__, "threads": threads,
+               "processes": WORLD_SIZE, "sizes": sizes, "batch_size": batch_size}
+    print(f"{results['machine']}; {name}, torch {torch.__version__}, {threads} threads, "
           f"{WORLD_SIZE} processes, {name_of(numerics(Settings(), device)[0])}, commit {results['commit']}; "
           f"{sizes or 'the sizes of the paper'}", flush=True)
     return device, sizes, batch_size, results

@@ -21,6 +21,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
+ROOT = Path(__file__).resolve().parent
 # no flag may name one of these as an output: a run or a data set would lose it
 OUR_FILES = ("best.pt", "ckpt.pt", "config.json", "log.jsonl", "meta.json", "train.bin", "val.bin")
 
@@ -129,7 +130,7 @@ def parse_flags(doc: str, *classes, positional: str = "", several=()) -> dict:
         guess = nearest(unknown[0].split("=")[0], [f"--{name}" for name in flags])
         raise InputError(f"unknown argument {unknown[0]}{guess} (--help lists all)")
     result = vars(given)
-    for name in result.keys() & flags.keys():
+    for name in [name for name in result if name in flags]:
         kind, text = value_type(flags[name]), result[name]
         if name in several or get_origin(flags[name].type) is tuple:
             result[name] = [read_value(name, kind, part) for part in text.split(",")]
@@ -164,17 +165,17 @@ def provenance(seed) -> dict:
     """What it takes to make a number again: command, seed, date, machine, Python version, commit."""
     try:
         commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], text=True,
-                                capture_output=True, cwd=Path(__file__).parent).stdout.strip()
+                                capture_output=True, cwd=ROOT).stdout.strip()
     except OSError:     # no git here
         commit = ""
-    script = Path(sys.argv[0]).resolve()
+    script, python = Path(sys.argv[0]).resolve(), platform.python_version()
     script = ["-m", f"experiments.{script.stem}"] if script.parent.name == "experiments" else [script.name]
     info = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
     cpu = model[1] if model else platform.processor() or platform.machine()
-    return {"command": shlex.join(["python", *script, *sys.argv[1:]]), "seed": seed, "commit": commit,
+    return {"command": shlex.join(["python", *script, *sys.argv[1:]]), "seed": seed,
             "date": datetime.datetime.now().isoformat(timespec="seconds"),
-            "machine": f"{cpu}, {os.cpu_count()} cores", "python": platform.python_version()}
+            "machine": f"{cpu}, {os.cpu_count()} cores", "python": python, "commit": commit}
 
 def write_json(path: str, content):
     """Content to the file at path; NaN, a figure that could not be had, becomes null."""

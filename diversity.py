@@ -237,8 +237,10 @@ def read_samples(path: str):
             with open(path, "rb") as f:
                 for line, text in enumerate(f, 1):
                     row = json.loads(text)
-                    settings = settings or row.get("settings", row)
-                    if "settings" not in row:
+                    if "text" not in row and isinstance(row.get("settings"), dict):
+                        settings = row["settings"]
+                    else:
+                        settings = settings or row
                         texts.append(str(row["text"]))
         except OSError as e:
             raise InputError(f"{path} cannot be read ({e}); give one that sample.py wrote, or a .txt") from e
@@ -282,15 +284,17 @@ def sampled_from(settings: dict) -> tuple:
 
 def incomparable(sets: dict) -> list:
     """What makes a column incomparable, for the table itself."""
-    made = {(name, sampled_from(settings)) for name, seeds in sets.items() for _, settings in seeds}
-    lines, ways = [], []
-    for name, (length, start, full_length, prompt) in sorted(made, key=str):
-        if prompt:
-            lines.append(f"{name} was written after the prompt {prompt!r}; real text begins freely")
-        end = "not cut" if full_length else "cut"
-        ways.append(f"{name}: length {length}, start {start}, {end} at the end, prompt {prompt!r}")
-    if len({way for _, way in made}) > 1:
-        lines.append(f"the samples were made with different settings: {'; '.join(ways)}")
+    lines, ways, made = [], set(), []
+    for name, seeds in sets.items():
+        for way in sorted({sampled_from(settings) for _, settings in seeds}, key=str):
+            length, start, full_length, prompt = way
+            ways.add(way)
+            if prompt:
+                lines.append(f"{name} was written after the prompt {prompt!r}; real text begins freely")
+            end, begin = "not cut" if full_length else "cut", f", prompt {prompt!r}" if prompt else ""
+            made.append(f"{name}: length {length}, start {start}, {end} at the end{begin}")
+    if len(ways) > 1:
+        lines.append(f"the samples were made with different settings: {'; '.join(made)}")
     if len({len(texts) for seeds in sets.values() for texts, _ in seeds}) > 1:
         lines.append("the sets differ in size, on which most of these metrics depend")
     return lines
@@ -333,9 +337,10 @@ def open_judges(o: DiversityOptions, corpus) -> dict:
 def columns_of(sets: dict, o: DiversityOptions, corpus, judges: dict) -> tuple:
     """({name: metrics}, notes) of the sets {name: [(texts, settings) of each seed]}, and of "real text"
     where o.data names some. Over several seeds a metric is (mean, standard deviation)."""
-    notes, columns, real = incomparable(sets), {}, None
+    notes, columns, real = [], {}, None
     if judges and corpus and not importlib.util.find_spec("mauve"):
         notes.append("MAUVE is left out; it needs: pip install mauve-text")
+    notes += incomparable(sets)
     if corpus:
         texts, settings = next(iter(sets.values()))[0]
         reference, held_out = real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus.tokenizer)

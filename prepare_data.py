@@ -65,7 +65,7 @@ class Tokenizer:
         try:
             return [self.id[word] for word in split_words(text)]
         except KeyError as e:
-            raise InputError(f"the word {e.args[0]!r} is not in the vocabulary of {len(self.id)}") from None
+            raise InputError(f"the word {e.args[0]!r} is not in the vocabulary's {len(self.id)}") from None
 
     def encode_batch(self, texts: list) -> list:
         if self.kind == "gpt2":
@@ -186,8 +186,9 @@ def prepare(o: PrepareOptions) -> Path:
             if not splits[split]["stories"]:
                 raise InputError(f"{file or o.dataset} holds no story for {split}; give more text (stories "
                                  f"are split at {EOT})")
-        meta = {"format": FORMAT, "name": o.name, "source": Path(o.text).name or o.dataset, "splits": splits,
-                "tokenizer": tokenizer.to_dict(), "eot": tokenizer.eot, **provenance(o.seed)}
+        meta = {"format": FORMAT, "name": o.name, "source": Path(o.text).name or o.dataset,
+                "tokenizer": tokenizer.to_dict(), "eot": tokenizer.eot, "splits": splits}
+        meta |= provenance(o.seed)
         if o.toy:       # nats per token, one end-of-text a story
             meta["entropy"] = TOY.entropy() / (TOY.mean_words() + 1)
         (new / "meta.json").write_text(json.dumps(meta, indent=1))
@@ -249,12 +250,14 @@ class Windows:
             self.starts = starts[starts + block_size <= len(self.tokens)]
         elif kind == "random":
             self.starts = side_by_side[:-1]             # room for the phase
-        else:
+        elif kind == "paper":
             starts, held_out = np.random.default_rng(42).permutation(side_by_side), len(side_by_side) // 20
             self.starts = starts[:held_out] if split == "val" else starts[held_out:]
+        else:
+            raise InputError(f"windows are aligned, random or paper, not {kind}")
         if not len(self.starts):
             raise InputError(f"block_size {block_size} is longer than any {kind} window of {DATA_DIR}/{name} "
-                             f"({split}: {len(self.tokens):,} tokens); take a smaller --block_size")
+                             f"({split}: {len(self.tokens):,} tokens); take a smaller one, or more text")
         self.tokens_per_byte = len(self.tokens) / self.meta["splits"][file]["bytes"]
 
     def __len__(self):

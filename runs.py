@@ -143,8 +143,8 @@ def open_locked(path: str):
         if fcntl:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
-        folder = os.path.dirname(path)
-        raise InputError(f"another process is training in {folder}; choose another --out_dir=DIR") from e
+        raise InputError(f"another process is training in {os.path.dirname(path)}; wait for it or choose "
+                         f"another folder (--out_dir=DIR)") from e
     return file
 
 def check_resumable(folder: str, was: dict, now: dict, checkpoint: dict, trained_on: dict, config: Config):
@@ -157,7 +157,8 @@ def check_resumable(folder: str, was: dict, now: dict, checkpoint: dict, trained
     if noted := [text for name, text in changed.items() if name not in UNSAID]:
         print(f"going on, though {'; '.join(noted)}")
     if other := " and ".join(name for name in trained_on if checkpoint[name] != trained_on[name]):
-        raise InputError(f"data/{now['data']} is no longer what {path} was trained on ({other} changed)")
+        raise InputError(f"data/{now['data']} is no longer what {path} was trained on ({other} changed); "
+                         f"restore it")
     if os.path.getsize(log) < checkpoint["log"]:
         raise InputError(f"{log} has lost lines since {path} was written; restore it")
     if checkpoint["best"] < math.inf and load(best)[0].config != config:

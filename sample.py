@@ -42,7 +42,7 @@ class SampleOptions:
     prompt: str = ""            # begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)
     blank: int = 8              # tokens of a blank
     start: Literal["auto", "story", "anywhere"] = "auto"  # at a story's start, or as training windows did
-    sampler: Literal["ancestral", "first_hitting", "confidence"] = "ancestral"  # mdlm: how, see README
+    sampler: Literal["ancestral", "first_hitting", "confidence"] = "ancestral"  # mdlm: chance, evenly, surest
     order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
     steps: int | None = None    # network passes per story; default: as many as tokens. Fewer: faster, worse
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token

@@ -284,7 +284,7 @@ def main():
     leave_processes()
     if run.best < math.inf:     # there has been an evaluation
         draw_losses({f"{config.mode} on {s.data}": read_run(s.out_dir)}, run.path("loss.png"))
-    if run.stopped:
+    if run.stopped and run.step < s.max_steps:
         again = shlex.join(flag for flag in sys.argv[1:] if flag != "--resume")
         print(f"stopped and saved; go on with: python train.py {again} --resume")
         raise SystemExit(128 + (run.signals or [signal.SIGTERM])[0])

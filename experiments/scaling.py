@@ -22,7 +22,7 @@ import torch
 from tqdm import tqdm
 
 from bench import begin, by_turns, training_step
-from cli import build, command, parse_flags, print_table, write_json
+from cli import ROOT, build, command, parse_flags, print_table, write_json
 from model import Config, flops_per_token
 
 @dataclass
@@ -65,7 +65,7 @@ def against_processes(o: ScalingOptions, mode: str, sizes: dict, batch_size: int
             flags = sizes | dict(modes=mode, batch_size=n * batch_size, repeats=o.repeats, device=o.device,
                                  json=f"{folder}/r.json")
             command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}",
-                       "bench.py", *(f"--{name}={value}" for name, value in flags.items())]
+                       ROOT / "bench.py", *(f"--{name}={value}" for name, value in flags.items())]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL,
                            env={**os.environ, "OMP_NUM_THREADS": "1"})
             with open(f"{folder}/r.json") as f:

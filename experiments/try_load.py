@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from cli import print_table, provenance, write_json
+from cli import ROOT, print_table, provenance, write_json
 from model import Config, Transformer
 from prepare_data import EOT, Tokenizer, read_stories
 from runs import save
@@ -20,7 +20,8 @@ from runs import save
 def measure(*arguments) -> tuple:
     """Seconds, and the most memory in use at once in MB, of a command that must succeed."""
     began, peak = time.perf_counter(), 0
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
+    call = [sys.executable, ROOT / arguments[0], *arguments[1:]]
+    process = subprocess.Popen(call, stdout=subprocess.DEVNULL)
     while process.poll() is None:
         with open(f"/proc/{process.pid}/status") as f:
             peak = max([peak, *(int(line.split()[1]) / 1024 for line in f if line.startswith("VmHWM"))])

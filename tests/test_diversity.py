@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import diversity
+from cli import InputError
 from conftest import run, small_model
 from diversity import (DiversityOptions, entropy, score, longest_copies, measure, ngrams, as_ids,
                        of_counts, of_sums, paper_self_bleu, self_bleu)
@@ -216,6 +217,12 @@ def test_samples_are_read_as_they_are_and_as_they_used_to_be_written(sampled, mo
     for name, expected in (("ar-d", settings), ("ar-old", settings), ("ar-plain", {})):
         got, found = diversity.read_samples(f"{name}.jsonl")
         assert got == texts and expected.items() <= found.items()
+    with open("mine.jsonl", "w") as f:      # settings of one's own, beside the text
+        f.writelines(json.dumps({"text": text, "settings": {"a": 1}}) + "\n" for text in texts)
+    assert diversity.read_samples("mine.jsonl")[0] == texts
+    (sampled / "odd.jsonl").write_text('{"settings": [1]}\n{"text": "a b"}\n{"text": "c d"}\n')
+    with pytest.raises(InputError, match="odd.jsonl, line 1 is not an object with a text"):
+        diversity.read_samples("odd.jsonl")
 
 def test_frontier_command(sampled):
     done = run("diversity.py", "--frontier=out/ar,out/mdlm", "--temperatures=0.5,1", "--num_samples=8",

@@ -20,7 +20,8 @@ from conftest import ROOT, run, small_model
 from cli import InputError
 from model import Config, order_batch
 from prepare_data import Tokenizer
-from sample import SampleOptions, complete, draw, generate, pattern_of, story_generators, uniforms
+from sample import (SampleOptions, complete, draw, generate, has_grammar, pattern_of, story_generators,
+                    uniforms)
 from show import layout
 from toy import TOY
 
@@ -306,6 +307,8 @@ def test_where_a_story_starts():
     assert start("random") == start("paper", start="anywhere") == [free] * 9
     assert start("random", start="story", prompt="One day") == [tokenizer.eot, *prompt] + [free] * 6
     assert start("aligned", prompt="One ___ day ___", blank=2) == [*one, free, free, *day, free, free]
+    for windows, known in (("aligned", True), ("random", False), ("paper", False)):     # only whole stories
+        assert has_grammar(complete(SampleOptions(), config, tokenizer, windows), config, tokenizer) == known
     for windows, value in (("aligned", "anywhere"), ("paper", "story")):
         with pytest.raises(InputError):
             start(windows, start=value)
