@@ -64,13 +64,10 @@ def begin(o, flags: dict):
     threads = torch.get_num_threads()
     results = {**provenance(0), "device": name, "torch": torch.__version__, "threads": threads,
                "processes": WORLD_SIZE, "sizes": sizes, "batch_size": batch_size}
+    dtype = str(numerics(Settings(), device)[0]).removeprefix("torch.")
     print(f"{results['machine']}; {name}, torch {torch.__version__}, {threads} threads, "
-          f"{WORLD_SIZE} processes, {name_of(numerics(Settings(), device)[0])}, commit {results['commit']}; "
-          f"{sizes or 'the sizes of the paper'}", flush=True)
+          f"{WORLD_SIZE} processes, {dtype}, commit {results['commit']}; {sizes or 'the sizes of the paper'}", flush=True)
     return device, sizes, batch_size, results
-
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 def by_turns(steps: dict, repeats: int, device) -> dict:
     """{name: seconds per step of each repeat}, by turns; a repeat lasts half a second or one step."""
@@ -137,8 +134,8 @@ def training_step(config: Config, batch_size: int, device, tuned=True):
     step()[0].item()
     held = 12 / 2 ** 20 * sum(p.numel() for p in model.parameters())    # float32 weights and two moments
     slots = training_batch(config, x, generator).targets.numel()
-    return step, {"dtype": name_of(dtype), "peak_mem_mb": held + memory_mb(device) - before,
-                  "logits_mb": slots * config.padded_vocab * dtype.itemsize / 2 ** 20}
+    needs = {"dtype": str(dtype).removeprefix("torch."), "peak_mem_mb": held + memory_mb(device) - before}
+    return step, needs | {"logits_mb": slots * config.padded_vocab * dtype.itemsize / 2 ** 20}
 
 def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
     """Prints a table; {mode: figures}."""
@@ -196,35 +193,35 @@ def story_seconds(model, length: int, stories: int, places: int, few=None, plain
             seconds.append(np.mean(np.diff(ticks)))
     return steps * float(np.mean(seconds))
 
-# column -> mode, weights, and what story_seconds takes; with few=True in --few steps
-COLUMNS = {"ar": ("ar", torch.float32, {}),
-           "ar, no cache": ("ar", torch.float32, dict(kv_cache=False)),
-           "ar, bf16": ("ar", torch.bfloat16, {}),
-           "aogpt": ("aogpt", torch.float32, {}),
-           "mdlm": ("mdlm", torch.float32, dict(sampler="first_hitting")),
-           "aogpt, few steps": ("aogpt", torch.float32, dict(few=True)),
-           "ancestral, few": ("mdlm", torch.float32, dict(few=True)),
-           "confidence, few": ("mdlm", torch.float32, dict(sampler="confidence", few=True)),
-           "all logits, few": ("mdlm", torch.float32, dict(plain=True, few=True))}
+def columns(few: int) -> dict:
+    """{column: (mode, weights, what story_seconds takes)}"""
+    return {"ar": ("ar", torch.float32, {}),
+            "ar, no cache": ("ar", torch.float32, dict(kv_cache=False)),
+            "ar, bf16": ("ar", torch.bfloat16, {}),
+            "aogpt": ("aogpt", torch.float32, {}),
+            "mdlm": ("mdlm", torch.float32, dict(sampler="first_hitting")),
+            "aogpt, few steps": ("aogpt", torch.float32, dict(few=few)),
+            "ancestral, few": ("mdlm", torch.float32, dict(few=few)),
+            "confidence, few": ("mdlm", torch.float32, dict(sampler="confidence", few=few)),
+            "all logits, few": ("mdlm", torch.float32, dict(plain=True, few=few))}
+
 RATIOS = {"÷ cache": ("ar, no cache", "ar"), "mdlm ÷ aogpt": ("mdlm", "aogpt"),
           "all logits ÷ ours": ("all logits, few", "ancestral, few")}
 
 def bench_sample(o: BenchOptions, sizes: dict, device) -> list:
     """Prints a table; a dict for each number of stories and length."""
     models = {}
-    for mode, dtype, _ in COLUMNS.values():
+    for mode, dtype, _ in columns(o.few).values():
         if (mode, dtype) not in models:
             torch.manual_seed(0)
             model = Transformer(Config(mode, **sizes | {"block_size": max(o.lengths)})).to(device)
             for p in model.parameters():                            # the table of positions stays float32
                 p.data = p.data.to(dtype)
             models[mode, dtype] = model
-    results, rows = [], [["tokens", "stories", *COLUMNS, *RATIOS]]
+    results, rows = [], [["tokens", "stories", *columns(o.few), *RATIOS]]
     for stories, length in tqdm(list(itertools.product(o.stories, o.lengths)), leave=False, disable=None):
-        seconds = {}
-        for name, (mode, dtype, flags) in COLUMNS.items():
-            flags = flags | ({"few": o.few} if "few" in flags else {})
-            seconds[name] = story_seconds(models[mode, dtype], length, stories, o.places, **flags)
+        seconds = {name: story_seconds(models[mode, dtype], length, stories, o.places, **flags)
+                   for name, (mode, dtype, flags) in columns(o.few).items()}
         ratios = {name: seconds[above] / seconds[below] for name, (above, below) in RATIOS.items()}
         results.append({"length": length, "stories": stories, "seconds": seconds, "ratios": ratios})
         rows.append([str(length), str(stories), *(f"{value:.3g}" for value in seconds.values()),

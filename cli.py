@@ -83,8 +83,7 @@ def read_value(name: str, kind, text: str):
 def check_outputs(flags: dict):
     """Files that could not be written, or should not be, are refused before the work, not after it."""
     outputs = {name: Path(flags[name]) for name in ("out", "json", "plot", "picture") if flags.get(name)}
-    named = flags.get("positional", [])     # NAME=PATH,PATH…
-    inputs = [Path(path) for text in named for path in text.split("=", 1)[-1].split(",")]
+    inputs = [Path(path) for paths in flags.get("named", {}).values() for path in paths.split(",")]
     for name, path in outputs.items():
         if not path.parent.is_dir() or path.is_dir():
             raise InputError(f"--{name}={path} lies in a folder that does not exist, or is one itself")
@@ -95,12 +94,12 @@ def check_outputs(flags: dict):
         if name in ("plot", "picture") and path.suffix not in (".png", ".svg", ".pdf"):
             raise InputError(f"--{name}={path} must end in .png, .svg or .pdf")
 
-def parse_flags(doc: str, *classes, positional: str = "", several=()) -> dict:
+def parse_flags(doc: str, *classes, named: str = "", several=()) -> dict:
     """The flags given on the command line, {name: value}; what was not given is not in it. Raises InputError.
 
     classes     dataclasses whose fields are the flags; a tuple field takes values separated by commas
     several     names of more flags that take such lists, each of whose values is one of the field
-    positional  what the other arguments are, where there may be some; they are returned under "positional"
+    named       what the other arguments look like, e.g. NAME=FILE; they are returned under "named", as a dict
     """
     def refuse(message):
         raise InputError(message)
@@ -123,8 +122,8 @@ def parse_flags(doc: str, *classes, positional: str = "", several=()) -> dict:
             text = comments[f.name] + ("" if default in ("", "0", "none") else f" ({default})")
             optional = {"nargs": "?", "const": "true"} if kind is bool else {}
             group.add_argument(f"--{f.name}", metavar=values, help=text.replace("%", "%%"), **optional)
-    if positional:
-        parser.add_argument("positional", metavar=positional, nargs="*", default=[])
+    if named:
+        parser.add_argument("named", metavar=named, nargs="*", default=[])
     given, unknown = parser.parse_known_args()
     if unknown:
         guess = nearest(unknown[0].split("=")[0], [f"--{name}" for name in flags])
@@ -136,6 +135,11 @@ def parse_flags(doc: str, *classes, positional: str = "", several=()) -> dict:
             result[name] = [read_value(name, kind, part) for part in text.split(",")]
         else:
             result[name] = read_value(name, kind, text)
+    if named:
+        pairs = [text.partition("=")[::2] for text in result["named"]]
+        result["named"] = dict(pairs)
+        if len(result["named"]) < len(pairs) or not all(path for _, path in pairs):
+            raise InputError(f"give {named} for each, every NAME once")
     check_outputs(result)
     return result
 

@@ -18,11 +18,11 @@ class CompareOptions:
     plot: str = ""  # file for the figure (.png, .svg or .pdf)
 
 def main():
-    flags = parse_flags(__doc__, CompareOptions, positional="NAME=FOLDER")
-    o, named = build(CompareOptions, flags), flags["positional"]
-    if not named or not all("=" in n for n in named) or len({n.split("=")[0] for n in named}) < len(named):
-        raise InputError("which runs? give NAME=FOLDER for each, every NAME once, e.g. mdlm=out/toy-mdlm")
-    runs = {name: read_run(folder) for name, folder in (n.split("=", 1) for n in named)}
+    flags = parse_flags(__doc__, CompareOptions, named="NAME=FOLDER")
+    o = build(CompareOptions, flags)
+    runs = {name: read_run(folder) for name, folder in flags["named"].items()}
+    if not runs:
+        raise InputError("which runs? give NAME=FOLDER for each, e.g. mdlm=out/toy-mdlm")
     steps, seconds = (min(run["curve"][-1][key] for run in runs.values()) for key in ("step", "seconds"))
     rows = [["nats per token", "best", "± s.e.", f"at {steps:,} steps", f"at {seconds:,.0f} s", "true law"]]
     for name, run in runs.items():

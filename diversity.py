@@ -279,8 +279,8 @@ def real_text(name: str, samples: int, length, start: str, full_length: bool, to
 
 def sampled_from(settings: dict) -> tuple:
     """What of a sample's settings the real text must match, and its prompt, which it can't."""
-    return (settings.get("length"), settings.get("start", "story"), settings.get("full_length", False),
-            settings.get("prompt", ""))
+    defaults = {"length": None, "start": "story", "full_length": False, "prompt": ""}
+    return tuple(settings.get(name, default) for name, default in defaults.items())
 
 def incomparable(sets: dict) -> list:
     """What makes a column incomparable, for the table itself."""
@@ -360,18 +360,17 @@ def columns_of(sets: dict, o: DiversityOptions, corpus, judges: dict) -> tuple:
     return columns, notes
 
 def main():
-    flags = parse_flags(__doc__, DiversityOptions, positional="NAME=FILE")
-    o, named = build(DiversityOptions, flags), [text.partition("=")[::2] for text in flags["positional"]]
-    whole = all(files for _, files in named) and len(dict(named)) == len(named)
-    if not whole or bool(named) == bool(o.frontier):
-        raise InputError("which samples? give NAME=FILE for each, every NAME once, or --frontier=DIR,DIR")
+    flags = parse_flags(__doc__, DiversityOptions, named="NAME=FILE")
+    o = build(DiversityOptions, flags)
+    if bool(flags["named"]) == bool(o.frontier):
+        raise InputError("which samples? give NAME=FILE for each, or --frontier=DIR,DIR")
     if o.frontier and not (o.data and o.judge):
         raise InputError("--frontier needs --data=NAME, the real text, and --judge=DIR, an ar model")
     if o.plot and not o.data:
         raise InputError(f"--plot={o.plot} draws distances to real text; give --data=NAME")
     corpus = load_corpus(o.data) if o.data else None
     judges = open_judges(o, corpus)
-    sets = {name: [read_samples(path) for path in files.split(",")] for name, files in named}
+    sets = {name: [read_samples(path) for path in files.split(",")] for name, files in flags["named"].items()}
     if o.frontier:
         sets = write_frontier(o)
     columns, notes = columns_of(sets, o, corpus, judges)

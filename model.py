@@ -101,9 +101,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool
 
 class Cache(NamedTuple):
     """Keys and values kept from earlier calls, and what this call of S slots does with them."""
-    keys_values: Tensor             # (n_layer, 2, B, H, size, D) in all layers, (2, B, H, size, D) in one
+    keys_values: Tensor             # (n_layer, 2, B, H, size, D); in a layer (2, B, H, size, D)
     slots: Tensor                   # (S,)      where among the `size` kept ones the S slots go
     visible: Tensor                 # (S, n)    boolean: which of the first n kept slots each of them sees
+
+    def layer(self, i: int):
+        return self._replace(keys_values=self.keys_values[i])
 
 class Attention(nn.Module):
     def __init__(self, config: Config):
@@ -198,7 +201,7 @@ class Transformer(nn.Module):
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                         # (2, B or 1, 1, S, D/2)
         rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2) if self.config.target_rotation else rotary_k
         for i, block in enumerate(self.blocks):
-            x = block(x, rotary_q, rotary_k, cache and cache._replace(keys_values=cache.keys_values[i]))
+            x = block(x, rotary_q, rotary_k, cache and cache.layer(i))
         if select is not None:      # the head, a third of the work at 124M parameters, runs where it is asked
             x = x.view(len(select), -1, x.size(-1))                                 # (G, B·S/G, C)
             x = x.gather(1, select[:, :, None].expand(-1, -1, x.size(-1)))          # (G, N, C)

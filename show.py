@@ -57,13 +57,11 @@ class Screen:
 
 def draw_picture(panels: list, path: str):
     """panels: (title, pieces of text, step at which each appeared, -1 if given); x in characters, y lines."""
-    from matplotlib import colormaps            # here, for it takes a second to import
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
+    from matplotlib import colormaps, figure, patches       # here, for they take a second to import
     width, y, colour = 100, 0.0, colormaps["YlGnBu"]
     # a character is 1 wide
     font = dict(family="DejaVu Sans Mono", fontsize=9.8 * 72 / width / 0.602, parse_math=False)
-    canvas = Figure(dpi=140)
+    canvas = figure.Figure(dpi=140)
     axes = canvas.add_axes((0.01, 0, 0.98, 1))
     for title, pieces, steps in panels:
         axes.text(0, y + 0.55, title, fontsize=10, fontweight="bold", va="center")
@@ -72,7 +70,7 @@ def draw_picture(panels: list, path: str):
             x, text = column + len(piece) - len(piece.lstrip()), piece.strip()
             fill = colour(0.06 + 0.5 * step / max(1, *steps)) if step >= 0 else "0.88"
             corner = x - 0.1, top + line + 0.06
-            axes.add_patch(Rectangle(corner, len(text) + 0.2, 0.88, facecolor=fill, lw=0))
+            axes.add_patch(patches.Rectangle(corner, len(text) + 0.2, 0.88, facecolor=fill, lw=0))
             axes.text(x, top + line + 0.5, text, va="center_baseline", **font)
         y = top + max((line for line, *_ in places), default=0) + 1.1
     axes.imshow(np.linspace(0.06, 0.56, 256)[None], cmap=colour, vmin=0, vmax=1, aspect="auto",
