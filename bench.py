@@ -65,8 +65,8 @@ def begin(o, flags: dict):
     results = {**provenance(0), "device": name, "torch": torch.__version__, "threads": threads,
                "processes": WORLD_SIZE, "sizes": sizes, "batch_size": batch_size}
     dtype = str(numerics(Settings(), device)[0]).removeprefix("torch.")
-    print(f"{results['machine']}; {name}, torch {torch.__version__}, {threads} threads, "
-          f"{WORLD_SIZE} processes, {dtype}, commit {results['commit']}; {sizes or 'the sizes of the paper'}", flush=True)
+    print(f"{results['machine']}; {name}, torch {torch.__version__}, {threads} threads, {WORLD_SIZE} "
+          f"processes, {dtype}, commit {results['commit']}; {sizes or 'the sizes of the paper'}", flush=True)
     return device, sizes, batch_size, results
 
 def by_turns(steps: dict, repeats: int, device) -> dict:
