@@ -33,16 +33,18 @@ from runs import load
 from show import Screen, draw_picture, draw_steps, token_texts
 from toy import TOY
 
+Sampler = Literal["ancestral", "first_hitting", "confidence"]
+
 @dataclass
 class SampleOptions:
     """what to write, and how"""
     out_dir: str = ""           # the run to sample from; its best.pt is read (commas: see above)
     num_samples: int = 3        # stories
-    length: int | None = None   # tokens of a story before it is cut; default: block_size, or as the prompt
+    length: int | None = None   # tokens before it is cut; default: block_size, or the prompt's if it has blanks
     prompt: str = ""            # begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)
     blank: int = 8              # tokens of a blank
     start: Literal["auto", "story", "anywhere"] = "auto"  # at a story's start, or as training windows did
-    sampler: Literal["ancestral", "first_hitting", "confidence"] = "ancestral"  # mdlm: chance, evenly, surest
+    sampler: Sampler = "ancestral"  # mdlm: reveal by chance, equally many in each step, or the surest
     order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
     steps: int | None = None    # network passes per story; default: as many as tokens. Fewer: faster, worse
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
@@ -60,7 +62,7 @@ class SampleOptions:
     plot: str = ""              # toy: file for a figure (.png) of that share against tokens revealed per step
     seed: int = 1337            # of the stories
     device: str = "auto"        # auto, cpu, cuda or mps
-    dtype: Literal["float32", "bfloat16"] = "float32"   # of the weights; bfloat16: faster, rounded
+    dtype: Literal["float32", "bfloat16"] = "float32"   # of the weights; bfloat16 is faster and rounds
 
     def __post_init__(self):
         self.need(self.repetition_penalty >= 1, "repetition_penalty", "must be at least 1")
