@@ -40,7 +40,7 @@ class SampleOptions:
     """what to write, and how"""
     out_dir: str = ""           # the run to sample from; its best.pt is read (commas: see above)
     num_samples: int = 3        # stories
-    length: int | None = None   # tokens before it is cut; default: block_size, or the prompt's if it has blanks
+    length: int | None = None   # tokens before it is cut; default: block_size, or a prompt's with blanks
     prompt: str = ""            # begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)
     blank: int = 8              # tokens of a blank
     start: Literal["auto", "story", "anywhere"] = "auto"  # at a story's start, or as training windows did
