@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The commands behind results/, in the order in which they must run, from the project's folder:
 #
-#     bash experiments/results.sh toy             some 40 minutes on two cores
-#     bash experiments/results.sh laptop FOLDER   some 4 hours; FOLDER holds train.txt and valid.txt
-#     bash experiments/results.sh speed FOLDER    half an hour, with nothing else running; after toy
+#     bash experiments/results.sh toy
+#     bash experiments/results.sh laptop FOLDER   FOLDER holds real text, train.txt and valid.txt; hours
+#     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
 # Runs that have begun are resumed. Only a tree without uncommitted changes makes figures to be made again.
 set -euo pipefail
@@ -85,6 +85,6 @@ speed() {
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }
 
-[ $# -gt 0 ] || { sed -n 2,9p "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n 2,8p "$0"; exit 2; }
 git diff --quiet HEAD -- '*.py' || { echo "results.sh: commit your changes first" >&2; exit 2; }
 "$@"
