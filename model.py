@@ -350,6 +350,7 @@ def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Bat
 def group_losses(model: nn.Module, batch: Batch) -> Tensor:
     """(G,) whose mean is the loss: nats per token (for masked_ce, nats per masked token)."""
     logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)    # (G, N, V)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # bfloat16 is too coarse for it
     nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")  # (G·N,)
     return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
 

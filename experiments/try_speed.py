@@ -83,9 +83,6 @@ def nanogpt_step(c, rows):
         optimizer.zero_grad(set_to_none=True)
     return step
 
-def float32_logits(h, weight, y):
-    return F.cross_entropy(F.linear(h, weight).float(), y, reduction="none")
-
 def padded_logits(h, weight, y):
     return F.cross_entropy(F.linear(h, weight), y, reduction="none")
 
@@ -99,7 +96,6 @@ VARIANTS = {                # what differs from train.py's way
     "blocks_compiled": dict(settings=dict(compile="false"), blocks=True),
     "float32": dict(settings=dict(dtype="float32")),
     "head_on_every_slot": dict(full=True),
-    "float32_logits": dict(losses=with_loss(float32_logits)),
     "padded_logits": dict(losses=with_loss(padded_logits)),
     "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy)),
     "fused_attention": dict(attend=fused_attention),

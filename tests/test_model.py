@@ -225,6 +225,18 @@ def test_gradient_accumulation_changes_nothing(fields):
 
     assert torch.allclose(gradients(1), gradients(4), rtol=1e-9, atol=1e-12)
 
+@torch.no_grad()
+def test_the_loss_of_bfloat16_logits_is_not_rounded_to_bfloat16():
+    """As autocast leaves them on CUDA: the softmax is in float32, and in float64 where the logits are."""
+    model = small_model("ar", dtype=torch.bfloat16)
+    batch = training_batch(model.config, tokens(model, rows=64), rng())
+    log_p = logits_of(model, batch).double().log_softmax(dim=-1)
+    exact = -log_p.gather(2, batch.targets[..., None])[..., 0].mean(dim=1)
+    losses = group_losses(model, batch)
+    assert losses.dtype == torch.float32 and abs(losses - exact).max() < 1e-5
+    assert abs(losses.bfloat16() - exact).max() > 1e-3          # what rounding would have cost
+    assert group_losses(model.double(), batch).dtype == torch.float64
+
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_every_parameter_learns_and_padding_does_not(mode):
     model = small_model(mode, time_embedding="add" if mode == "mdlm" else "none")
