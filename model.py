@@ -73,6 +73,9 @@ class Config:
         # rows of the embedding, padded for fast matrix products
         self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64
 
+# what the paper's mdlm (arXiv 2603.22075) has otherwise
+PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
+
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks ------------------------------------------
 
 def rotary_table(block_size: int, head_dim: int, base: float = 10000.0) -> Tensor:
@@ -259,8 +262,7 @@ class Batch(NamedTuple):
 def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
     """The chain rule in the given order: slot j knows the tokens at order[:j], predicts the one at order[j].
 
-    −log p(x) = Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1)), here per token. order: (B, T), each row a
-    permutation."""
+    −log p(x) = Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1)), per token. order: (B, T), permutations."""
     targets = x.gather(1, order)                                                    # (B, T)
     tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                    # (B, T)
     key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                                # (B, T)
@@ -382,8 +384,8 @@ def flops_per_token(config: Config) -> float:
     return 6 * (config.n_layer * layer + head_share * C * config.vocab_size)
 
 def main():
-    paper = Config("mdlm", tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
-    configs = {mode: Config(mode) for mode in ("ar", "mdlm", "aogpt")} | {"mdlm as in the paper": paper}
+    configs = {mode: Config(mode) for mode in ("ar", "mdlm", "aogpt")}
+    configs["mdlm as in the paper"] = Config("mdlm", **PAPER_MDLM)
     print(f"{'124M, T=512':22}{'parameters':>14}{'training MFLOP/token':>24}")
     for name, config in configs.items():
         with torch.device("meta"):

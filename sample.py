@@ -273,8 +273,7 @@ CONFIDENCE = ("final_temperature", "repetition_penalty")    # flags of the sampl
 # flags that mean nothing to a mode: refused, or where several models are sampled, ignored
 NOT_FOR = {"ar": ("sampler", "order", "steps", *CONFIDENCE), "aogpt": ("sampler", *CONFIDENCE),
            "mdlm": ("order", "kv_cache")}
-# what the paper's code did (arXiv 2603.22075), but that its repetition penalty raised tokens with negative
-# logits (length and steps: see complete; aogpt is not in the paper)
+# what the paper's code did (arXiv 2603.22075), but for its repetition penalty; length and steps: see complete
 PAPER = {"ar": dict(temperature=0.8, prompt="Once"), "mdlm": dict(temperature=0.8, sampler="confidence"),
          "aogpt": dict(temperature=0.8), "confidence": dict(final_temperature=0.32, repetition_penalty=1.3)}
 
@@ -301,8 +300,7 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
     unused = dict.fromkeys(CONFIDENCE, "without --sampler=confidence") if o.sampler != "confidence" else {}
     unused |= dict.fromkeys(NOT_FOR[config.mode], f"for {config.mode}")
     for name, where in unused.items():
-        unchanged = getattr(o, name) == getattr(SampleOptions, name)
-        o.need(unchanged, name, f"means nothing {where}; leave it out")
+        o.need(getattr(o, name) == getattr(SampleOptions, name), name, f"means nothing {where}; leave it out")
     own = "story" if windows == "aligned" else "anywhere"
     o = replace(o, start=own if o.start == "auto" else o.start)
     o.need(o.start == own or windows == "random", "start",

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from cli import InputError, build, command, parse_flags, provenance, write_json
-from model import (Batch, Config, Transformer, count_parameters, evaluation_batch, flops_per_token,
-                   group_losses, masked_ce_batch, training_batch)
+from model import (PAPER_MDLM, Batch, Config, Transformer, count_parameters, evaluation_batch,
+                   flops_per_token, group_losses, masked_ce_batch, training_batch)
 from prepare_data import DATA_DIR, PrepareOptions, Tokenizer, Windows, load_meta, prepare
 from runs import (RANK, WORLD_SIZE, Run, check_folder, join_processes, leave_processes, load, read_run,
                   sum_over_processes, wait_for_processes)
@@ -76,7 +76,6 @@ PRESETS = {
     # the same sizes and budget without its confounds: aligned windows, end-of-text, tied head, a bound
     "controlled": {},
 }
-PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
 
 def data_to_prepare(name: str):
     """How prepare_data.py would make data/<name>, if it isn't there and the name says how; else None."""
