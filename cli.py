@@ -45,8 +45,7 @@ def command(main, interrupted: str):
     except (MemoryError, RuntimeError) as e:
         if isinstance(e, RuntimeError) and not re.search("out of memory|allocate memory", str(e)):
             raise
-        message = (f"not enough memory for these sizes ({str(e)[:100]}); take smaller ones, in training more "
-                   f"--grad_accum")
+        message = f"not enough memory ({str(e)[:100]}); take smaller sizes, in training more --grad_accum"
     print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     raise SystemExit(2)
 
@@ -167,9 +166,12 @@ def pick_device(name: str):
 
 def provenance(seed) -> dict:
     """What it takes to make a number again: command, seed, date, machine, Python version, commit."""
-    try:
-        commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], text=True,
-                                capture_output=True, cwd=ROOT).stdout.strip()
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], text=True, capture_output=True, cwd=ROOT).stdout.strip()
+
+    try:                # results/ itself may change: one command after the other writes there
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+        commit = git("describe", "--always", "--exclude=*") + ("-dirty" if changed else "")
     except OSError:     # no git here
         commit = ""
     script, python = Path(sys.argv[0]).resolve(), platform.python_version()
@@ -191,5 +193,4 @@ def print_table(rows: list):
     """Rows of texts in aligned columns, the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     for first, *rest in rows:
-        cells = [text.rjust(width) for text, width in zip(rest, widths[1:])]
-        print(first.ljust(widths[0]), *cells, sep="  ", flush=True)
+        print(first.ljust(widths[0]), *(t.rjust(w) for t, w in zip(rest, widths[1:])), sep="  ", flush=True)

@@ -86,5 +86,5 @@ speed() {
 }
 
 [ $# -gt 0 ] || { sed -n 2,8p "$0"; exit 2; }
-git diff --quiet HEAD -- '*.py' || { echo "results.sh: commit your changes first" >&2; exit 2; }
+git diff --quiet HEAD -- . ":!results" || { echo "results.sh: commit your changes first" >&2; exit 2; }
 "$@"

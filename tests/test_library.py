@@ -1,9 +1,11 @@
 """Used from Python, not as commands: who imports whom, and only a command ends the interpreter."""
 import ast
 import os
+import subprocess
 
 import pytest
 
+import cli
 from cli import InputError, build
 from conftest import ROOT
 from diversity import DiversityOptions, encode, open_judges, read_samples
@@ -100,3 +102,23 @@ def test_every_result_has_its_command():
         commands = f.read()
     files = set(os.listdir(os.path.join(ROOT, "results"))) - {"speed.md"}
     assert not [file for file in files if f"results/{file}" not in commands and file not in commands]
+
+def test_a_commit_is_dirty_when_anything_but_the_results_has_changed(workdir, monkeypatch):
+    monkeypatch.setattr(cli, "ROOT", workdir)
+    assert cli.provenance(0)["commit"] == ""                    # no repository
+
+    def git(*arguments):
+        named = ["git", "-c", "user.name=n", "-c", "user.email=e", *arguments]
+        subprocess.run(named, check=True, capture_output=True)
+
+    (workdir / "results").mkdir()
+    for name in ("code.py", "results/r.json"):
+        (workdir / name).write_text("1")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "m")
+    clean = cli.provenance(0)["commit"]
+    (workdir / "results/r.json").write_text("2")
+    assert cli.provenance(0)["commit"] == clean and len(clean) >= 7
+    (workdir / "code.py").write_text("2")
+    assert cli.provenance(0)["commit"] == f"{clean}-dirty"
