@@ -261,9 +261,9 @@ def generate(model: Transformer, stories, pattern, o: SampleOptions, watch=None,
         appeared += tokens == config.mask_id            # counts the steps that left it masked
         if watch:
             watch(tokens)
-        ended = (tokens[:, given:] == config.bos_id).any(dim=1)
-        if config.mode == "ar" and not o.full_length and ended.all():
-            break
+        if config.mode == "ar" and not o.full_length:
+            if (tokens[:, given:] == config.bos_id).any(dim=1).all():
+                break                                   # every story has ended
     return tokens, appeared
 
 # ---- The command: flags, completed for a model; the pattern they ask for; the stories ----------------------

@@ -56,10 +56,10 @@ laptop() {
   python sample.py --out_dir=$ar --protocol=paper --num_samples=1000 --dtype=bfloat16 --out=out/paper-ar.jsonl
   python sample.py --out_dir=out/$data-mdlm-paper --protocol=paper --full_length --num_samples=1000 \
     --dtype=bfloat16 --out=out/paper-mdlm.jsonl
-  for mode in ar mdlm; do
-    python diversity.py $mode=out/paper-$mode.jsonl --data=$data --judge=$ar --protocol=paper \
-      --json=results/laptop-paper-$mode.json      # laptop-paper-ar.json, laptop-paper-mdlm.json
-  done
+  python diversity.py ar=out/paper-ar.jsonl --data=$data --judge=$ar --protocol=paper \
+    --json=results/laptop-paper-ar.json
+  python diversity.py mdlm=out/paper-mdlm.jsonl --data=$data --judge=$ar --protocol=paper \
+    --json=results/laptop-paper-mdlm.json
   python diversity.py --frontier=$ar,$mdlm,$aogpt --length=128 --dtype=bfloat16 --num_samples=100 \
     --temperatures=0.6,0.8,1.0,1.1 --data=$data --judge=$ar --json=results/laptop-frontier.json \
     --plot=results/laptop-frontier.png
