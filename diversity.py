@@ -3,21 +3,19 @@ How diverse a set of stories is, how good, and how close to real text.
 
     python diversity.py ar=A.jsonl mdlm=B.jsonl --data=toy --judge=out/toy-ar   files that sample.py wrote
     python diversity.py mine=stories.txt --data=tinystories                     stories split at <|endoftext|>
-    python diversity.py --frontier=out/toy-ar,out/toy-mdlm --data=toy --judge=out/toy-ar --plot=frontier.png
 
 NAME=FILE,FILE,… are samples of several seeds; the table then shows mean ± standard deviation over them,
-else the value and its 95% interval (MAUVE: standard deviation over the seeds of its clustering). The last
-column is real text of the same number, length and starting rule: closer to it is better, not higher. Words
-are what white space separates, lower-cased.
+else the value and its 95% interval. The last column is real text of the same number, length and starting
+rule: closer to it is better, not higher. Words are what white space separates, lower-cased. Quality against
+diversity over temperatures: experiments/frontier.py.
 """
 import collections
-import importlib.util
 import itertools
 import json
 import math
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -27,7 +25,7 @@ import sample
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from model import group_losses, identity_order, order_batch
 from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_stories
-from show import draw_distances, draw_frontier
+from show import draw_distances
 from toy import TOY
 
 GROUPS = 20     # intervals come from leaving out each of so many groups of samples
@@ -38,13 +36,8 @@ class DiversityOptions:
     data: str = ""              # data set whose stories are the real text
     judge: str = ""             # folder of an ar model that scores the stories; several: A,B
     protocol: Literal["full", "paper"] = "full"  # paper: Self-BLEU of 200 random samples against 50 others
-    frontier: str = ""          # sample these models (A,B,…) over the temperatures, not reading samples
-    temperatures: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)  # of the frontier
-    num_samples: int = 200      # of the frontier, stories per model and temperature
-    length: int | None = None   # of the frontier, tokens of a story before it is cut; default: block_size
-    dtype: Literal["float32", "bfloat16"] = "float32"   # of the frontier's weights
     json: str = ""              # file for the results
-    plot: str = ""              # file for a figure (.png): distances to real text, or the frontier
+    plot: str = ""              # file for a figure (.png): distances to real text
     seed: int = 1337            # of what is drawn at random
     device: str = "auto"        # auto, cpu, cuda or mps
 
@@ -160,10 +153,9 @@ def encode(tokenizer: Tokenizer, text: str) -> list:
 
 @torch.no_grad()
 def score(model, encoded: list):
-    """Under an ar model, of each sample as far as block_size reaches: −log p in nats, (N,); tokens, (N,);
-    the hidden state that predicts the last token, (N, C). A story's end is not scored, for it may be cut."""
-    config, nats, hidden = model.config, [], []
-    hook = model.norm.register_forward_hook(lambda module, inputs, h: hidden.append(h))
+    """Of each sample, as far as block_size reaches: −log p in nats under an ar, and tokens, (N,) each.
+    A story's end is not scored, for it may be cut."""
+    config, nats = model.config, []
     ids = [row[:config.block_size] for row in encoded]
     rows = max(1, 2 ** 27 // (config.block_size * config.vocab_size))       # half a gigabyte of logits
     for part in (ids[i:i + rows] for i in range(0, len(ids), rows)):
@@ -171,17 +163,10 @@ def score(model, encoded: list):
         batch = order_batch(config, x, identity_order(x))
         real = torch.tensor([[1.0] * len(row) + [0.0] * (config.block_size - len(row)) for row in part])
         nats.append(group_losses(model, batch._replace(weight=real).to(model.head.weight.device)).cpu())
-        hidden[-1] = hidden[-1][range(len(part)), [max(0, len(row) - 1) for row in part]].cpu()     # (n, C)
-    hook.remove()
-    return torch.cat(nats).double().numpy(), np.array([len(row) for row in ids]), torch.cat(hidden).numpy()
+    return torch.cat(nats).double().numpy(), np.array([len(row) for row in ids])
 
-def score_by_all(texts: list, judges: dict) -> dict:
-    """{name of the judge: what score says of the texts}."""
-    return {name: score(model, [encode(tokenizer, text) for text in texts])
-            for name, (model, tokenizer) in judges.items()}
-
-def measure(texts: list, o: DiversityOptions, judged: dict, corpus, real=None) -> dict:
-    """{metric: (value, half of its 95% interval)}; judged: score_by_all(texts); real: that of real text."""
+def measure(texts: list, o: DiversityOptions, judges: dict, corpus) -> dict:
+    """{metric: (value, half of its 95% interval)}; judges: {name: (model, tokenizer)}."""
     words = [[*map(sys.intern, text.replace(EOT, " ").lower().split())] for text in texts]  # each kept once
     samples = len(words)
     group = np.arange(samples) % GROUPS
@@ -204,13 +189,9 @@ def measure(texts: list, o: DiversityOptions, judged: dict, corpus, real=None) -
     metrics["most common first word"] = of_counts(lambda counts: counts.max() / counts.sum(), first, group)
     metrics["entropy of openings"] = of_counts(entropy, opening, group)
     metrics["entropy of words"] = of_counts(entropy, ids, group[owner])
-    for name, (nats, count, hidden) in judged.items():
+    for name, (model, tokenizer) in judges.items():
+        nats, count = score(model, [encode(tokenizer, text) for text in texts])
         metrics[f"nats/token, judge {name}"] = of_sums(nats, group, count)
-        if real and importlib.util.find_spec("mauve"):              # Pillutla et al. 2021
-            from mauve import compute_mauve
-            # five seeds of its k-means
-            scores = [compute_mauve(real[name][2], hidden, seed=i, verbose=False).mauve for i in range(5)]
-            metrics[f"MAUVE, judge {name}"] = float(np.mean(scores)), float(np.std(scores, ddof=1))
     metrics["repeated 4-grams"] = of_sums(total - different, group, total)
     if corpus is None:
         return metrics
@@ -299,17 +280,6 @@ def incomparable(sets: dict) -> list:
         lines.append("the sets differ in size, on which most of these metrics depend")
     return lines
 
-def write_frontier(o: DiversityOptions) -> dict:
-    """What each model writes at each temperature, one token a step: {name: [samples]}, as main reads them."""
-    flags = dict(temperature=o.temperatures, num_samples=o.num_samples, length=o.length, seed=o.seed,
-                 device=o.device, dtype=o.dtype, sampler=["first_hitting"])
-    jobs, sets = list(sample.plan(o.frontier.split(","), flags, several=True)), {}
-    for model, tokenizer, pattern, s, title in jobs:
-        s = replace(s, out=os.path.join(s.out_dir, f"samples-t{s.temperature:g}.jsonl"))
-        sample.write_stories(model, tokenizer, pattern, s, title)
-        sets[f"{s.out_dir}, temperature {s.temperature:g}"] = [read_samples(s.out)]
-    return sets
-
 def show_table(columns: dict, notes: list):
     def cell(value, error):
         digits = 0 if abs(value) >= 1000 else 4
@@ -337,58 +307,40 @@ def open_judges(o: DiversityOptions, corpus) -> dict:
 def columns_of(sets: dict, o: DiversityOptions, corpus, judges: dict) -> tuple:
     """({name: metrics}, notes) of the sets {name: [(texts, settings) of each seed]}, and of "real text"
     where o.data names some. Over several seeds a metric is (mean, standard deviation)."""
-    notes, columns, real = [], {}, None
-    if judges and corpus and not importlib.util.find_spec("mauve"):
-        notes.append("MAUVE is left out; it needs: pip install mauve-text")
-    notes += incomparable(sets)
+    notes, columns = incomparable(sets), {}
     if corpus:
         texts, settings = next(iter(sets.values()))[0]
         reference, held_out = real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus.tokenizer)
-        real = score_by_all(reference, judges)
         if more := len(reference) - held_out:
             notes.append(f"real text: {held_out} pieces were held out; {more} more are training text")
         if len(reference) < len(texts):
             notes.append(f"real text: data/{o.data} holds {len(reference)} pieces only")
     for name, seeds in sets.items():
-        runs = [measure(texts, o, score_by_all(texts, judges), corpus, real) for texts, _ in seeds]
+        runs = [measure(texts, o, judges, corpus) for texts, _ in seeds]
         columns[name] = runs[0]
         if len(runs) > 1:
             values = {metric: [run[metric][0] for run in runs] for metric in runs[0]}
             columns[name] = {k: (np.mean(v).item(), np.std(v, ddof=1).item()) for k, v in values.items()}
     if corpus:
-        columns["real text"] = measure(reference, o, real, corpus)
+        columns["real text"] = measure(reference, o, judges, corpus)
     return columns, notes
 
 def main():
     flags = parse_flags(__doc__, DiversityOptions, named="NAME=FILE")
     o = build(DiversityOptions, flags)
-    if bool(flags["named"]) == bool(o.frontier):
-        raise InputError("which samples? give NAME=FILE for each, or --frontier=DIR,DIR")
-    if o.frontier and not (o.data and o.judge):
-        raise InputError("--frontier needs --data=NAME, the real text, and --judge=DIR, an ar model")
+    if not flags["named"]:
+        raise InputError("which samples? give NAME=FILE for each")
     if o.plot and not o.data:
         raise InputError(f"--plot={o.plot} draws distances to real text; give --data=NAME")
     corpus = load_corpus(o.data) if o.data else None
     judges = open_judges(o, corpus)
     sets = {name: [read_samples(path) for path in files.split(",")] for name, files in flags["named"].items()}
-    if o.frontier:
-        sets = write_frontier(o)
     columns, notes = columns_of(sets, o, corpus, judges)
-    results, draw = {"columns": columns}, draw_distances
-    if o.frontier:
-        real = {"real text": columns["real text"]}
-        curves = {folder: {t: columns[f"{folder}, temperature {t:g}"] for t in o.temperatures}
-                  for folder in o.frontier.split(",")}
-        for folder, points in curves.items():
-            print(folder)
-            show_table({f"{t:g}": metrics for t, metrics in points.items()} | real, notes)
-        results, draw = {"curves": curves | real}, draw_frontier
-    else:
-        show_table(columns, notes)
+    show_table(columns, notes)
     if o.json:
-        write_json(o.json, {**provenance(o.seed), "protocol": o.protocol, **results, "notes": notes})
+        write_json(o.json, {**provenance(o.seed), "protocol": o.protocol, "columns": columns, "notes": notes})
     if o.plot:
-        draw(*results.values(), o.plot)
+        draw_distances(columns, o.plot)
 
 if __name__ == "__main__":
     command(main, "nothing was written")

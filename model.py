@@ -48,6 +48,7 @@ class Config:
     schedule: Literal["uniform", "cosine"] = "uniform"  # mdlm: law of the mask ratio (nelbo needs uniform)
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
     target_rotation: bool = True    # turn queries by the position they predict (false: by the one they hold)
+    init: Literal["scaled", "paper"] = "scaled"     # weights by their inputs, or as the paper PyTorch's own
     shared_init: bool = True        # embeddings start around one common vector (false: around zero)
 
     def __post_init__(self):
@@ -104,7 +105,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool
 
 class Cache(NamedTuple):
     """Keys and values kept from earlier calls, and what this call of S slots does with them."""
-    keys_values: Tensor             # (n_layer, 2, B, H, size, D); in a layer (2, B, H, size, D)
+    keys_values: list               # of each layer (keys, values), (B, H, size, D) both; in a layer its pair
     slots: Tensor                   # (S,)      where among the `size` kept ones the S slots go
     visible: Tensor                 # (S, n)    boolean: which of the first n kept slots each of them sees
 
@@ -163,7 +164,7 @@ class TimeEmbedding(nn.Module):
 
     def forward(self, t):
         half = self.linear.in_features // 2
-        frequency = torch.exp(-math.log(10000.0) * torch.arange(half, device=t.device) / half)
+        frequency = torch.exp(-math.log(10000.0) * torch.arange(half, device=t.device, dtype=t.dtype) / half)
         angle = t[:, None, None] * frequency
         waves = torch.cat([angle.sin(), angle.cos()], dim=-1)                       # (B, 1, C)
         return F.silu(self.linear(waves.to(self.linear.weight.dtype)))
@@ -212,26 +213,32 @@ class Transformer(nn.Module):
 
     def init_weights(self):
         """Normal, standard deviation 1/√(inputs): the usual 0.02 starves narrow models. Projections back
-        into the residual stream shrink with depth, as in GPT-2.
+        into the residual stream shrink with depth, as in GPT-2. init=paper leaves all as PyTorch has it:
+        embeddings N(0, 1), so that the logits of a tied head begin with a standard deviation of √C.
 
         With shared_init embeddings start around one common vector. Without it mdlm spends its first
         hundreds of steps on real text at the frequencies of single words; why the vector ends that is not
         known yet. (A tied head doesn't see it: it adds the same to all logits.)"""
-        for name, p in self.named_parameters():
+        scaled = self.config.init == "scaled"
+        for name, p in self.named_parameters() if scaled else ():
             if p.dim() == 1:            # gains of the norms, and a bias
                 nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
             else:
-                depth = 2 * self.config.n_layer if name.endswith("proj.weight") else 1
-                nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * depth))
+                shrink = 2 * self.config.n_layer if name.endswith("proj.weight") else 1
+                if name.startswith("embed_time"):       # to a third of a token's embedding, not 11 times it
+                    shrink = p.size(1)
+                nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * shrink))
         if self.config.shared_init:
             with torch.no_grad():
-                self.embed.weight += torch.randn(self.config.n_embd) / math.sqrt(self.config.n_embd)
+                common = torch.randn(self.config.n_embd)
+                self.embed.weight += common / math.sqrt(self.config.n_embd) if scaled else common
 
-def new_keys_values(model: Transformer, batch: int, size: int) -> Tensor:
-    """Room for the keys and values of `size` slots of a Cache: (n_layer, 2, B, H, size, D). Serves `ar` and
-    `aogpt` alike; its shape never changes, whatever is written into it."""
+def new_keys_values(model: Transformer, batch: int, size: int) -> list:
+    """Room for the keys and values of `size` slots, as Cache has it. Serves `ar` and `aogpt` alike; a tensor
+    each, because compiled code writes into a whole tensor in place, but copies one that it sees a part of."""
     c, weight = model.config, model.head.weight
-    return weight.new_zeros(c.n_layer, 2, batch, c.n_head, size, c.n_embd // c.n_head)
+    shape = batch, c.n_head, size, c.n_embd // c.n_head
+    return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in range(c.n_layer)]
 
 # ---- The objectives. Each turns tokens x (B, T) into one Batch; the loss is the same line for all. ---------
 
@@ -310,8 +317,10 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     is not: heavily masked rows dominate it, and it bounds nothing.
 
     Rows 2p and 2p+1 are an antithetic pair, masking k and T+1-k tokens, and the k's are stratified over the
-    batch: still unbiased, less variance. And every pair has exactly T+1 masked tokens, so shapes are static
-    and the head runs on masked slots alone. B must be even. A pair with T = 6 and k = 2, T+1-k = 5:
+    batch: less variance. The smaller number falls to the first row, so this is unbiased for rows in random
+    order, as in training, or for a pair of equal rows, as in evaluation; not for two different ones. Every
+    pair has exactly T+1 masked tokens, so shapes are static and the head runs on masked slots alone. B must
+    be even. A pair with T = 6 and k = 2, T+1-k = 5:
 
         row 2p       BOS   x_0  [M]  x_2  x_3  [M]  x_5         2 predictions, each with weight 1/2 · 1/2
         row 2p+1     BOS   [M]  [M]  [M]  x_3  [M]  [M]         5 predictions, each with weight 1/2 · 1/5

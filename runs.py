@@ -31,7 +31,7 @@ except ImportError:     # Windows: nothing keeps two processes out of one folder
 
 FORMAT = 1              # of checkpoints
 # settings that --resume may change, without a word or with one
-UNSAID = {"resume", "out_dir", "preset"}
+UNSAID = {"resume", "out_dir", "preset", "save_minutes"}
 FREE = UNSAID | {"grad_accum", "device", "dtype", "compile"}
 
 # ---- Several processes: each trains on its share of every batch; the first one speaks and writes -----------
@@ -40,14 +40,17 @@ RANK, WORLD_SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZ
 
 def join_processes(device: str) -> torch.device:
     """This process's device, connected to the others."""
-    if WORLD_SIZE > 1 and device in ("auto", "cuda") and torch.cuda.is_available():
+    if WORLD_SIZE > 1 and device == "auto":     # not mps: gloo adds up on the CPU only
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if WORLD_SIZE > 1 and device == "cuda":
         device = f"cuda:{os.environ['LOCAL_RANK']}"
     device = pick_device(device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if WORLD_SIZE > 1:
         hour = datetime.timedelta(hours=1)      # the others wait while the first one prepares the data
-        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=hour)
+        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=hour,
+                                             device_id=device if device.type == "cuda" else None)
     if RANK:
         sys.stdout = open(os.devnull, "w")
     return device
@@ -185,6 +188,7 @@ class Run:
         self.step, self.best = 0, math.inf      # steps done; the lowest val_nll so far
         self.seconds = 0.0                      # of training: not of the first step, evaluations, checkpoints
         self.clock, self.clock_step = None, 0   # when it was last started, and after which step
+        self.began = self.saved = time.perf_counter()   # when the run began, when ckpt.pt was written last
         self.unlogged = []                      # (2,) loss and norm of each step since the log's last line
         self.signals, self.stopped = [], False  # received; whether asked_to_stop has said yes
         if RANK == 0:
@@ -205,6 +209,7 @@ class Run:
         self.model.load_state_dict(model.state_dict())
         self.optimizer.load_state_dict(checkpoint["optimizer"])
         self.step, self.best, self.seconds = (checkpoint[name] for name in ("step", "best", "seconds"))
+        self.began -= checkpoint.get("wall_seconds", self.seconds)      # which older files do not have
         device = self.model.head.weight.device
         self.unlogged = [torch.tensor(row, device=device) for row in checkpoint["recent"]]
         return checkpoint["log"]
@@ -231,6 +236,11 @@ class Run:
 
     def evaluation_due(self) -> bool:
         return self.step % self.s.eval_interval == 0 or self.step == self.s.max_steps
+
+    def checkpoint_due(self) -> bool:
+        """At the end, and after s.save_minutes where all steps are in the log."""
+        due = time.perf_counter() - self.saved >= 60 * self.s.save_minutes
+        return self.step == self.s.max_steps or (due and not self.unlogged)
 
     def record(self, step: int, loss: torch.Tensor, norm: torch.Tensor):
         """Step number `step` is done. Every ten a line of the log; raises InputError if it is not finite."""
@@ -259,9 +269,11 @@ class Run:
             self.best = result["val_nll"]
             if RANK == 0:
                 save(self.path("best.pt"), self.model, step=self.step, val_nll=self.best, **self.trained_on)
+        self.start_clock()
 
     def write_log(self, **entry):
-        entry = {"step": self.step, "seconds": self.seconds, **entry}
+        entry = {"step": self.step, "seconds": self.seconds,
+                 "wall_seconds": time.perf_counter() - self.began, **entry}
         check_finite(entry)
         if RANK == 0:
             print(json.dumps(entry), file=self.log_file)
@@ -285,6 +297,8 @@ class Run:
         if RANK == 0:
             os.fsync(self.log_file.fileno())
             save(self.path("ckpt.pt"), self.model, step=self.step, best=self.best, seconds=self.seconds,
-                 recent=[row.tolist() for row in self.unlogged], log=self.log_file.tell(),
+                 wall_seconds=time.perf_counter() - self.began, log=self.log_file.tell(),
+                 recent=[row.tolist() for row in self.unlogged],
                  settings=asdict(self.s), optimizer=self.optimizer.state_dict(), **self.trained_on)
+        self.saved = time.perf_counter()
         self.start_clock()

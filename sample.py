@@ -49,10 +49,11 @@ class SampleOptions:
     steps: int | None = None    # network passes per story; default: as many as tokens. Fewer: faster, worse
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
-    final_temperature: float | None = None  # confidence: temperature falls linearly to this one
-    repetition_penalty: float = 1.0     # confidence: log p times this for each time the token occurs, up to 5
-    protocol: Literal["own", "paper"] = "own"   # paper: the values of its code, for what is not given here
+    final_temperature: float | None = None  # confidence: temperature falls linearly towards this one
+    repetition_penalty: float = 1.0     # confidence: log p times this for each time it occurs, at most 5
+    protocol: Literal["own", "paper"] = "own"   # paper: as its code samples, in what is not given here
     kv_cache: bool = True       # ar, aogpt: keep keys and values; without, the same stories more slowly
+    compile: bool = False       # ar, aogpt: compile a step (on CUDA as a graph), which takes a while first
     batch_size: int = 64        # stories at a time; changes speed, not stories
     full_length: bool = False   # keep what comes after the end of the story
     show: bool = False          # watch the tokens appear
@@ -120,12 +121,15 @@ def write_left_to_right(model, tokens, u, o: SampleOptions):
         tokens = torch.cat([tokens[:, :j], new[:, None], tokens[:, j + 1:]], dim=1)
         yield tokens
 
+def mask_timestep(config: Config, tokens):
+    """(B,): the t of training that goes with what is masked in tokens (B, L)."""
+    return timestep(config, (tokens == config.mask_id).float().mean(dim=1))
+
 def unmask(model, tokens, reveal_step, u, o: SampleOptions):
     """mdlm as one first writes it: step s predicts all, and reveals where reveal_step (B, L) equals s.
     ancestral: (rand(B, L) * steps).long(); first_hitting: a random order cut into equal groups; given: -1."""
     for step in range(int(reveal_step.max()) + 1):
-        masked = tokens == model.config.mask_id                             # (B, L)
-        t = timestep(model.config, masked.float().mean(dim=1))              # (B,)
+        masked, t = tokens == model.config.mask_id, mask_timestep(model.config, tokens)     # (B, L), (B,)
         batch = masking_batch(model.config, tokens, masked, t)
         logits = model(batch.tokens, batch.key_pos, batch.target_pos, t=t)[:, 1:]   # (B, L, V), without BOS's
         now = reveal_step == step
@@ -149,11 +153,15 @@ def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOpt
     held = F.pad(tokens.gather(1, order), (1, 0), value=model.config.bos_id)        # (B, L+1) slot j's token
     position = F.pad(order, (1, 0), value=-1)                                       # (B, L+1) where it stands
     keys_values, cached = new_keys_values(model, B, L), 0                           # `cached` slots are final
+    fixed = o.compile or device.type == "cuda"          # one shape, for which kernels are planned once
+    if o.compile:
+        for kept in itertools.chain(*keys_values):      # a CUDA graph may write into them
+            torch._dynamo.mark_static_address(kept, guard=False)
     for start, end in itertools.pairwise(given + (L - given) * step // steps for step in range(steps + 1)):
         slots = torch.arange(cached, end, device=device)                            # (S,)
         original = slots.clamp(max=start)                                           # (S,) copies after start
-        others = torch.arange(end, device=device)
-        visible = (others < original[:, None]) | (others == slots[:, None])         # (S, end)
+        others = torch.arange(L if fixed else end, device=device)                   # (n,)
+        visible = (others < original[:, None]) | (others == slots[:, None])         # (S, n)
         select = torch.arange(start - cached, end - cached, device=device).expand(B, -1)    # (B, m)
         logits = model(held[:, original], position[:, original], order[:, slots], select,
                        cache=Cache(keys_values, slots, visible))                    # (B, m, V)
@@ -165,7 +173,7 @@ def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOpt
         cached = start + 1 if o.kv_cache else 0
         yield tokens
 
-def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions):
+def draw_masked(model, tokens, t, now, u, temperature: float, o: SampleOptions):
     """mdlm: tokens (B, L), drawn at the masked positions now (B, L), boolean, and their probability, else 0.
 
     Logits are computed only where they are read, for rows that read some; a gigabyte of them at a time."""
@@ -173,14 +181,16 @@ def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions):
     rows_at_once = max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))
     for rows in now.any(dim=1).nonzero()[:, 0].split(rows_at_once):
         masked, here = tokens[rows] == config.mask_id, now[rows]
-        batch = masking_batch(config, tokens[rows], masked, timestep(config, masked.float().mean(dim=1)))
+        batch = masking_batch(config, tokens[rows], masked, t[rows])
         select = F.pad(here, (1, 0)).flatten().nonzero().T                          # (1, N), one group
         logits = model(batch.tokens, batch.key_pos, batch.target_pos, select, batch.t)[0]           # (N, V)
         row, column = here.nonzero(as_tuple=True)
-        if o.repetition_penalty != 1:       # on log p, which is negative: it always lowers
+        if o.repetition_penalty != 1:
             times = torch.zeros(len(rows), config.vocab_size + 1, device=tokens.device)
             times.scatter_add_(1, tokens[rows], torch.ones(here.shape, device=tokens.device))
-            logits = logits.log_softmax(dim=-1) * o.repetition_penalty ** times[row, :-1].clamp(max=5)
+            penalty = (o.repetition_penalty ** times[row, :-1]).clamp(max=5)        # (N, V)
+            # log p is negative: ours always lowers. The paper's code raises a token whose logit is negative
+            logits = logits / penalty if o.protocol == "paper" else logits.log_softmax(dim=-1) * penalty
         u_now = u[rows[row].to(u.device), column.to(u.device)]
         new[rows[row], column], probability[rows[row], column] = draw(logits, u_now, temperature, o.top_p)
     return new, probability
@@ -189,20 +199,23 @@ def unmask_fast(model, tokens, reveal_step, u, o: SampleOptions):
     """unmask, without the logits that nobody reads and the passes that reveal nothing."""
     for step in range(int(reveal_step.max()) + 1):
         if (now := reveal_step == step).any():
-            tokens, _ = draw_masked(model, tokens, now, u, o.temperature, o)
+            t = mask_timestep(model.config, tokens)
+            tokens, _ = draw_masked(model, tokens, t, now, u, o.temperature, o)
         yield tokens
 
 def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions):
     """mdlm: in each step draw a token anew for every masked position, but keep only the likeliest of them
-    (MaskGIT, Chang et al. 2022; the paper's sampler). Equally many are kept in every step."""
-    free = int((tokens[0] == model.config.mask_id).sum())
+    (MaskGIT, Chang et al. 2022; the paper's sampler). What is left is spread over the steps left: 100 steps
+    for 128 tokens keep 72 times one token, then 28 times two."""
     final = o.temperature if o.final_temperature is None else o.final_temperature
     for step in range(steps):
-        temperature = o.temperature + (final - o.temperature) * step / max(1, steps - 1)
-        masked = tokens == model.config.mask_id
+        masked, t = tokens == model.config.mask_id, mask_timestep(model.config, tokens)
+        if o.protocol == "paper":           # whose code tells the network the time, not what is masked
+            t = torch.full_like(t, 1 - step / steps)
         u = uniforms(generators, tokens.size(1), tokens.device)
-        new, probability = draw_masked(model, tokens, masked, u, temperature, o)
-        keep = free * (step + 1) // steps - free * step // steps
+        temperature = o.temperature + (final - o.temperature) * step / steps
+        new, probability = draw_masked(model, tokens, t, masked, u, temperature, o)
+        keep = int(masked[0].sum()) // (steps - step)
         chosen = probability.masked_fill(~masked, -1).topk(keep, dim=1).indices     # (B, keep)
         tokens = tokens.scatter(1, chosen, new.gather(1, chosen))
         yield tokens
@@ -272,15 +285,21 @@ SWEEP = ("out_dir", "sampler", "steps", "temperature")      # flags that take se
 CONFIDENCE = ("final_temperature", "repetition_penalty")    # flags of the sampler confidence alone
 # flags that mean nothing to a mode: refused, or where several models are sampled, ignored
 NOT_FOR = {"ar": ("sampler", "order", "steps", *CONFIDENCE), "aogpt": ("sampler", *CONFIDENCE),
-           "mdlm": ("order", "kv_cache")}
-# what the paper's code did (arXiv 2603.22075), but for its repetition penalty; length and steps: see complete
-PAPER = {"ar": dict(temperature=0.8, prompt="Once"), "mdlm": dict(temperature=0.8, sampler="confidence"),
-         "aogpt": dict(temperature=0.8), "confidence": dict(final_temperature=0.32, repetition_penalty=1.3)}
+           "mdlm": ("order", "kv_cache", "compile")}
+# what the paper's code did (arXiv 2603.22075); length and steps: see complete
+PAPER = {"ar": dict(temperature=0.8, full_length=True, prompt="Once"),
+         "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence"),
+         "aogpt": dict(temperature=0.8, full_length=True),
+         "confidence": dict(final_temperature=0.32, repetition_penalty=1.3)}
 
-def open_model(folder: str, device: str, dtype: str = "float32"):
+def open_model(folder: str, device: str, dtype: str = "float32", compile_it=False):
     """The best model of a run, ready to sample; its tokenizer, and how its training windows were cut."""
-    path, needs = os.path.join(folder, "best.pt"), ("tokenizer", "windows")
-    model, checkpoint = load(path, pick_device(device), needs)
+    path, needs, device = os.path.join(folder, "best.pt"), ("tokenizer", "windows"), pick_device(device)
+    model, checkpoint = load(path, device, needs)
+    if compile_it:
+        model.compile(dynamic=False, mode="reduce-overhead")
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")      # TF32
     for p in model.parameters():        # but the table of positions stays float32
         p.data = p.data.to(getattr(torch, dtype))
     return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
@@ -374,8 +393,8 @@ def plan(folders: list, flags: dict, several: bool):
     """What write_stories takes, for every combination of the flags that take several values. several: flags
     that mean nothing to a model are ignored, not refused."""
     for folder in folders:
-        dtype = flags.get("dtype", "float32")
-        model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), dtype)
+        how = flags.get("device", "auto"), flags.get("dtype", "float32"), flags.get("compile", False)
+        model, tokenizer, windows = open_model(folder, *how)
         config = model.config
         ignored = NOT_FOR[config.mode] if several else ()
         mine = {name: value for name, value in flags.items() if name not in ignored}

@@ -149,17 +149,3 @@ def draw_distances(columns: dict, path: str):
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "25" else "")
         axes.invert_yaxis()
-
-def draw_frontier(curves: dict, path: str):
-    """Quality against diversity, a line a model over its temperatures; curves as in diversity.py."""
-    models = dict(curves)
-    real = models.pop("real text")
-    diversity, quality = "distinct-4", next(metric for metric in real if "judge" in metric)
-    with figure(path, (7, 4.5), legend="numbers: temperature") as axes:
-        for folder, points in models.items():
-            x, y = ([metrics[name][0] for metrics in points.values()] for name in (diversity, quality))
-            axes.plot(x, y, marker="o", ms=4, label=folder)
-            for t, *place in zip(points, x, y):
-                axes.annotate(f"{t:g}", place, xytext=(4, -9), textcoords="offset points", fontsize=7)
-        axes.plot(real[diversity][0], real[quality][0], "k*", ms=14, label="real text", zorder=3)
-        axes.set(xlabel="distinct 4-grams (more diverse →)", ylabel=f"{quality} (better ↓)")

@@ -32,7 +32,7 @@ toy() {
     --json=results/toy-diversity.json --plot=results/toy-diversity.png
   python sample.py --out_dir=$runs --sampler=ancestral,first_hitting,confidence --steps=48,24,12,6,3 \
     --num_samples=1000 --json=results/toy-steps.json --plot=results/toy-steps.png
-  python diversity.py --frontier=$runs --num_samples=300 --temperatures=0.4,0.6,0.8,1.0,1.2 --data=toy \
+  python -m experiments.frontier --models=$runs --num_samples=300 --temperatures=0.4,0.6,0.8,1.0,1.2 --data=toy \
     --judge=out/toy-ar --json=results/toy-frontier.json --plot=results/toy-frontier.png
 }
 
@@ -60,7 +60,7 @@ laptop() {
     --json=results/laptop-paper-ar.json
   python diversity.py mdlm=out/paper-mdlm.jsonl --data=$data --judge=$ar --protocol=paper \
     --json=results/laptop-paper-mdlm.json
-  python diversity.py --frontier=$ar,$mdlm,$aogpt --length=128 --dtype=bfloat16 --num_samples=100 \
+  python -m experiments.frontier --models=$ar,$mdlm,$aogpt --length=128 --dtype=bfloat16 --num_samples=100 \
     --temperatures=0.6,0.8,1.0,1.1 --data=$data --judge=$ar --json=results/laptop-frontier.json \
     --plot=results/laptop-frontier.png
 

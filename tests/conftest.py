@@ -47,16 +47,23 @@ def small_model(mode="ar", seed=0, dtype=torch.float32, **fields):
 
 TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", "--n_hidden=16",
         "--batch_size=8", "--max_steps=30", "--warmup=5", "--eval_interval=10", "--eval_windows=20",
-        "--compile=false", "--device=cpu"]
+        "--save_minutes=0", "--compile=false", "--device=cpu"]
 
 def run(script, *arguments, **kwargs):
     command = [sys.executable, os.path.join(ROOT, script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, **kwargs)
 
+def experiment(name, *arguments, **kwargs):
+    command = [sys.executable, "-m", f"experiments.{name}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT},
+                          **kwargs)
+
+CLOCK = ("seconds", "wall_seconds", "tok_per_s")
+
 def read_log(folder):
     """A run's log without what depends on the clock."""
     entries = [json.loads(line) for line in open(folder / "log.jsonl")]
-    return [{k: v for k, v in entry.items() if k not in ("seconds", "tok_per_s")} for entry in entries]
+    return [{k: v for k, v in entry.items() if k not in CLOCK} for entry in entries]
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):

@@ -108,8 +108,8 @@ BAD = [
     ("diversity.py", ["mine=two.jsonl", "--judge=out/ar"], ["--judge", "zebra"]),
     ("diversity.py", ["mine=two.jsonl", "--plot=d.png"], ["--plot=d.png", "--data"]),
     ("diversity.py", ["mine=two.jsonl", "--json=no/such/folder/d.json"], ["no/such/folder"]),
-    ("diversity.py", ["--frontier=out/ar"], ["--data", "--judge"]),
-    ("diversity.py", ["--frontier=out/ar", "--data=t", "--judge=out/ar", "--temperatures=hot"],
+    ("experiments/frontier.py", ["--models=out/ar"], ["--data", "--judge"]),
+    ("experiments/frontier.py", ["--models=out/ar", "--data=t", "--judge=out/ar", "--temperatures=hot"],
      ["--temperatures=hot", "number"]),
 ]
 

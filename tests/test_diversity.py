@@ -1,5 +1,4 @@
 """Each metric against hand-worked examples, brute force and nltk; the command as a user runs it."""
-import importlib.util
 import json
 import math
 import os
@@ -11,7 +10,7 @@ import torch
 
 import diversity
 from cli import InputError
-from conftest import run, small_model
+from conftest import experiment, run, small_model
 from diversity import (DiversityOptions, entropy, score, longest_copies, measure, ngrams, as_ids,
                        of_counts, of_sums, paper_self_bleu, self_bleu)
 from model import evaluation_batch, group_losses
@@ -144,8 +143,8 @@ def test_a_judge_scores_what_evaluation_scores():
     model = small_model("ar", vocab_size=tokenizer.vocab_size, block_size=48)
     stories = toy_stories(3)
     texts = [next(stories) for _ in range(40)]
-    nats, count, hidden = score(model, [tokenizer.encode(text) for text in texts])
-    assert (count == 47).all() and hidden.shape == (40, 16)
+    nats, count = score(model, [tokenizer.encode(text) for text in texts])
+    assert (count == 47).all()
     x = torch.tensor([tokenizer.encode(text) for text in texts])
     model.config.block_size = 47
     with torch.no_grad():
@@ -179,12 +178,8 @@ def test_diversity_command(sampled):
     done = run("diversity.py", "ar=ar-d.jsonl", "mdlm=mdlm-d.jsonl", "--data=t", "--judge=out/ar",
                "--json=d.json", "--plot=d.png", cwd=sampled)
     assert done.returncode == 0 and "real text" in done.stdout, done.stdout + done.stderr
-    no_mauve = importlib.util.find_spec("mauve") is None
-    assert done.stdout.count("!") == no_mauve, done.stdout + done.stderr
+    assert "!" not in done.stdout, done.stdout + done.stderr
     columns = json.load(open(sampled / "d.json"))["columns"]
-    if not no_mauve:
-        assert 0 < columns["ar"]["MAUVE, judge out/ar"][0] <= 1
-        assert "MAUVE, judge out/ar" not in columns["real text"]
     assert columns["real text"]["grammatical"] == [1, 0] and columns["ar"]["grammatical"][0] < 0.1
     assert columns["ar"]["nats/token, judge out/ar"][0] > 0 and os.path.getsize(sampled / "d.png") > 5000
 
@@ -225,8 +220,8 @@ def test_samples_are_read_as_they_are_and_as_they_used_to_be_written(sampled, mo
         diversity.read_samples("odd.jsonl")
 
 def test_frontier_command(sampled):
-    done = run("diversity.py", "--frontier=out/ar,out/mdlm", "--temperatures=0.5,1", "--num_samples=8",
-               "--data=t", "--judge=out/ar", "--json=f.json", "--plot=f.png", cwd=sampled)
+    done = experiment("frontier", "--models=out/ar,out/mdlm", "--temperatures=0.5,1", "--num_samples=8",
+                      "--data=t", "--judge=out/ar", "--json=f.json", "--plot=f.png", cwd=sampled)
     assert done.returncode == 0, done.stderr
     curves = json.load(open(sampled / "f.json"))["curves"]
     assert set(curves) == {"out/ar", "out/mdlm", "real text"} and list(curves["out/ar"]) == ["0.5", "1.0"]

@@ -53,10 +53,10 @@ def start(*arguments, cwd):
 
 def test_killed_at_random_moments(trained):
     """A run of each mode is killed with SIGKILL 7 times, in between now and then stopped with SIGTERM or
-    Ctrl-C, and resumed each time; it ends as one that was left alone. It saves every 5 steps, so that many
+    Ctrl-C, and resumed each time; it ends as one that was left alone. It saves every 30 ms, so that many
     signals come while it writes."""
     def arguments(mode, name):
-        return [f"--mode={mode}", *TINY, "--max_steps=500", "--eval_interval=5",
+        return [f"--mode={mode}", *TINY, "--max_steps=500", "--eval_interval=5", "--save_minutes=0.0005",
                 f"--grad_accum={2 if mode == 'mdlm' else 1}", f"--out_dir=out/{name}-{mode}"]
 
     def leave_alone(mode):

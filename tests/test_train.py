@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import runs
 from conftest import ROOT, TINY, read_log, run, small_model
 from prepare_data import Tokenizer, Windows
 from runs import load
@@ -102,6 +103,33 @@ def test_a_run_is_locked_and_a_loss_that_is_not_finite_stops_it(trained):
     assert done.returncode == 2
     assert all(words in done.stderr for words in ("max_grad_norm", "step 10 ", "--lr"))
     assert not (trained / "out/wild/ckpt.pt").exists()
+
+def test_checkpoints_come_by_the_clock(trained):
+    """Not at every evaluation, which writes best.pt where it is the best; and when it is stopped."""
+    arguments = ["--mode=ar", *TINY, "--max_steps=100000", "--save_minutes=100", "--out_dir=out/clock"]
+    process = subprocess.Popen([sys.executable, os.path.join(ROOT, "train.py"), *arguments], cwd=trained,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    out, log = trained / "out/clock", []
+    while len(log) < 8:
+        assert process.poll() is None
+        time.sleep(0.05)
+        log = open(out / "log.jsonl").readlines() if (out / "log.jsonl").exists() else []
+    assert (out / "best.pt").exists() and not (out / "ckpt.pt").exists()
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    checkpoint = load(str(out / "ckpt.pt"))[1]
+    last = json.loads(open(out / "log.jsonl").readlines()[-1])
+    assert checkpoint["step"] >= last["step"] and 0 < last["seconds"] < last["wall_seconds"]
+    assert checkpoint["wall_seconds"] >= last["wall_seconds"]
+
+def test_several_processes_on_a_mac_train_on_its_cpu(monkeypatch):
+    monkeypatch.setattr(runs, "WORLD_SIZE", 2)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    joined = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda kind, **_: joined.append(kind))
+    assert runs.join_processes("auto").type == "cpu" and joined == ["gloo"]
 
 def test_evaluation_is_repeatable_and_leaves_training_alone():
     model = small_model("mdlm")

@@ -1,0 +1,73 @@
+"""Quality against diversity: samples of each model over several temperatures, one token a step.
+
+    python -m experiments.frontier --models=out/toy-ar,out/toy-mdlm --data=toy --judge=out/toy-ar --plot=f.png
+"""
+import os
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import sample
+from cli import InputError, build, command, parse_flags, provenance, write_json
+from diversity import DiversityOptions, columns_of, load_corpus, open_judges, read_samples, show_table
+from show import figure
+
+@dataclass
+class FrontierOptions:
+    """what to sample, and what to compare with"""
+    models: str = ""            # folders of the runs: A,B,…
+    data: str = ""              # data set whose stories are the real text
+    judge: str = ""             # folder of an ar model that scores the stories
+    temperatures: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)    # of the samples
+    num_samples: int = 200      # stories per model and temperature
+    length: int | None = None   # tokens of a story before it is cut; default: block_size
+    dtype: Literal["float32", "bfloat16"] = "float32"   # of the weights
+    json: str = ""              # file for the results
+    plot: str = ""              # file for a figure (.png)
+    seed: int = 1337            # of the stories
+    device: str = "auto"        # auto, cpu, cuda or mps
+
+def sample_all(o: FrontierOptions) -> dict:
+    """What each model writes at each temperature: {(folder, temperature): [samples]}, for columns_of."""
+    flags = dict(temperature=o.temperatures, num_samples=o.num_samples, length=o.length, seed=o.seed,
+                 device=o.device, dtype=o.dtype, sampler=["first_hitting"])
+    sets = {}
+    for model, tokenizer, pattern, s, title in list(sample.plan(o.models.split(","), flags, several=True)):
+        s = replace(s, out=os.path.join(s.out_dir, f"samples-t{s.temperature:g}.jsonl"))
+        sample.write_stories(model, tokenizer, pattern, s, title)
+        sets[s.out_dir, s.temperature] = [read_samples(s.out)]
+    return sets
+
+def draw_frontier(curves: dict, path: str):
+    """A line a model; curves: {folder: {temperature: metrics}, "real text": metrics}."""
+    models = dict(curves)
+    real = models.pop("real text")
+    diversity, quality = "distinct-4", next(metric for metric in real if "judge" in metric)
+    with figure(path, (7, 4.5), legend="numbers: temperature") as axes:
+        for folder, points in models.items():
+            x, y = ([metrics[name][0] for metrics in points.values()] for name in (diversity, quality))
+            axes.plot(x, y, marker="o", ms=4, label=folder)
+            for t, *place in zip(points, x, y):
+                axes.annotate(f"{t:g}", place, xytext=(4, -9), textcoords="offset points", fontsize=7)
+        axes.plot(real[diversity][0], real[quality][0], "k*", ms=14, label="real text", zorder=3)
+        axes.set(xlabel="distinct 4-grams (more diverse →)", ylabel=f"{quality} (better ↓)")
+
+def main():
+    o = build(FrontierOptions, parse_flags(__doc__, FrontierOptions))
+    if not (o.models and o.data and o.judge):
+        raise InputError("give --models=DIR,DIR, the real text's --data=NAME, and --judge=DIR, an ar model")
+    options, corpus = DiversityOptions(data=o.data, judge=o.judge, device=o.device), load_corpus(o.data)
+    judges = open_judges(options, corpus)
+    columns, notes = columns_of(sample_all(o), options, corpus, judges)
+    real = columns.pop("real text")
+    curves = {folder: {t: columns[folder, t] for t in o.temperatures} for folder in o.models.split(",")}
+    for folder, points in curves.items():
+        print(folder)
+        show_table({f"{t:g}": metrics for t, metrics in points.items()} | {"real text": real}, notes)
+    curves["real text"] = real
+    if o.json:
+        write_json(o.json, {**provenance(o.seed), "curves": curves, "notes": notes})
+    if o.plot:
+        draw_frontier(curves, o.plot)
+
+if __name__ == "__main__":
+    command(main, "nothing was written")
