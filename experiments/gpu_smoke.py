@@ -1,0 +1,173 @@
+"""Minutes on one GPU: what runs there, whether it is right, and where the time goes. Run it first, then the
+tests, then bench.py.
+
+    python -m experiments.gpu_smoke --json=results/gpu-smoke.json
+    python -m experiments.gpu_smoke --device=cpu --preset=small --n_layer=1 --steps=20      a rehearsal
+"""
+import os
+
+# a kernel from an earlier process may hold another attention backend than the one asked for
+os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+
+import itertools  # noqa: E402
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+import sample
+from bench import begin, by_turns, memory_mb, peak_flops, training_step
+from cli import build, command, parse_flags, write_json
+from model import Config, Transformer, flops_per_token, group_losses, training_batch
+from runs import save
+from train import Settings, evaluate, make_update, numerics
+
+@dataclass
+class SmokeOptions:
+    """what to look at"""
+    preset: Literal["auto", "small", "paper"] = "auto"  # sizes, where no flag says otherwise; with CUDA paper
+    batch_size: int | None = None   # windows per training step; default: 8, paper 32
+    steps: int = 200            # that bfloat16 compiled is compared with float32 eager for
+    device: str = "auto"        # auto, cpu, cuda or mps
+    json: str = ""              # file for what was found
+
+def what_attention_runs(device, say):
+    """The kernel that PyTorch chooses, for training and for a cached step."""
+    kernels = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cuDNN"}
+    for name, dtype, queries, keys in (("ar", torch.bfloat16, 512, 512), ("mdlm", torch.bfloat16, 513, 513),
+                                       ("float32", torch.float32, 512, 512),
+                                       ("cached step", torch.bfloat16, 1, 512)):
+        q, k = (torch.zeros(2, 12, n, 64, device=device, dtype=dtype) for n in (queries, keys))
+        mask = torch.ones(1, keys, dtype=torch.bool, device=device) if queries == 1 else None
+        causal = name in ("ar", "float32")
+        say(f"attention, {name}", kernels.get(torch._fused_sdp_choice(q, k, k, mask, 0.0, causal)))
+
+def losses_of(mode: str, device, steps: int, **settings):
+    """The mean losses of each ten steps of a small model on a small language, and the model."""
+    torch.manual_seed(0)
+    config = Config(mode, vocab_size=200, block_size=64, n_layer=2, n_embd=128, n_head=4, n_hidden=128)
+    model, generator = Transformer(config).to(device), torch.Generator().manual_seed(1)
+    _, update = make_update(model, Settings(batch_size=16, **settings))
+    losses = []
+    for _ in range(steps):
+        x = torch.randint(3, (16, 64), generator=generator).cumsum(1)
+        x = (x + torch.randint(199, (16, 1), generator=generator)) % 199            # (16, 64)
+        losses.append(update(training_batch(config, x, generator), 1e-3)[0])
+    return torch.stack(losses).cpu().view(-1, 10).mean(1), model
+
+def whether_it_is_right(device, steps: int, say):
+    for mode in ("ar", "mdlm", "aogpt"):
+        exact = dict(dtype="float32", compile="false")
+        on_cpu, _ = losses_of(mode, torch.device("cpu"), 20, **exact)
+        slow, _ = losses_of(mode, device, steps, **exact)
+        fast, model = losses_of(mode, device, steps, dtype="bfloat16", compile="true")
+        say(f"{mode}: float32, here − CPU, 20 steps", (slow[:2] - on_cpu).abs().max().item())
+        say(f"{mode}: bfloat16 compiled − float32", (fast - slow).abs().max().item())
+        o = sample.SampleOptions(sampler="first_hitting", full_length=True)
+        pattern = torch.full((64,), model.config.mask_id)
+        here = sample.generate(model, range(4), pattern, o)[0].cpu()
+        there = sample.generate(model.cpu(), range(4), pattern, o)[0]
+        say(f"{mode}: sampled tokens equal to the CPU's", (here == there).float().mean().item())
+    x = torch.randint(200, (8, 64))
+    batch = training_batch(model.config, x, torch.Generator()).to(device)
+    with torch.no_grad():
+        model.to(device)
+        with torch.autocast(device.type, torch.bfloat16):
+            logits = model(batch.tokens, batch.key_pos, batch.target_pos)
+            losses = group_losses(model, batch)
+        plain = torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), batch.targets.flatten())
+    say("loss in bfloat16 autocast − in float64", (losses.mean().double() - plain).abs().item())
+
+def where_a_step_goes(sizes: dict, batch_size: int, device, say):
+    backends, dtype = [True, False] if device.type == "cuda" else [True], numerics(Settings(), device)[0]
+    peak = peak_flops(device, dtype)
+    sizes_of_a_batch = batch_size, 4 * batch_size
+    for mode, cudnn, rows in itertools.product(("ar", "mdlm", "aogpt"), backends, sizes_of_a_batch):
+        torch._dynamo.reset()
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)
+        config, began = Config(mode, **sizes), time.perf_counter()
+        step, needs = training_step(config, rows, device)
+        first = time.perf_counter() - began
+        seconds, tokens = statistics.median(by_turns({"": step}, 5, device)[""]), rows * config.block_size
+        mfu = flops_per_token(config) * tokens / seconds / peak
+        say(f"{mode}, {rows} windows, cuDNN attention {cudnn}",
+            dict(ms=1000 * seconds, tok_per_s=tokens / seconds, mfu=mfu, peak_mb=needs["peak_mem_mb"],
+                 first_steps_s=first))
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    activity = torch.profiler.ProfilerActivity
+    kinds = [activity.CPU] + [activity.CUDA] * (device.type == "cuda")
+    with torch.profiler.profile(activities=kinds) as profile:
+        step()[0].item()
+    print(profile.key_averages().table(sort_by=f"self_{device.type}_time_total", row_limit=18,
+                                       max_name_column_width=70))
+
+def what_stands_beside_training(sizes: dict, batch_size: int, device, say):
+    """Evaluation with and without TF32, and writing a checkpoint."""
+    torch.manual_seed(0)
+    model = Transformer(Config("mdlm", **sizes)).to(device)
+    x, found = torch.randint(model.config.vocab_size, (4 * batch_size, model.config.block_size)), {}
+    for precision in ("highest", "high"):
+        torch.set_float32_matmul_precision(precision)
+        evaluate(model, x[:batch_size], batch_size // 2, 1)
+        began = time.perf_counter()
+        found[precision] = evaluate(model, x, batch_size // 2, 1)["val_nll"]
+        say(f"evaluation, {len(x)} windows, precision {precision}, s", time.perf_counter() - began)
+    torch.set_float32_matmul_precision("highest")
+    difference = abs(found["high"] - found["highest"])
+    say("val_nll, high − highest (below 0.001)", difference)
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        save(f"{folder}/a.pt", model, moments=[p.detach() for p in model.parameters()] * 2)
+        say("checkpoint, s", time.perf_counter() - began)
+
+@torch.no_grad()
+def what_a_cached_step_costs(sizes: dict, device, say):
+    """Milliseconds of a step, the first time, when kernels are planned or compiled, and again."""
+    cases = [(torch.float32, True, False), (torch.bfloat16, True, False), (torch.bfloat16, False, False),
+             (torch.bfloat16, False, True)]
+    for (dtype, cudnn, compiled), mode, stories in itertools.product(cases, ("ar", "aogpt"), (1, 64)):
+        torch._dynamo.reset()
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)
+        torch.manual_seed(0)
+        model = Transformer(Config(mode, **sizes)).to(device)
+        for p in model.parameters():
+            p.data = p.data.to(dtype)
+        if compiled:
+            model.compile(dynamic=False, mode="reduce-overhead")
+        length, o = model.config.block_size, sample.SampleOptions(compile=compiled)
+        pattern, ms = torch.full((length,), model.config.mask_id), []
+        for _ in range(2):
+            began = time.perf_counter()
+            for tokens in sample.states(model, range(stories), pattern, o):
+                pass
+            tokens[0, 0].item()
+            ms.append(1000 * (time.perf_counter() - began) / length)
+        how = f"cuDNN {cudnn}, compiled {compiled}"
+        say(f"{mode}, {str(dtype)[6:]}, {stories} stories, {how}: ms", dict(first=ms[0], again=ms[1]))
+
+def main():
+    flags = parse_flags(__doc__, SmokeOptions, Config)
+    o = build(SmokeOptions, flags)
+    device, sizes, batch_size, results = begin(o, flags)
+    found = results["found"] = {}
+
+    def say(name, value):
+        found[name] = value
+        values = value.items() if isinstance(value, dict) else [("", value)]
+        texts = [f"{key} {v:.5g}" if isinstance(v, float) else f"{key} {v}" for key, v in values]
+        print(f"{name:52}", ", ".join(texts), flush=True)
+        if o.json:
+            write_json(o.json, results)         # as far as it came
+
+    what_attention_runs(device, say)
+    whether_it_is_right(device, o.steps, say)
+    where_a_step_goes(sizes, batch_size, device, say)
+    what_stands_beside_training(sizes, batch_size, device, say)
+    what_a_cached_step_costs(sizes, device, say)
+    say("memory now, MB", memory_mb(device))
+
+if __name__ == "__main__":
+    command(main, "what was found so far is in the file of --json")
