@@ -84,22 +84,23 @@ def whether_it_is_right(device, steps: int, say):
 def where_a_step_goes(sizes: dict, batch_size: int, device, say):
     backends, dtype = [True, False] if device.type == "cuda" else [True], numerics(Settings(), device)[0]
     peak = peak_flops(device, dtype)
-    sizes_of_a_batch = batch_size, 4 * batch_size
-    for mode, cudnn, rows in itertools.product(("ar", "mdlm", "aogpt"), backends, sizes_of_a_batch):
+    T, windows = Config(**sizes).block_size, (batch_size, 4 * batch_size)
+    kinds = ("ar", T), ("mdlm", T), ("mdlm", T - 1), ("aogpt", T)     # mdlm has a slot more than tokens
+    for (mode, block_size), cudnn, rows in itertools.product(kinds, backends, windows):
         torch._dynamo.reset()
         torch.backends.cuda.enable_cudnn_sdp(cudnn)
-        config, began = Config(mode, **sizes), time.perf_counter()
+        config, began = Config(mode, **sizes | {"block_size": block_size}), time.perf_counter()
         step, needs = training_step(config, rows, device)
         first = time.perf_counter() - began
         seconds, tokens = statistics.median(by_turns({"": step}, 5, device)[""]), rows * config.block_size
         mfu = flops_per_token(config) * tokens / seconds / peak
-        say(f"{mode}, {rows} windows, cuDNN attention {cudnn}",
+        say(f"{mode}, {rows} windows of {block_size}, cuDNN attention {cudnn}",
             dict(ms=1000 * seconds, tok_per_s=tokens / seconds, mfu=mfu, peak_mb=needs["peak_mem_mb"],
                  first_steps_s=first))
     torch.backends.cuda.enable_cudnn_sdp(True)
     activity = torch.profiler.ProfilerActivity
-    kinds = [activity.CPU] + [activity.CUDA] * (device.type == "cuda")
-    with torch.profiler.profile(activities=kinds) as profile:
+    activities = [activity.CPU] + [activity.CUDA] * (device.type == "cuda")
+    with torch.profiler.profile(activities=activities) as profile:
         step()[0].item()
     print(profile.key_averages().table(sort_by=f"self_{device.type}_time_total", row_limit=18,
                                        max_name_column_width=70))

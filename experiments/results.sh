@@ -3,6 +3,7 @@
 #
 #     bash experiments/results.sh toy
 #     bash experiments/results.sh laptop FOLDER   FOLDER holds real text, train.txt and valid.txt; hours
+#     bash experiments/results.sh own FOLDER      after toy and laptop; an hour
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
 # Runs that have begun are resumed. Only a tree without uncommitted changes makes figures to be made again.
@@ -52,13 +53,18 @@ laptop() {
     --dtype=bfloat16
   python diversity.py ar=$ar/samples.jsonl mdlm=$mdlm/samples.jsonl aogpt=$aogpt/samples.jsonl \
     --data=$data --judge=$ar --json=results/laptop-diversity.json --plot=results/laptop-diversity.png
-  train out/$data-mdlm-paper --mode=mdlm --preset=laptop --data=$data --windows=paper --max_steps=1500
+  local paper=out/$data-mdlm-paper confidence="--sampler=confidence --length=128 --steps=100 --full_length
+    --temperature=0.8 --final_temperature=0.32 --num_samples=1000 --dtype=bfloat16"
+  train $paper --mode=mdlm --preset=laptop --data=$data --windows=paper --max_steps=1500
   python sample.py --out_dir=$ar --protocol=paper --num_samples=1000 --dtype=bfloat16 --out=out/paper-ar.jsonl
-  python sample.py --out_dir=out/$data-mdlm-paper --protocol=paper --full_length --num_samples=1000 \
-    --dtype=bfloat16 --out=out/paper-mdlm.jsonl
+  python sample.py --out_dir=$paper --protocol=paper --num_samples=1000 --dtype=bfloat16 \
+    --out=out/paper-mdlm.jsonl
+  python sample.py --out_dir=$paper $confidence --repetition_penalty=1.3 --out=out/paper-own-penalty.jsonl
+  python sample.py --out_dir=$paper $confidence --out=out/paper-no-penalty.jsonl
   python diversity.py ar=out/paper-ar.jsonl --data=$data --judge=$ar --protocol=paper \
     --json=results/laptop-paper-ar.json
-  python diversity.py mdlm=out/paper-mdlm.jsonl --data=$data --judge=$ar --protocol=paper \
+  python diversity.py mdlm=out/paper-mdlm.jsonl "our penalty=out/paper-own-penalty.jsonl" \
+    "no penalty=out/paper-no-penalty.jsonl" --data=$data --judge=$ar --protocol=paper \
     --json=results/laptop-paper-mdlm.json
   python -m experiments.frontier --models=$ar,$mdlm,$aogpt --length=128 --dtype=bfloat16 --num_samples=100 \
     --temperatures=0.6,0.8,1.0,1.1 --data=$data --judge=$ar --json=results/laptop-frontier.json \
@@ -74,6 +80,34 @@ laptop() {
     --json=results/laptop-ablation.json
 }
 
+own() {     # what is this code's own way, beside the paper's or an earlier one
+  local mode init seed data=tinystories-excerpt before=out/before runs=""
+  python prepare_data.py --text="$1/train.txt" --val="$1/valid.txt" --name=excerpt
+  for mode in ar mdlm; do
+    for init in paper scaled; do    # a step of next to no length: the loss at which each begins
+      train out/first-$mode-$init --mode=$mode --preset=paper --init=$init --data=excerpt --batch_size=2 \
+        --block_size=128 --max_steps=1 --eval_windows=64
+      runs+=" $mode-$init=out/first-$mode-$init"
+    done
+  done
+  python compare.py $runs --json=results/first-loss.json
+
+  # mdlm without a time embedding, with it, and with it as it began in an earlier commit; after laptop
+  [ -e $before ] || git worktree add $before 00c4c8f
+  runs=""
+  for seed in 1 2 3; do
+    local flags="--mode=mdlm --preset=laptop --data=$data --max_steps=350 --eval_interval=175 --seed=$seed"
+    train out/t-none-$seed $flags
+    train out/t-after-$seed $flags --time_embedding=add
+    [ -e out/t-before-$seed ] ||
+      python $before/train.py $flags --time_embedding=add --out_dir=out/t-before-$seed
+    runs+=" none-$seed=out/t-none-$seed before-$seed=out/t-before-$seed after-$seed=out/t-after-$seed"
+  done
+  python compare.py $runs --json=results/time-embedding.json
+
+  python -m experiments.estimator --models=out/toy-mdlm,out/$data-mdlm-paper --json=results/estimator.json
+}
+
 speed() {
   python bench.py --json=results/speed.json
   python bench.py --preset=paper --batch_size=2 --repeats=3 --json=results/speed-paper.json
@@ -85,6 +119,6 @@ speed() {
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }
 
-[ $# -gt 0 ] || { sed -n 2,8p "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n 2,9p "$0"; exit 2; }
 git diff --quiet HEAD -- . ":!results" || { echo "results.sh: commit your changes first" >&2; exit 2; }
 "$@"

@@ -58,8 +58,8 @@ def against_size(o: ScalingOptions, mode: str, name: str, sizes: dict, batch_siz
             "expected": exponent(values, flops)}
 
 def against_processes(o: ScalingOptions, mode: str, sizes: dict, batch_size: int, most: int) -> dict:
-    """Milliseconds of a step of 1, 2, 4 … processes, batch_size windows for each."""
-    values, ms = [2 ** i for i in range(most.bit_length())], []
+    """Milliseconds of a step of 1, 2, 4 … and all processes, batch_size windows for each."""
+    values, ms = sorted({most, *(2 ** i for i in range(most.bit_length()))}), []
     for n in values:
         with tempfile.TemporaryDirectory() as folder:
             flags = sizes | dict(modes=mode, batch_size=n * batch_size, repeats=o.repeats, device=o.device,
