@@ -211,6 +211,8 @@ RATIOS = {"÷ cache": ("ar, no cache", "ar"), "mdlm ÷ aogpt": ("mdlm", "aogpt")
 def bench_sample(o: BenchOptions, sizes: dict, device) -> list:
     """Prints a table; a dict for each number of stories and length."""
     models = {}
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")                  # as sample.py does
     for mode, dtype, _ in columns(o.few).values():
         if (mode, dtype) not in models:
             torch.manual_seed(0)

@@ -48,7 +48,7 @@ class Config:
     schedule: Literal["uniform", "cosine"] = "uniform"  # mdlm: law of the mask ratio (nelbo needs uniform)
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
     target_rotation: bool = True    # turn queries by the position they predict (false: by the one they hold)
-    init: Literal["scaled", "paper"] = "scaled"     # weights by their inputs, or as the paper PyTorch's own
+    init: Literal["scaled", "paper"] = "scaled"     # weights by number of inputs; or PyTorch's, as the paper
     shared_init: bool = True        # embeddings start around one common vector (false: around zero)
 
     def __post_init__(self):
@@ -214,7 +214,8 @@ class Transformer(nn.Module):
     def init_weights(self):
         """Normal, standard deviation 1/√(inputs): the usual 0.02 starves narrow models. Projections back
         into the residual stream shrink with depth, as in GPT-2. init=paper leaves all as PyTorch has it:
-        embeddings N(0, 1), so that the logits of a tied head begin with a standard deviation of √C.
+        embeddings N(0, 1), so that the logits of a tied head begin with a standard deviation of √C. (The
+        paper has shared_init=False.)
 
         With shared_init embeddings start around one common vector. Without it mdlm spends its first
         hundreds of steps on real text at the frequencies of single words; why the vector ends that is not

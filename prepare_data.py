@@ -285,7 +285,7 @@ class Windows:
         return self.starts[np.linspace(0, len(self) - 1, min(n, len(self))).astype(int)]
 
     def spread(self, n: int):
-        """(up to n, T): fixed windows for evaluation, spread evenly over the split."""
+        """(up to n, T): fixed windows for evaluation, spread evenly over the split (paper: its first n)."""
         return self._rows(self.tokens, self._spread_starts(n)).astype(np.int64)
 
     def floor(self, n: int):

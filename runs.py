@@ -188,7 +188,7 @@ class Run:
         self.step, self.best = 0, math.inf      # steps done; the lowest val_nll so far
         self.seconds = 0.0                      # of training: not of the first step, evaluations, checkpoints
         self.clock, self.clock_step = None, 0   # when it was last started, and after which step
-        self.began = self.saved = time.perf_counter()   # when the run began, when ckpt.pt was written last
+        self.began, self.saved = time.perf_counter(), -math.inf     # the run; ckpt.pt, when last written
         self.unlogged = []                      # (2,) loss and norm of each step since the log's last line
         self.signals, self.stopped = [], False  # received; whether asked_to_stop has said yes
         if RANK == 0:
@@ -238,7 +238,7 @@ class Run:
         return self.step % self.s.eval_interval == 0 or self.step == self.s.max_steps
 
     def checkpoint_due(self) -> bool:
-        """At the end, and after s.save_minutes where all steps are in the log."""
+        """At the end, and where all steps are in the log: at once, and then every s.save_minutes."""
         due = time.perf_counter() - self.saved >= 60 * self.s.save_minutes
         return self.step == self.s.max_steps or (due and not self.unlogged)
 

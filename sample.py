@@ -50,7 +50,7 @@ class SampleOptions:
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
     final_temperature: float | None = None  # confidence: temperature falls linearly towards this one
-    repetition_penalty: float = 1.0     # confidence: log p times this for each time it occurs, at most 5
+    repetition_penalty: float = 1.0     # confidence: log p times this for each occurrence, at most times 5
     protocol: Literal["own", "paper"] = "own"   # paper: as its code samples, in what is not given here
     kv_cache: bool = True       # ar, aogpt: keep keys and values; without, the same stories more slowly
     compile: bool = False       # ar, aogpt: compile a step (on CUDA as a graph), which takes a while first
@@ -292,14 +292,10 @@ PAPER = {"ar": dict(temperature=0.8, full_length=True, prompt="Once"),
          "aogpt": dict(temperature=0.8, full_length=True),
          "confidence": dict(final_temperature=0.32, repetition_penalty=1.3)}
 
-def open_model(folder: str, device: str, dtype: str = "float32", compile_it=False):
+def open_model(folder: str, device: str, dtype: str = "float32"):
     """The best model of a run, ready to sample; its tokenizer, and how its training windows were cut."""
-    path, needs, device = os.path.join(folder, "best.pt"), ("tokenizer", "windows"), pick_device(device)
-    model, checkpoint = load(path, device, needs)
-    if compile_it:
-        model.compile(dynamic=False, mode="reduce-overhead")
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")      # TF32
+    path, needs = os.path.join(folder, "best.pt"), ("tokenizer", "windows")
+    model, checkpoint = load(path, pick_device(device), needs)
     for p in model.parameters():        # but the table of positions stays float32
         p.data = p.data.to(getattr(torch, dtype))
     return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
@@ -393,11 +389,14 @@ def plan(folders: list, flags: dict, several: bool):
     """What write_stories takes, for every combination of the flags that take several values. several: flags
     that mean nothing to a model are ignored, not refused."""
     for folder in folders:
-        how = flags.get("device", "auto"), flags.get("dtype", "float32"), flags.get("compile", False)
-        model, tokenizer, windows = open_model(folder, *how)
+        dtype = flags.get("dtype", "float32")
+        model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), dtype)
         config = model.config
         ignored = NOT_FOR[config.mode] if several else ()
         mine = {name: value for name, value in flags.items() if name not in ignored}
+        if mine.get("compile"):
+            torch._dynamo.config.recompile_limit = 64   # a shape each for prompts, steps, the last batch
+            model.compile(dynamic=False, mode="reduce-overhead")
         swept = [name for name in SWEEP if name in mine]
         for values in itertools.product(*(mine[name] for name in swept)):
             given = mine | dict(zip(swept, values))
@@ -419,9 +418,14 @@ def main():
     jobs = list(plan(folders, flags, len(folders) > 1))     # everything is checked before anything is written
     if "out" in flags and len(jobs) > 1:
         raise InputError(f"--out={flags['out']} is for one model and one setting, not for {len(jobs)}")
+    if jobs[0][0].head.weight.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")      # TF32
     summaries, panels = [], []
     for job in jobs:
-        summary, panel = write_stories(*job)
+        try:
+            summary, panel = write_stories(*job)
+        except torch._dynamo.exc.TorchDynamoException as e:
+            raise InputError(f"--compile does not work here ({type(e).__name__}); leave it out") from e
         if len(jobs) == 1 and not summary["show"]:
             print(*summary["first_stories"], sep="\n\n", end="\n\n")
         grammatical = f", {summary['grammatical']:.1%} obey the grammar" if "grammatical" in summary else ""

@@ -5,9 +5,9 @@
 Both estimate the bound of one window from two passes of the network. Ours masks k and T+1-k of its tokens
 and takes the mean of the two rows' own means. The published one masks each token with probability t and
 takes Σ over masked tokens of −log p / (tT), its two t's drawn independently, or half a period apart. The
-table has their variance over draws, averaged over windows. Were all tokens equally hard, −log p = c, ours
-would have none; the published one has c²/T · (ln 1/ε − 1) a row, t being drawn from (ε, 1): without its
-cut-off at ε = 0.001 the variance is infinite.
+table compares their variances over draws, averaged over windows. Were all tokens equally hard, −log p = c,
+ours would have none; the published one has c²/T · (ln 1/ε − 1) a row, t being drawn from (ε, 1): it is
+infinite but for the cut-off at ε = 0.001.
 """
 from dataclasses import dataclass
 

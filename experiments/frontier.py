@@ -27,14 +27,14 @@ class FrontierOptions:
     device: str = "auto"        # auto, cpu, cuda or mps
 
 def sample_all(o: FrontierOptions) -> dict:
-    """What each model writes at each temperature: {(folder, temperature): [samples]}, for columns_of."""
+    """What each model writes at each temperature: {"folder, temperature t": [samples]}, for columns_of."""
     flags = dict(temperature=o.temperatures, num_samples=o.num_samples, length=o.length, seed=o.seed,
                  device=o.device, dtype=o.dtype, sampler=["first_hitting"])
     sets = {}
     for model, tokenizer, pattern, s, title in list(sample.plan(o.models.split(","), flags, several=True)):
         s = replace(s, out=os.path.join(s.out_dir, f"samples-t{s.temperature:g}.jsonl"))
         sample.write_stories(model, tokenizer, pattern, s, title)
-        sets[s.out_dir, s.temperature] = [read_samples(s.out)]
+        sets[f"{s.out_dir}, temperature {s.temperature:g}"] = [read_samples(s.out)]
     return sets
 
 def draw_frontier(curves: dict, path: str):
@@ -59,7 +59,8 @@ def main():
     judges = open_judges(options, corpus)
     columns, notes = columns_of(sample_all(o), options, corpus, judges)
     real = columns.pop("real text")
-    curves = {folder: {t: columns[folder, t] for t in o.temperatures} for folder in o.models.split(",")}
+    curves = {folder: {t: columns[f"{folder}, temperature {t:g}"] for t in o.temperatures}
+              for folder in o.models.split(",")}
     for folder, points in curves.items():
         print(folder)
         show_table({f"{t:g}": metrics for t, metrics in points.items()} | {"real text": real}, notes)

@@ -46,7 +46,7 @@ def what_attention_runs(device, say):
         say(f"attention, {name}", kernels.get(torch._fused_sdp_choice(q, k, k, mask, 0.0, causal)))
 
 def losses_of(mode: str, device, steps: int, **settings):
-    """The mean losses of each ten steps of a small model on a small language, and the model."""
+    """The losses of so many steps of a small model on a small language, and the model."""
     torch.manual_seed(0)
     config = Config(mode, vocab_size=200, block_size=64, n_layer=2, n_embd=128, n_head=4, n_hidden=128)
     model, generator = Transformer(config).to(device), torch.Generator().manual_seed(1)
@@ -56,7 +56,7 @@ def losses_of(mode: str, device, steps: int, **settings):
         x = torch.randint(3, (16, 64), generator=generator).cumsum(1)
         x = (x + torch.randint(199, (16, 1), generator=generator)) % 199            # (16, 64)
         losses.append(update(training_batch(config, x, generator), 1e-3)[0])
-    return torch.stack(losses).cpu().view(-1, 10).mean(1), model
+    return torch.stack(losses).cpu(), model
 
 def whether_it_is_right(device, steps: int, say):
     for mode in ("ar", "mdlm", "aogpt"):
@@ -64,7 +64,8 @@ def whether_it_is_right(device, steps: int, say):
         on_cpu, _ = losses_of(mode, torch.device("cpu"), 20, **exact)
         slow, _ = losses_of(mode, device, steps, **exact)
         fast, model = losses_of(mode, device, steps, dtype="bfloat16", compile="true")
-        say(f"{mode}: float32, here − CPU, 20 steps", (slow[:2] - on_cpu).abs().max().item())
+        first = min(20, steps)
+        say(f"{mode}: float32, here − CPU, 20 steps", (slow[:first] - on_cpu[:first]).abs().max().item())
         say(f"{mode}: bfloat16 compiled − float32", (fast - slow).abs().max().item())
         o = sample.SampleOptions(sampler="first_hitting", full_length=True)
         pattern = torch.full((64,), model.config.mask_id)
@@ -89,15 +90,21 @@ def where_a_step_goes(sizes: dict, batch_size: int, device, say):
     for (mode, block_size), cudnn, rows in itertools.product(kinds, backends, windows):
         torch._dynamo.reset()
         torch.backends.cuda.enable_cudnn_sdp(cudnn)
-        config, began = Config(mode, **sizes | {"block_size": block_size}), time.perf_counter()
-        step, needs = training_step(config, rows, device)
-        first = time.perf_counter() - began
-        seconds, tokens = statistics.median(by_turns({"": step}, 5, device)[""]), rows * config.block_size
-        mfu = flops_per_token(config) * tokens / seconds / peak
-        say(f"{mode}, {rows} windows of {block_size}, cuDNN attention {cudnn}",
-            dict(ms=1000 * seconds, tok_per_s=tokens / seconds, mfu=mfu, peak_mb=needs["peak_mem_mb"],
-                 first_steps_s=first))
+        config, name = Config(mode, **sizes | {"block_size": block_size}), f"{mode}, {rows} x {block_size}"
+        try:
+            began = time.perf_counter()
+            step, needs = training_step(config, rows, device)
+            first = time.perf_counter() - began
+            seconds = statistics.median(by_turns({"": step}, 5, device)[""])
+        except torch.OutOfMemoryError:
+            say(name, "not enough memory")
+            continue
+        tokens = rows * block_size
+        say(f"{name}, cuDNN attention {cudnn}",
+            dict(ms=1000 * seconds, tok_per_s=tokens / seconds, peak_mb=needs["peak_mem_mb"],
+                 mfu=flops_per_token(config) * tokens / seconds / peak, first_steps_s=first))
     torch.backends.cuda.enable_cudnn_sdp(True)
+    step, _ = training_step(Config("ar", **sizes), batch_size, device)
     activity = torch.profiler.ProfilerActivity
     activities = [activity.CPU] + [activity.CUDA] * (device.type == "cuda")
     with torch.profiler.profile(activities=activities) as profile:
@@ -119,14 +126,16 @@ def what_stands_beside_training(sizes: dict, batch_size: int, device, say):
     torch.set_float32_matmul_precision("highest")
     difference = abs(found["high"] - found["highest"])
     say("val_nll, high − highest (below 0.001)", difference)
+    moments = [p.detach().clone() for _ in range(2) for p in model.parameters()]
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        save(f"{folder}/a.pt", model, moments=[p.detach() for p in model.parameters()] * 2)
+        save(f"{folder}/a.pt", model, moments=moments)
         say("checkpoint, s", time.perf_counter() - began)
 
 @torch.no_grad()
 def what_a_cached_step_costs(sizes: dict, device, say):
     """Milliseconds of a step, the first time, when kernels are planned or compiled, and again."""
+    torch.set_float32_matmul_precision("high")          # as sample.py does
     cases = [(torch.float32, True, False), (torch.bfloat16, True, False), (torch.bfloat16, False, False),
              (torch.bfloat16, False, True)]
     for (dtype, cudnn, compiled), mode, stories in itertools.product(cases, ("ar", "aogpt"), (1, 64)):

@@ -99,6 +99,7 @@ own() {     # what is this code's own way, beside the paper's or an earlier one
     local flags="--mode=mdlm --preset=laptop --data=$data --max_steps=350 --eval_interval=175 --seed=$seed"
     train out/t-none-$seed $flags
     train out/t-after-$seed $flags --time_embedding=add
+    [ -e out/t-before-$seed/loss.png ] || rm -rf out/t-before-$seed     # begun, but not at its end
     [ -e out/t-before-$seed ] ||
       python $before/train.py $flags --time_embedding=add --out_dir=out/t-before-$seed
     runs+=" none-$seed=out/t-none-$seed before-$seed=out/t-before-$seed after-$seed=out/t-after-$seed"

@@ -21,7 +21,7 @@ from train import PRESETS, Settings, make_update, numerics
 
 CPU = torch.device("cpu")
 torch._dynamo.config.recompile_limit = 64       # all variants share a few functions
-written_out = model_module.attend
+written_out, attention_forward = model_module.attend, model_module.Attention.forward
 
 def fused_attention(q, k, v, visible, causal):
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -83,6 +83,14 @@ def nanogpt_step(c, rows):
         optimizer.zero_grad(set_to_none=True)
     return step
 
+def rotate_before_transpose(self, x, rotary_q, rotary_k, cache=None):
+    """Attention.forward, rotating (B, S, H, D), so that attention's output need not be copied."""
+    B, S, C = x.shape
+    q, k, v = self.qkv(x).view(B, S, 3, self.n_head, -1).unbind(2)                  # (B, S, H, D)
+    q, k = (model_module.rotate(a, r.transpose(2, 3)) for a, r in ((q, rotary_q), (k, rotary_k)))
+    y = model_module.attend(*(a.transpose(1, 2) for a in (q, k, v)), None, self.causal)
+    return self.proj(y.transpose(1, 2).reshape(B, S, C))
+
 def padded_logits(h, weight, y):
     return F.cross_entropy(F.linear(h, weight), y, reduction="none")
 
@@ -99,6 +107,8 @@ VARIANTS = {                # what differs from train.py's way
     "padded_logits": dict(losses=with_loss(padded_logits)),
     "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy)),
     "fused_attention": dict(attend=fused_attention),
+    "rotate_before_transpose": dict(attention=rotate_before_transpose),
+    "bfloat16_residual": dict(residual=torch.bfloat16),
     "max_autotune": dict(compile_mode="max-autotune"),
     "not_deterministic": dict(deterministic=False),
     "nanogpt": dict(deterministic=False),
@@ -120,6 +130,8 @@ def make_step(name, mode, sizes, rows):
         _, update = make_update(net, s)
         if "losses" in v:
             net.head = nn.Identity()
+        if "residual" in v:
+            net.embed.register_forward_hook(lambda module, inputs, output: output.to(v["residual"]))
         if v.get("blocks"):
             for block in net.blocks:
                 block.compile()
@@ -130,6 +142,7 @@ def make_step(name, mode, sizes, rows):
 
     def run():
         model_module.attend = v.get("attend", written_out)
+        model_module.Attention.forward = v.get("attention", attention_forward)
         torch.use_deterministic_algorithms(v.get("deterministic", True))
         step()
 

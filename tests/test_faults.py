@@ -24,7 +24,7 @@ def same_run(a, b):
     for name in ("ckpt.pt", "best.pt"):
         one, two = (torch.load(folder / name, weights_only=True) for folder in (a, b))
         for entry in (one, two):        # seconds, and so the length of the log in bytes, depend on the clock
-            entry.update(seconds=None, log=None)
+            entry.update(seconds=None, wall_seconds=None, log=None)
             entry.get("settings", {}).update(resume=None, out_dir=None)
         assert torch.equal(*(torch.cat([t.flatten() for t in tensors(entry)]) for entry in (one, two)))
         assert plain(one) == plain(two)

@@ -20,8 +20,8 @@ from conftest import ROOT, run, small_model
 from cli import InputError
 from model import Config, order_batch
 from prepare_data import Tokenizer
-from sample import (SampleOptions, complete, draw, generate, has_grammar, pattern_of, story_generators,
-                    uniforms)
+from sample import (SampleOptions, complete, draw, generate, has_grammar, pattern_of, plan,
+                    story_generators, uniforms)
 from show import layout
 from toy import TOY
 
@@ -349,6 +349,17 @@ def test_a_compiled_step_writes_the_same(trained):
         assert done.returncode == 0, done.stderr
     a, b = ([row["tokens"] for row in stories(trained / f"{name}.jsonl")] for name in "ab")
     assert a == b
+
+def test_what_is_compiled(trained, monkeypatch):
+    monkeypatch.chdir(trained)
+    jobs = list(plan(["out/ar", "out/mdlm"], {"compile": True}, several=True))
+    assert [job[0]._compiled_call_impl is not None for job in jobs] == [True, False]
+    assert [job[3].compile for job in jobs] == [True, False]
+    with pytest.raises(InputError, match="--compile=True means nothing for mdlm"):
+        list(plan(["out/mdlm"], {"compile": True}, several=False))
+    done = run("sample.py", "--out_dir=out/ar", "--compile", "--out=c.jsonl", cwd=trained,
+               env={**os.environ, "CXX": "none", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"})
+    assert done.returncode == 2 and "--compile does not work here" in done.stderr.splitlines()[-1]
 
 def test_bfloat16_weights(trained):
     done = run("sample.py", "--out_dir=out/ar", "--dtype=bfloat16", "--num_samples=2", "--out=s.jsonl",
