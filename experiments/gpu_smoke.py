@@ -3,6 +3,7 @@ tests, then bench.py.
 
     python -m experiments.gpu_smoke --json=results/gpu-smoke.json
     python -m experiments.gpu_smoke --device=cpu --preset=small --n_layer=1 --steps=20      a rehearsal
+    python -m experiments.gpu_smoke --device=cpu --preset=small --what=cached       one part, on a CPU
 """
 import os
 
@@ -19,22 +20,13 @@ from typing import Literal
 import torch
 
 import sample
-from bench import begin, by_turns, memory_mb, peak_flops, training_step
+from bench import begin, by_turns, peak_flops, training_step
 from cli import build, command, parse_flags, write_json
 from model import Config, Transformer, flops_per_token, group_losses, training_batch
 from runs import save
 from train import Settings, evaluate, make_update, numerics
 
-@dataclass
-class SmokeOptions:
-    """what to look at"""
-    preset: Literal["auto", "small", "paper"] = "auto"  # sizes, where no flag says otherwise; with CUDA paper
-    batch_size: int | None = None   # windows per training step; default: 8, paper 32
-    steps: int = 200            # that bfloat16 compiled is compared with float32 eager for
-    device: str = "auto"        # auto, cpu, cuda or mps
-    json: str = ""              # file for what was found
-
-def what_attention_runs(device, say):
+def what_attention_runs(o, sizes: dict, batch_size: int, device, say):
     """The kernel that PyTorch chooses, for training and for a cached step."""
     kernels = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cuDNN"}
     for name, dtype, queries, keys in (("ar", torch.bfloat16, 512, 512), ("mdlm", torch.bfloat16, 513, 513),
@@ -58,19 +50,20 @@ def losses_of(mode: str, device, steps: int, **settings):
         losses.append(update(training_batch(config, x, generator), 1e-3)[0])
     return torch.stack(losses).cpu(), model
 
-def whether_it_is_right(device, steps: int, say):
+def whether_it_is_right(o, sizes: dict, batch_size: int, device, say):
+    """Small models, trained here and on the CPU, in float32 and as train.py does it by default."""
     for mode in ("ar", "mdlm", "aogpt"):
         exact = dict(dtype="float32", compile="false")
         on_cpu, _ = losses_of(mode, torch.device("cpu"), 20, **exact)
-        slow, _ = losses_of(mode, device, steps, **exact)
-        fast, model = losses_of(mode, device, steps, dtype="bfloat16", compile="true")
-        first = min(20, steps)
+        slow, _ = losses_of(mode, device, o.steps, **exact)
+        fast, model = losses_of(mode, device, o.steps, dtype="bfloat16", compile="true")
+        first = min(20, o.steps)
         say(f"{mode}: float32, here − CPU, 20 steps", (slow[:first] - on_cpu[:first]).abs().max().item())
         say(f"{mode}: bfloat16 compiled − float32", (fast - slow).abs().max().item())
-        o = sample.SampleOptions(sampler="first_hitting", full_length=True)
+        whole = sample.SampleOptions(sampler="first_hitting", full_length=True)
         pattern = torch.full((64,), model.config.mask_id)
-        here = sample.generate(model, range(4), pattern, o)[0].cpu()
-        there = sample.generate(model.cpu(), range(4), pattern, o)[0]
+        here = sample.generate(model, range(4), pattern, whole)[0].cpu()
+        there = sample.generate(model.cpu(), range(4), pattern, whole)[0]
         say(f"{mode}: sampled tokens equal to the CPU's", (here == there).float().mean().item())
     x = torch.randint(200, (8, 64))
     batch = training_batch(model.config, x, torch.Generator()).to(device)
@@ -82,7 +75,8 @@ def whether_it_is_right(device, steps: int, say):
         plain = torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), batch.targets.flatten())
     say("loss in bfloat16 autocast − in float64", (losses.mean().double() - plain).abs().item())
 
-def where_a_step_goes(sizes: dict, batch_size: int, device, say):
+def where_a_step_goes(o, sizes: dict, batch_size: int, device, say):
+    """Training steps of each mode, and a profile of ar's."""
     backends, dtype = [True, False] if device.type == "cuda" else [True], numerics(Settings(), device)[0]
     peak = peak_flops(device, dtype)
     T, windows = Config(**sizes).block_size, (batch_size, 4 * batch_size)
@@ -112,7 +106,7 @@ def where_a_step_goes(sizes: dict, batch_size: int, device, say):
     print(profile.key_averages().table(sort_by=f"self_{device.type}_time_total", row_limit=18,
                                        max_name_column_width=70))
 
-def what_stands_beside_training(sizes: dict, batch_size: int, device, say):
+def what_stands_beside_training(o, sizes: dict, batch_size: int, device, say):
     """Evaluation with and without TF32, and writing a checkpoint."""
     torch.manual_seed(0)
     model = Transformer(Config("mdlm", **sizes)).to(device)
@@ -133,12 +127,12 @@ def what_stands_beside_training(sizes: dict, batch_size: int, device, say):
         say("checkpoint, s", time.perf_counter() - began)
 
 @torch.no_grad()
-def what_a_cached_step_costs(sizes: dict, device, say):
+def what_a_cached_step_costs(o, sizes: dict, batch_size: int, device, say):
     """Milliseconds of a step, the first time, when kernels are planned or compiled, and again."""
     torch.set_float32_matmul_precision("high")          # as sample.py does
-    cases = [(torch.float32, True, False), (torch.bfloat16, True, False), (torch.bfloat16, False, False),
-             (torch.bfloat16, False, True)]
-    for (dtype, cudnn, compiled), mode, stories in itertools.product(cases, ("ar", "aogpt"), (1, 64)):
+    types, backends = (torch.float32, torch.bfloat16), [False, True] if device.type == "cuda" else [False]
+    for mode, stories, dtype, cudnn, compiled in itertools.product(("ar", "aogpt"), (1, 16), types, backends,
+                                                                  (False, True)):
         torch._dynamo.reset()
         torch.backends.cuda.enable_cudnn_sdp(cudnn)
         torch.manual_seed(0)
@@ -147,16 +141,29 @@ def what_a_cached_step_costs(sizes: dict, device, say):
             p.data = p.data.to(dtype)
         if compiled:
             model.compile(dynamic=False, mode="reduce-overhead")
-        length, o = model.config.block_size, sample.SampleOptions(compile=compiled)
-        pattern, ms = torch.full((length,), model.config.mask_id), []
+        length, ms = model.config.block_size, []
+        pattern, whole = torch.full((length,), model.config.mask_id), sample.SampleOptions(compile=compiled)
         for _ in range(2):
             began = time.perf_counter()
-            for tokens in sample.states(model, range(stories), pattern, o):
+            for tokens in sample.states(model, range(stories), pattern, whole):
                 pass
             tokens[0, 0].item()
             ms.append(1000 * (time.perf_counter() - began) / length)
         how = f"cuDNN {cudnn}, compiled {compiled}"
         say(f"{mode}, {str(dtype)[6:]}, {stories} stories, {how}: ms", dict(first=ms[0], again=ms[1]))
+
+PARTS = {"attention": what_attention_runs, "right": whether_it_is_right, "steps": where_a_step_goes,
+         "beside": what_stands_beside_training, "cached": what_a_cached_step_costs}
+
+@dataclass
+class SmokeOptions:
+    """what to look at"""
+    what: tuple[Literal[tuple(PARTS)], ...] = tuple(PARTS)  # parts
+    preset: Literal["auto", "small", "paper"] = "auto"  # sizes, where no flag says otherwise; with CUDA paper
+    batch_size: int | None = None   # windows per training step; default: 8, paper 32
+    steps: int = 200            # that bfloat16 compiled is compared with float32 eager for
+    device: str = "auto"        # auto, cpu, cuda or mps
+    json: str = ""              # file for what was found
 
 def main():
     flags = parse_flags(__doc__, SmokeOptions, Config)
@@ -172,12 +179,8 @@ def main():
         if o.json:
             write_json(o.json, results)         # as far as it came
 
-    what_attention_runs(device, say)
-    whether_it_is_right(device, o.steps, say)
-    where_a_step_goes(sizes, batch_size, device, say)
-    what_stands_beside_training(sizes, batch_size, device, say)
-    what_a_cached_step_costs(sizes, device, say)
-    say("memory now, MB", memory_mb(device))
+    for part in o.what:
+        PARTS[part](o, sizes, batch_size, device, say)
 
 if __name__ == "__main__":
     command(main, "what was found so far is in the file of --json")

@@ -115,6 +115,7 @@ speed() {
   python bench.py --what=sample --lengths=64,128,256 --stories=1,16 --json=results/sampling-small.json
   python bench.py --what=sample --preset=paper --json=results/sampling-cost.json
   python bench.py --what=sample --preset=paper --stories=16 --lengths=256 --json=results/sampling-cost-16.json
+  python -m experiments.gpu_smoke --device=cpu --preset=small --what=cached --json=results/cached-step.json
   python -m experiments.scaling --modes=ar,mdlm --repeats=2 --json=results/scaling.json
   python -m experiments.time_self_bleu results/self-bleu-speed.json
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
