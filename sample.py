@@ -188,7 +188,7 @@ def draw_masked(model, tokens, t, now, u, temperature: float, o: SampleOptions):
         if o.repetition_penalty != 1:
             times = torch.zeros(len(rows), config.vocab_size + 1, device=tokens.device)
             times.scatter_add_(1, tokens[rows], torch.ones(here.shape, device=tokens.device))
-            penalty = (o.repetition_penalty ** times[row, :-1]).clamp(max=5)        # (N, V)
+            penalty = (o.repetition_penalty ** times).clamp(max=5)[row, :-1]        # (N, V)
             # log p is negative: ours always lowers. The paper's code raises a token whose logit is negative
             logits = logits / penalty if o.protocol == "paper" else logits.log_softmax(dim=-1) * penalty
         u_now = u[rows[row].to(u.device), column.to(u.device)]

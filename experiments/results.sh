@@ -53,18 +53,14 @@ laptop() {
     --dtype=bfloat16
   python diversity.py ar=$ar/samples.jsonl mdlm=$mdlm/samples.jsonl aogpt=$aogpt/samples.jsonl \
     --data=$data --judge=$ar --json=results/laptop-diversity.json --plot=results/laptop-diversity.png
-  local paper=out/$data-mdlm-paper confidence="--sampler=confidence --length=128 --steps=100 --full_length
-    --temperature=0.8 --final_temperature=0.32 --num_samples=1000 --dtype=bfloat16"
+  local paper=out/$data-mdlm-paper
   train $paper --mode=mdlm --preset=laptop --data=$data --windows=paper --max_steps=1500
   python sample.py --out_dir=$ar --protocol=paper --num_samples=1000 --dtype=bfloat16 --out=out/paper-ar.jsonl
   python sample.py --out_dir=$paper --protocol=paper --num_samples=1000 --dtype=bfloat16 \
     --out=out/paper-mdlm.jsonl
-  python sample.py --out_dir=$paper $confidence --repetition_penalty=1.3 --out=out/paper-own-penalty.jsonl
-  python sample.py --out_dir=$paper $confidence --out=out/paper-no-penalty.jsonl
   python diversity.py ar=out/paper-ar.jsonl --data=$data --judge=$ar --protocol=paper \
     --json=results/laptop-paper-ar.json
-  python diversity.py mdlm=out/paper-mdlm.jsonl "our penalty=out/paper-own-penalty.jsonl" \
-    "no penalty=out/paper-no-penalty.jsonl" --data=$data --judge=$ar --protocol=paper \
+  python diversity.py mdlm=out/paper-mdlm.jsonl --data=$data --judge=$ar --protocol=paper \
     --json=results/laptop-paper-mdlm.json
   python -m experiments.frontier --models=$ar,$mdlm,$aogpt --length=128 --dtype=bfloat16 --num_samples=100 \
     --temperatures=0.6,0.8,1.0,1.1 --data=$data --judge=$ar --json=results/laptop-frontier.json \
