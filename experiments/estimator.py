@@ -23,8 +23,8 @@ from runs import load, read_run
 class EstimatorOptions:
     """what to measure"""
     models: str = ""            # folders of mdlm runs: A,B,…
-    windows: int = 32           # of the validation split
-    repeats: int = 200          # estimates for each
+    windows: int = 16           # of the validation split
+    repeats: int = 100          # estimates for each
     json: str = ""              # file for the results
     seed: int = 1337            # of masks
 
