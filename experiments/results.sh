@@ -102,7 +102,8 @@ own() {     # what is this code's own way, beside the paper's or an earlier one
   done
   python compare.py $runs --json=results/time-embedding.json
 
-  python -m experiments.estimator --models=out/toy-mdlm,out/$data-mdlm-paper --json=results/estimator.json
+  python -m experiments.estimator --models=out/toy-mdlm,out/$data-mdlm-paper --windows=8 \
+    --json=results/estimator.json
 }
 
 speed() {
