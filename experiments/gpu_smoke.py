@@ -126,6 +126,15 @@ def what_stands_beside_training(o, sizes: dict, batch_size: int, device, say):
         save(f"{folder}/a.pt", model, moments=moments)
         say("checkpoint, s", time.perf_counter() - began)
 
+def what_masks_cost(o, sizes: dict, batch_size: int, device, say):
+    """Making mdlm's masks of a batch, on the CPU, while the device is at the step before."""
+    config, generator = Config("mdlm", **sizes), torch.Generator().manual_seed(0)
+    for rows in (batch_size, 8 * batch_size):
+        x = torch.randint(config.vocab_size, (rows, config.block_size))
+        step = {"": lambda: training_batch(config, x, generator)}
+        seconds = statistics.median(by_turns(step, 5, torch.device("cpu"))[""])
+        say(f"masks of {rows} windows, {torch.get_num_threads()} threads, ms", 1000 * seconds)
+
 @torch.no_grad()
 def what_a_cached_step_costs(o, sizes: dict, batch_size: int, device, say):
     """Milliseconds of a step, the first time, when kernels are planned or compiled, and again."""
@@ -153,7 +162,7 @@ def what_a_cached_step_costs(o, sizes: dict, batch_size: int, device, say):
         say(f"{mode}, {str(dtype)[6:]}, {stories} stories, {how}: ms", dict(first=ms[0], again=ms[1]))
 
 PARTS = {"attention": what_attention_runs, "right": whether_it_is_right, "steps": where_a_step_goes,
-         "beside": what_stands_beside_training, "cached": what_a_cached_step_costs}
+         "beside": what_stands_beside_training, "masks": what_masks_cost, "cached": what_a_cached_step_costs}
 
 @dataclass
 class SmokeOptions:
