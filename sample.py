@@ -208,6 +208,7 @@ def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions)
     (MaskGIT, Chang et al. 2022; the paper's sampler). What is left is spread over the steps left: 100 steps
     for 128 tokens keep 72 times one token, then 28 times two."""
     final = o.temperature if o.final_temperature is None else o.final_temperature
+    left = int((tokens[0] == model.config.mask_id).sum())       # as many in every row
     for step in range(steps):
         masked, t = tokens == model.config.mask_id, mask_timestep(model.config, tokens)
         if o.protocol == "paper":           # whose code tells the network the time, not what is masked
@@ -215,7 +216,8 @@ def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions)
         u = uniforms(generators, tokens.size(1), tokens.device)
         temperature = o.temperature + (final - o.temperature) * step / steps
         new, probability = draw_masked(model, tokens, t, masked, u, temperature, o)
-        keep = int(masked[0].sum()) // (steps - step)
+        keep = left // (steps - step)
+        left -= keep
         chosen = probability.masked_fill(~masked, -1).topk(keep, dim=1).indices     # (B, keep)
         tokens = tokens.scatter(1, chosen, new.gather(1, chosen))
         yield tokens
