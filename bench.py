@@ -1,16 +1,14 @@
 """
-How fast it trains and writes, with random weights and random tokens.
+How fast it trains, with random weights and random tokens.
 
-    python bench.py                                 training: every mode, tuned beside a baseline
+    python bench.py                                 every mode, tuned beside a baseline
     python bench.py --preset=paper --batch_size=2   the same at 124M parameters
-    python bench.py --what=sample --preset=paper    writing: every sampler, 64 to 1,024 tokens, one story
-    python bench.py --what=sample --stories=16 --lengths=256,512
 
-What stands in one table is measured in one run, training by turns. tuned: as train.py does it by default.
-baseline: eager float32 and logits of every slot, as the paper's code has it. --json=F keeps all of it.
+What stands in the table is measured in one run, by turns. tuned: as train.py does it by default. baseline:
+eager float32 and logits of every slot, as the paper's code has it. --json=F keeps all of it. What writing
+costs: experiments/sampling_cost.py.
 """
 import ctypes
-import itertools
 import math
 import os
 import statistics
@@ -20,9 +18,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
-import sample
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from model import Config, Transformer, flops_per_token, training_batch
 from runs import WORLD_SIZE, join_processes, leave_processes, sum_over_processes
@@ -31,15 +27,10 @@ from train import Settings, make_update, numerics
 @dataclass
 class BenchOptions:
     """what to measure"""
-    what: tuple[Literal["train", "sample"], ...] = ("train",)   # both: train,sample
-    modes: tuple[Literal["ar", "mdlm", "aogpt"], ...] = ("ar", "mdlm", "aogpt")  # of training
+    modes: tuple[Literal["ar", "mdlm", "aogpt"], ...] = ("ar", "mdlm", "aogpt")  # to measure
     preset: Literal["auto", "small", "paper"] = "auto"  # sizes, where no flag says otherwise; with CUDA paper
     batch_size: int | None = None   # windows per training step; default: 8, paper 32
     repeats: int = 5            # measurements of each, by turns
-    lengths: tuple[int, ...] = (64, 128, 256, 512, 1024)    # tokens of a story
-    stories: tuple[int, ...] = (1,)     # written at a time
-    few: int = 64               # steps per story of the samplers that reveal several tokens a step
-    places: int = 4             # sampling steps are timed at so many places of a story
     device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for the results
 
@@ -113,8 +104,6 @@ def memory_mb(device, reset=False) -> float:
     with open("/proc/self/status") as f:
         return next(int(line.split()[1]) for line in f if line.startswith("VmHWM")) / 1024
 
-# ---- Training ----------------------------------------------------------------------------------------------
-
 def training_step(config: Config, batch_size: int, device, tuned=True):
     """step(), an optimizer step as train.py makes it, compiled and warm; the MB it and its logits need."""
     torch.manual_seed(0)
@@ -171,77 +160,11 @@ def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
     print_table(rows)
     return figures
 
-# ---- Sampling ----------------------------------------------------------------------------------------------
-# Whole stories would take hours without a cache, so a story's cost is the mean of steps timed at evenly
-# spaced places in it, times the number of steps
-
-@torch.no_grad()
-def story_seconds(model, length: int, stories: int, places: int, few=None, plain=False, **flags) -> float:
-    """Seconds to write so many stories at once, one token a step or in `few` steps: three steps at each of
-    the places. plain: by the plain samplers of sample.py."""
-    steps, seconds = min(few or length, length), []
-    for place in range(places):
-        given = length * (2 * place + 1) // (2 * places)
-        pattern = torch.full((length,), model.config.mask_id)
-        pattern[:given] = torch.randint(model.config.vocab_size, (given,))
-        o = sample.SampleOptions(steps=max(1, round(steps * (length - given) / length)), **flags)
-        ticks = []
-        for tokens in itertools.islice(sample.states(model, range(stories), pattern, o, plain), 4):
-            tokens[0, 0].item()                                     # waits for the device
-            ticks.append(time.perf_counter())                       # the first of them read the prompt
-        if len(ticks) > 1:                                          # a short rest may be over after one step
-            seconds.append(np.mean(np.diff(ticks)))
-    return steps * float(np.mean(seconds))
-
-def columns(few: int) -> dict:
-    """{column: (mode, weights, what story_seconds takes)}"""
-    return {"ar": ("ar", torch.float32, {}),
-            "ar, no cache": ("ar", torch.float32, dict(kv_cache=False)),
-            "ar, bf16": ("ar", torch.bfloat16, {}),
-            "aogpt": ("aogpt", torch.float32, {}),
-            "mdlm": ("mdlm", torch.float32, dict(sampler="first_hitting")),
-            "aogpt, few steps": ("aogpt", torch.float32, dict(few=few)),
-            "ancestral, few": ("mdlm", torch.float32, dict(few=few)),
-            "confidence, few": ("mdlm", torch.float32, dict(sampler="confidence", few=few)),
-            "all logits, few": ("mdlm", torch.float32, dict(plain=True, few=few))}
-
-RATIOS = {"÷ cache": ("ar, no cache", "ar"), "mdlm ÷ aogpt": ("mdlm", "aogpt"),
-          "all logits ÷ ours": ("all logits, few", "ancestral, few")}
-
-def bench_sample(o: BenchOptions, sizes: dict, device) -> list:
-    """Prints a table; a dict for each number of stories and length."""
-    models = {}
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")                  # as sample.py does
-    for mode, dtype, _ in columns(o.few).values():
-        if (mode, dtype) not in models:
-            torch.manual_seed(0)
-            model = Transformer(Config(mode, **sizes | {"block_size": max(o.lengths)})).to(device)
-            for p in model.parameters():                            # the table of positions stays float32
-                p.data = p.data.to(dtype)
-            models[mode, dtype] = model
-    results, rows = [], [["tokens", "stories", *columns(o.few), *RATIOS]]
-    for stories, length in tqdm(list(itertools.product(o.stories, o.lengths)), leave=False, disable=None):
-        seconds = {name: story_seconds(models[mode, dtype], length, stories, o.places, **flags)
-                   for name, (mode, dtype, flags) in columns(o.few).items()}
-        ratios = {name: seconds[above] / seconds[below] for name, (above, below) in RATIOS.items()}
-        results.append({"length": length, "stories": stories, "seconds": seconds, "ratios": ratios})
-        rows.append([str(length), str(stories), *(f"{value:.3g}" for value in seconds.values()),
-                     *(f"{value:.2f}" for value in ratios.values())])
-    print(f"\nsampling, seconds to write a batch of stories, one token a step, or in {o.few}; and ratios")
-    print_table(rows)
-    return results
-
 def main():
     flags = parse_flags(__doc__, BenchOptions, Config)
     o = build(BenchOptions, flags)
-    if min(o.lengths) < 4 * o.places:
-        raise InputError(f"--places={o.places} must be at most a quarter of every length, {min(o.lengths)}")
     device, sizes, batch_size, results = begin(o, flags)
-    if "train" in o.what:
-        results["train"] = bench_train(o, sizes, batch_size, device)
-    if "sample" in o.what:
-        results["sample"] = bench_sample(o, sizes, device)
+    results["train"] = bench_train(o, sizes, batch_size, device)
     leave_processes()
     if o.json:
         write_json(o.json, results)

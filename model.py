@@ -106,8 +106,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool
 class Cache(NamedTuple):
     """Keys and values kept from earlier calls, and what this call of S slots does with them."""
     keys_values: list               # of each layer (keys, values), (B, H, size, D) both; in a layer its pair
-    slots: Tensor                   # (S,)      where among the `size` kept ones the S slots go
-    visible: Tensor                 # (S, n)    boolean: which of the first n kept slots each of them sees
+    slots: Tensor                   # (B, S)        where among the `size` kept ones the S slots go
+    visible: Tensor                 # (B, 1, S, n)  boolean: which of the first n kept ones each of them sees
 
     def layer(self, i: int):
         return self._replace(keys_values=self.keys_values[i])
@@ -126,8 +126,9 @@ class Attention(nn.Module):
         visible = None
         if cache is not None:       # keep the new keys and values, attend to the visible ones
             (keys, values), slots, visible = cache
-            k = keys.index_copy_(2, slots, k)[:, :, :visible.size(1)]               # (B, H, n, D)
-            v = values.index_copy_(2, slots, v)[:, :, :visible.size(1)]             # (B, H, n, D)
+            place = slots[:, None, :, None].expand_as(k)                            # (B, H, S, D)
+            k = keys.scatter_(2, place, k)[:, :, :visible.size(-1)]                 # (B, H, n, D)
+            v = values.scatter_(2, place, v)[:, :, :visible.size(-1)]               # (B, H, n, D)
         y = attend(q, k, v, visible, self.causal)                                   # (B, H, S, D)
         return self.proj(y.transpose(1, 2).reshape(B, S, C))                        # (B, S, C)
 

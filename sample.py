@@ -6,9 +6,10 @@ Write stories with a trained model, or fill the blanks of one.
     python sample.py --out_dir=out/toy-ar,out/toy-mdlm,out/toy-aogpt --picture=modes.png
 
 All samplers reveal tokens step by step; they differ in who chooses the next positions. ar: left to right.
-aogpt: a random or given order, one position a step, or several that do not see each other. mdlm: any masked
-positions may come next, and every step is a pass over the whole window. Stories are cut at the first
-end-of-text.
+aogpt: a random or given order, one position a step, or several that do not see each other; with --draft
+several a step, confirmed by a second pass, so that nothing is lost. mdlm: any masked positions may come next
+(ancestral: by chance; first_hitting: equally many in each step; confidence: the surest), and every step is a
+pass over the whole window. Stories are cut at the first end-of-text.
 
 --out_dir, --sampler, --steps and --temperature take several values separated by commas; every combination
 is run.
@@ -30,10 +31,8 @@ from cli import InputError, build, command, parse_flags, pick_device, provenance
 from model import Cache, Config, Transformer, masking_batch, new_keys_values, timestep
 from prepare_data import Tokenizer
 from runs import load
-from show import Screen, draw_picture, draw_steps, token_texts
+from show import Screen, draw_picture, token_texts
 from toy import TOY
-
-Sampler = Literal["ancestral", "first_hitting", "confidence"]
 
 @dataclass
 class SampleOptions:
@@ -44,7 +43,7 @@ class SampleOptions:
     prompt: str = ""            # begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)
     blank: int = 8              # tokens of a blank
     start: Literal["auto", "story", "anywhere"] = "auto"  # at a story's start, or as training windows did
-    sampler: Sampler = "ancestral"  # mdlm: reveal by chance, equally many in each step, or the surest
+    sampler: Literal["ancestral", "first_hitting", "confidence"] = "ancestral"  # mdlm: which come next
     order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
     steps: int | None = None    # network passes per story; default: as many as tokens. Fewer: faster, worse
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
@@ -52,7 +51,7 @@ class SampleOptions:
     final_temperature: float | None = None  # confidence: temperature falls linearly towards this one
     repetition_penalty: float = 1.0     # confidence: log p times this for each occurrence, at most times 5
     protocol: Literal["own", "paper"] = "own"   # paper: as its code samples, in what is not given here
-    kv_cache: bool = True       # ar, aogpt: keep keys and values; without, the same stories more slowly
+    draft: int | None = None    # aogpt: draft so many tokens at once, keep what a second pass confirms: exact
     compile: bool = False       # ar, aogpt: compile a step (on CUDA as a graph), which takes a while first
     batch_size: int = 64        # stories at a time; changes speed, not stories
     full_length: bool = False   # keep what comes after the end of the story
@@ -60,7 +59,6 @@ class SampleOptions:
     picture: str = ""           # file for a picture (.png) of each setting's first story, shaded by step
     out: str = ""               # where the stories go; default: samples.jsonl in out_dir
     json: str = ""              # file for summaries: settings, seconds, of the toy the grammatical share
-    plot: str = ""              # toy: file for a figure (.png) of that share against tokens revealed per step
     seed: int = 1337            # of the stories
     device: str = "auto"        # auto, cpu, cuda or mps
     dtype: Literal["float32", "bfloat16"] = "float32"   # of the weights; bfloat16 is faster and rounds
@@ -75,40 +73,44 @@ class SampleOptions:
 
 # ---- Randomness: float64 uniforms of each story's own generator, whatever else is in the batch -------------
 
-def story_generators(seed: int, stories) -> list:
-    """A random generator for each of the stories with these numbers."""
-    return [np.random.default_rng((seed, story)) for story in stories]
-
 def uniforms(generators: list, length: int, device: torch.device) -> torch.Tensor:
     """(B, L) in [0, 1), the next ones of each generator."""
     u = torch.from_numpy(np.stack([generator.random(length) for generator in generators]))
     return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
 
-def draw(logits, u, temperature: float, top_p: float):
-    """Tokens (N,) from logits (N, V) and uniforms u (N,), and the probability (N,) of each, by inverting
-    the distribution function in float64: float32 noise would cut off the tail and so lower the real
-    temperature (Zheng et al., arXiv 2409.02908). temperature 0 takes the likeliest token; top_p keeps the
+def probabilities(logits, temperature: float, top_p: float):
+    """(…, V) in float64: of the tokens at this temperature, at 0 the likeliest alone; top_p keeps the
     smallest set of likeliest tokens of that mass."""
+    p = torch.softmax(logits.double() / (temperature or 1), dim=-1)
+    if temperature == 0:
+        return torch.zeros_like(p).scatter(-1, p.argmax(dim=-1, keepdim=True), 1)
+    if top_p < 1:
+        ranked, index = p.sort(dim=-1, descending=True)
+        keep = ranked.cumsum(dim=-1) - ranked < top_p                               # mass of likelier tokens
+        p = torch.zeros_like(p).scatter(-1, index, ranked * keep)
+    return p
+
+def invert(p, u):
+    """Tokens (…) from weights p (…, V), which need not add up to 1, and uniforms u (…), by inverting
+    the distribution function in float64: float32 noise would cut off the tail and so lower the real
+    temperature (Zheng et al., arXiv 2409.02908)."""
+    cdf = p.cumsum(dim=-1)
+    token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)
+    return token.clamp(max=p.size(-1) - 1)[..., 0]                                  # rounding may reach V
+
+def draw(logits, u, temperature: float, top_p: float):
+    """Tokens (N,) from logits (N, V) and uniforms u (N,), and the probability (N,) of each."""
     drawn, rows = [], max(1, 2 ** 23 // logits.size(-1))                            # V float64 a row: memory
     for part, u_part in zip(logits.split(rows), u.split(rows)):
-        p = torch.softmax(part.to(u.device).double() / (temperature or 1), dim=-1)  # (n, V)
-        if top_p < 1:
-            ranked, index = p.sort(dim=-1, descending=True)
-            keep = ranked.cumsum(dim=-1) - ranked < top_p                           # mass of likelier tokens
-            p = torch.zeros_like(p).scatter(-1, index, ranked * keep)
-        if temperature == 0:
-            token = p.argmax(dim=-1, keepdim=True)                                  # (n, 1)
-        else:
-            cdf = p.cumsum(dim=-1)
-            token = torch.searchsorted(cdf, u_part[:, None] * cdf[:, -1:], right=True)
-            token = token.clamp(max=p.size(-1) - 1)                                 # rounding may reach V
-        drawn.append((token[:, 0], p.gather(-1, token)[:, 0]))
+        p = probabilities(part.to(u.device), temperature or 1, top_p)               # (n, V)
+        token = invert(p, u_part) if temperature else p.argmax(dim=-1)              # (n,)
+        drawn.append((token, p.gather(-1, token[:, None])[:, 0]))
     tokens, probability = map(torch.cat, zip(*drawn))
     return tokens.to(logits.device), probability.float().to(logits.device)
 
 # ---- Samplers, the plain ones first ------------------------------------------------------------------------
 # All take tokens (B, L), given or [MASK], and yield them after every step; u (B, L) draws each position.
-# ar, aogpt: write_in_order. mdlm: unmask_fast (ancestral, first_hitting), unmask_surest (confidence)
+# ar, aogpt: write_in_order. mdlm: unmask (ancestral, first_hitting), unmask_surest (confidence)
 
 def write_left_to_right(model, tokens, u, o: SampleOptions):
     """ar as one first writes it: after the given tokens each new one takes a pass over all before it."""
@@ -121,86 +123,131 @@ def write_left_to_right(model, tokens, u, o: SampleOptions):
         tokens = torch.cat([tokens[:, :j], new[:, None], tokens[:, j + 1:]], dim=1)
         yield tokens
 
-def mask_timestep(config: Config, tokens):
-    """(B,): the t of training that goes with what is masked in tokens (B, L)."""
-    return timestep(config, (tokens == config.mask_id).float().mean(dim=1))
+def read_in_order(model, tokens, order, o: SampleOptions, spare: int = 0):
+    """held (B, L+1+spare), for the caller to fill: slot j of an order (B, L) holds token order[j-1], predicts
+    order[j] (slot 0 holds BOS), sees itself and those before; spare slots follow the last. And predict, which
+    runs the network on some of them, with a cache."""
+    (B, L), device = order.shape, order.device
+    held = F.pad(tokens.gather(1, order), (1, spare), value=model.config.bos_id)    # (B, size+1)
+    order = F.pad(order, (0, spare))                                                # (B, size)
+    position = F.pad(order, (1, 0), value=-1)                                       # (B, size+1)
+    keys_values = new_keys_values(model, B, L + spare)
+    if o.compile:
+        for kept in itertools.chain(*keys_values):      # a CUDA graph may write into them
+            torch._dynamo.mark_static_address(kept, guard=False)
 
-def unmask(model, tokens, reveal_step, u, o: SampleOptions):
-    """mdlm as one first writes it: step s predicts all, and reveals where reveal_step (B, L) equals s.
-    ancestral: (rand(B, L) * steps).long(); first_hitting: a random order cut into equal groups; given: -1."""
-    for step in range(int(reveal_step.max()) + 1):
-        masked, t = tokens == model.config.mask_id, mask_timestep(model.config, tokens)     # (B, L), (B,)
-        batch = masking_batch(model.config, tokens, masked, t)
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos, t=t)[:, 1:]   # (B, L, V), without BOS's
-        now = reveal_step == step
-        new, _ = draw(logits[now], u[now.to(u.device)], o.temperature, o.top_p)
-        tokens = tokens.masked_scatter(now, new)
-        yield tokens
+    def predict(slots, last, m: int):
+        """(B, m, V), logits of the last m of slots (B, S). Those after slot `last` (B, 1) are copies of it,
+        which differ in their targets and do not see each other."""
+        # all slots, one shape, where kernels are planned for it; else no more than is needed
+        n = L + spare if o.compile or device.type == "cuda" else int(slots.max()) + 1
+        original, others = slots.minimum(last), torch.arange(n, device=device)
+        visible = (others < original[:, :, None]) | (others == slots[:, :, None])   # (B, S, n)
+        select = torch.arange(slots.size(1) - m, slots.size(1), device=device).expand(B, -1)
+        return model(held.gather(1, original), position.gather(1, original), order.gather(1, slots), select,
+                     cache=Cache(keys_values, slots, visible[:, None]))
+
+    return held, predict
 
 def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOptions):
-    """ar and aogpt with a cache: reveal the positions order[:, given:] of order (B, L), in `steps` groups of
-    neighbours in that order.
+    """ar and aogpt: reveal the positions order[:, given:] of order (B, L), in `steps` groups of neighbours.
 
-    Slot j holds token order[j-1] and predicts order[j] (slot 0 holds BOS). A group of m positions is
-    predicted by slot `start` and m-1 copies of it, which differ in their targets and do not see each other;
-    then each revealed token gets its own slot. For 4 tokens at 2 a step, who sees (x) the slots 0 to 3:
+    A group of m is predicted by slot `start` and m-1 copies of it; then each revealed token gets its own
+    slot. For 4 tokens at 2 a step, who sees (x) the slots 0 to 3:
 
         step 0     slot 0             x              step 1     slot 1             x x
                    slot 1, copy of 0  . x                       slot 2             x x x
                                                                 slot 3, copy of 2  x x . x
     """
-    (B, L), device = order.shape, order.device
-    held = F.pad(tokens.gather(1, order), (1, 0), value=model.config.bos_id)        # (B, L+1) slot j's token
-    position = F.pad(order, (1, 0), value=-1)                                       # (B, L+1) where it stands
-    keys_values, cached = new_keys_values(model, B, L), 0                           # `cached` slots are final
-    fixed = o.compile or device.type == "cuda"          # one shape, for which kernels are planned once
-    if o.compile:
-        for kept in itertools.chain(*keys_values):      # a CUDA graph may write into them
-            torch._dynamo.mark_static_address(kept, guard=False)
+    B, L = order.shape
+    held, predict = read_in_order(model, tokens, order, o)
+    place, first = torch.arange(L, device=order.device).expand(B, -1), 0        # slots before first are final
     for start, end in itertools.pairwise(given + (L - given) * step // steps for step in range(steps + 1)):
-        slots = torch.arange(cached, end, device=device)                            # (S,)
-        original = slots.clamp(max=start)                                           # (S,) copies after start
-        others = torch.arange(L if fixed else end, device=device)                   # (n,)
-        visible = (others < original[:, None]) | (others == slots[:, None])         # (S, n)
-        select = torch.arange(start - cached, end - cached, device=device).expand(B, -1)    # (B, m)
-        logits = model(held[:, original], position[:, original], order[:, slots], select,
-                       cache=Cache(keys_values, slots, visible))                    # (B, m, V)
+        logits = predict(place[:, first:end], place[:, start, None], end - start)   # (B, m, V)
         revealed = order[:, start:end]                                              # (B, m) positions
         u_now = u.gather(1, revealed.to(u.device)).flatten()
         new = draw(logits.flatten(0, 1), u_now, o.temperature, o.top_p)[0].view(B, -1)
         held[:, start + 1:end + 1] = new
         tokens = tokens.scatter(1, revealed, new)
-        cached = start + 1 if o.kv_cache else 0
+        first = start + 1
         yield tokens
 
-def draw_masked(model, tokens, t, now, u, temperature: float, o: SampleOptions):
+def confirm(p, q, draft, u):
+    """Tokens (B, m+1), of which the first `count` (B, 1) follow the law of one token at a time.
+
+    draft (B, m) was drawn from q (B, m, V), each token as if it came first; the first one does. p (B, m, V):
+    the laws, given the drafts before, of draft 1 to m-1 and of one token more. Draft j is kept with
+    probability min(1, p / q) of its token, until one is not: a token drawn from max(0, p − q) in its place
+    makes up for that exactly (Leviathan et al. 2023). Where all are kept, one is drawn from the last p.
+    u (B, m): uniforms."""
+    own, row = draft[:, 1:, None], torch.arange(len(draft), device=draft.device)
+    p_own, q_own = p[:, :-1].gather(2, own)[:, :, 0], q[:, 1:].gather(2, own)[:, :, 0]          # (B, m-1)
+    kept = 1 + (u[:, :-1] * q_own < p_own).cumprod(dim=1).sum(dim=1)                # (B,) from 1 to m
+    rest = p[row, kept - 1] - F.pad(q, (0, 0, 0, 1))[row, kept]                     # (B, V)
+    last = invert(rest.clamp(min=0), u[:, -1])
+    return F.pad(draft, (0, 1)).scatter(1, kept[:, None], last[:, None]), kept[:, None] + 1
+
+def write_and_confirm(model, tokens, order, generators: list, given: int, o: SampleOptions):
+    """aogpt: as write_in_order one token a step, by the same law, in fewer passes (any-subset speculative
+    decoding, Guo & Ermon 2025, arXiv 2504.20456). Each round drafts the next o.draft tokens at once, and in a
+    second pass, in which each of them has its own slot and sees those before, learns which of them to keep:
+    as many as the story's own luck has it.
+
+    mdlm can't: when a token is revealed there, all slots compute anew, so that it takes a pass for each
+    draft to learn what the network says after it."""
+    (B, L), m, device = order.shape, o.draft, order.device
+    held, predict = read_in_order(model, tokens, order, o, spare=m + 1)
+    order = F.pad(order, (0, m + 1), value=L)                   # what goes beyond the end goes into a bin
+    known, begin = torch.full((B, 1), given, device=device), -given     # tokens; from there, slots to compute
+    while (known < L).any():
+        u = uniforms(generators, 2 * m, device)                                     # (B, 2m)
+        logits = predict(known + torch.arange(begin, m, device=device), known, m)
+        q = probabilities(logits.to(u.device), o.temperature, o.top_p)              # (B, m, V)
+        draft = invert(q, u[:, :m])                                                 # (B, m)
+        ahead = known + torch.arange(m + 1, device=device)                          # (B, m+1)
+        new, count = F.pad(draft, (0, 1)).to(device), 1         # the last token needs no second pass
+        if (known < L - 1).any():
+            held.scatter_(1, ahead[:, 1:], draft.to(device))
+            logits = predict(ahead[:, 1:], ahead[:, -1:], m)
+            p = probabilities(logits.to(u.device), o.temperature, o.top_p)          # (B, m, V)
+            new, count = (x.to(device) for x in confirm(p, q, draft, u[:, m:]))     # (B, m+1), (B, 1)
+        held.scatter_(1, ahead + 1, new)
+        where = order.gather(1, ahead).where(ahead < known + count, L)
+        tokens = F.pad(tokens, (0, 1)).scatter(1, where, new)[:, :L]
+        known, begin = (known + count).clamp(max=L), 0
+        yield tokens
+
+def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: float | None = None):
     """mdlm: tokens (B, L), drawn at the masked positions now (B, L), boolean, and their probability, else 0.
+    t: what the network is told for the time, if not what is masked.
 
     Logits are computed only where they are read, for rows that read some; a gigabyte of them at a time."""
     config, new, probability = model.config, tokens.clone(), torch.zeros(tokens.shape, device=tokens.device)
     rows_at_once = max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))
     for rows in now.any(dim=1).nonzero()[:, 0].split(rows_at_once):
         masked, here = tokens[rows] == config.mask_id, now[rows]
-        batch = masking_batch(config, tokens[rows], masked, t[rows])
+        ratio = masked.float().mean(dim=1)                                          # (rows,)
+        times = timestep(config, ratio) if t is None else torch.full_like(ratio, t)
+        batch = masking_batch(config, tokens[rows], masked, times)
         select = F.pad(here, (1, 0)).flatten().nonzero().T                          # (1, N), one group
         logits = model(batch.tokens, batch.key_pos, batch.target_pos, select, batch.t)[0]           # (N, V)
         row, column = here.nonzero(as_tuple=True)
         if o.repetition_penalty != 1:
-            times = torch.zeros(len(rows), config.vocab_size + 1, device=tokens.device)
-            times.scatter_add_(1, tokens[rows], torch.ones(here.shape, device=tokens.device))
-            penalty = (o.repetition_penalty ** times).clamp(max=5)[row, :-1]        # (N, V)
+            count = torch.zeros(len(rows), config.vocab_size + 1, device=tokens.device)
+            count.scatter_add_(1, tokens[rows], torch.ones(here.shape, device=tokens.device))
+            penalty = (o.repetition_penalty ** count).clamp(max=5)[row, :-1]        # (N, V)
             # log p is negative: ours always lowers. The paper's code raises a token whose logit is negative
             logits = logits / penalty if o.protocol == "paper" else logits.log_softmax(dim=-1) * penalty
         u_now = u[rows[row].to(u.device), column.to(u.device)]
         new[rows[row], column], probability[rows[row], column] = draw(logits, u_now, temperature, o.top_p)
     return new, probability
 
-def unmask_fast(model, tokens, reveal_step, u, o: SampleOptions):
-    """unmask, without the logits that nobody reads and the passes that reveal nothing."""
+def unmask(model, tokens, reveal_step, u, o: SampleOptions):
+    """mdlm: step s draws the tokens where reveal_step (B, L) equals s; if there are none, it takes no pass.
+    ancestral: (rand(B, L) * steps).long(); first_hitting: a random order cut into equal groups; given: -1."""
     for step in range(int(reveal_step.max()) + 1):
         if (now := reveal_step == step).any():
-            t = mask_timestep(model.config, tokens)
-            tokens, _ = draw_masked(model, tokens, t, now, u, o.temperature, o)
+            tokens, _ = draw_masked(model, tokens, now, u, o.temperature, o)
         yield tokens
 
 def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions):
@@ -210,12 +257,10 @@ def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions)
     final = o.temperature if o.final_temperature is None else o.final_temperature
     left = int((tokens[0] == model.config.mask_id).sum())       # as many in every row
     for step in range(steps):
-        masked, t = tokens == model.config.mask_id, mask_timestep(model.config, tokens)
-        if o.protocol == "paper":           # whose code tells the network the time, not what is masked
-            t = torch.full_like(t, 1 - step / steps)
+        masked, t = tokens == model.config.mask_id, 1 - step / steps if o.protocol == "paper" else None
         u = uniforms(generators, tokens.size(1), tokens.device)
         temperature = o.temperature + (final - o.temperature) * step / steps
-        new, probability = draw_masked(model, tokens, t, masked, u, temperature, o)
+        new, probability = draw_masked(model, tokens, masked, u, temperature, o, t)
         keep = left // (steps - step)
         left -= keep
         chosen = probability.masked_fill(~masked, -1).topk(keep, dim=1).indices     # (B, keep)
@@ -239,14 +284,14 @@ def reveal_order(time_of, free, o: SampleOptions, mode: str):
 def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
     """Yield (B, L) tokens after every step of writing the stories with these numbers, [MASK] where nothing
     is revealed yet. Story i does not depend on which others are in the batch. pattern (L,) holds the tokens
-    given, else [MASK]. plain: by the plain samplers, for ar and mdlm; the same stories.
+    given, else [MASK]. plain, ar: without a cache; the same stories.
 
     Tokens of one step are drawn independently of each other, so one token a step is exact and several are
     not. mdlm's ancestral sampler gives each position a uniform time in [0, 1) and cuts time into equal
     steps, so that in every step each masked token is revealed with the probability that the masking process
     has; all others reveal equally many in each."""
     config, device, L = model.config, model.head.weight.device, len(pattern)
-    generators = story_generators(o.seed, stories)
+    generators = [np.random.default_rng((o.seed, story)) for story in stories]
     time_of, u = (uniforms(generators, L, device) for _ in range(2))                # (B, L) each
     tokens = pattern.to(device).expand(time_of.shape)
     free = tokens == config.mask_id
@@ -258,12 +303,14 @@ def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
         return write_left_to_right(model, tokens, u, o)
     order = reveal_order(time_of, free, o, config.mode)
     if config.mode != "mdlm":
+        if o.draft:
+            return write_and_confirm(model, tokens, order, generators, L - n, o)
         return write_in_order(model, tokens, order, u, L - n, steps, o)
     if o.sampler == "ancestral":
         reveal_step = (time_of * steps).long().to(device)
     else:   # first_hitting: the rank among those that are free, cut into steps
         reveal_step = (order.argsort(dim=1) - (L - n)) * steps // n
-    return (unmask if plain else unmask_fast)(model, tokens, reveal_step.where(free, -1), u, o)
+    return unmask(model, tokens, reveal_step.where(free, -1), u, o)
 
 @torch.no_grad()
 def generate(model: Transformer, stories, pattern, o: SampleOptions, watch=None, plain=False):
@@ -283,11 +330,11 @@ def generate(model: Transformer, stories, pattern, o: SampleOptions, watch=None,
 
 # ---- The command: flags, completed for a model; the pattern they ask for; the stories ----------------------
 
-SWEEP = ("out_dir", "sampler", "steps", "temperature")      # flags that take several values here
+SWEEP = ("out_dir", "sampler", "steps", "draft", "temperature")      # flags that take several values here
 CONFIDENCE = ("final_temperature", "repetition_penalty")    # flags of the sampler confidence alone
 # flags that mean nothing to a mode: refused, or where several models are sampled, ignored
-NOT_FOR = {"ar": ("sampler", "order", "steps", *CONFIDENCE), "aogpt": ("sampler", *CONFIDENCE),
-           "mdlm": ("order", "kv_cache", "compile")}
+NOT_FOR = {"ar": ("sampler", "order", "steps", "draft", *CONFIDENCE), "aogpt": ("sampler", *CONFIDENCE),
+           "mdlm": ("order", "draft", "compile")}
 # what the paper's code did (arXiv 2603.22075); length and steps: see complete
 PAPER = {"ar": dict(temperature=0.8, full_length=True, prompt="Once"),
          "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence"),
@@ -312,10 +359,12 @@ def prompt_tokens(o: SampleOptions, config: Config, tokenizer: Tokenizer, window
         raise InputError(f"--prompt: {e}") from e
     return ids
 
-def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str) -> SampleOptions:
-    """o with values for start, length and steps. Raises InputError for what this model cannot do."""
+def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str):
+    """o with values for start, length and steps, and (L,) the tokens it gives, [MASK] where the model writes.
+    Raises InputError for what this model cannot do."""
     unused = dict.fromkeys(CONFIDENCE, "without --sampler=confidence") if o.sampler != "confidence" else {}
     unused |= dict.fromkeys(NOT_FOR[config.mode], f"for {config.mode}")
+    unused |= {"steps": "with --draft"} if o.draft else {}
     for name, where in unused.items():
         o.need(getattr(o, name) == getattr(SampleOptions, name), name, f"means nothing {where}; leave it out")
     own = "story" if windows == "aligned" else "anywhere"
@@ -340,19 +389,7 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
     each_once = sorted(o.order.split(",")) == sorted(map(str, range(o.length)))
     o.need(o.order in ("random", "left_to_right") or each_once, "order",
            f"is not random, left_to_right or each of the positions 0 to {o.length - 1} once, with commas")
-    o.need(not o.plot or has_grammar(o, config, tokenizer), "plot",
-           "is for whole stories of the toy, whose grammar is known")
-    return o
-
-def pattern_of(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str):
-    """(L,): the tokens that complete options give, [MASK] where the model writes."""
-    ids = prompt_tokens(o, config, tokenizer, windows)
-    return torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))
-
-def has_grammar(o: SampleOptions, config: Config, tokenizer: Tokenizer) -> bool:
-    """Whether these are whole stories of the toy, whose grammar is known."""
-    whole = o.start == "story" and o.length == config.block_size and not o.full_length
-    return tokenizer.kind == "words" and whole
+    return o, torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))
 
 def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOptions, title: str):
     """Stories into o.out: a line of settings, then a line for each as soon as its batch is done. Returns a
@@ -360,9 +397,9 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
     config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
     begin = int(pattern[0] == eot)                          # an end-of-text given to start isn't part of it
     given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)    # after these a story may end
-    settings = {**asdict(o), "mode": config.mode, "tokens_per_step": sum(free) / o.steps}
-    settings |= provenance(o.seed)
+    settings = {**asdict(o), "mode": config.mode, **provenance(o.seed)}
     size, texts, panel, began = 1 if o.show else o.batch_size, [], None, time.perf_counter()
+    written = rounds = alone = 0
     bar = tqdm(total=o.num_samples, unit="story", desc=title, leave=False, disable=o.show or None)
     with open(f"{o.out}.tmp", "w") as f, bar:
         print(json.dumps({"settings": settings}), file=f)
@@ -372,6 +409,9 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
             tokens, appeared = generate(model, stories, pattern, o, screen.draw if o.show else None)
             for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
                 end = len(ids) if o.full_length else [*ids, eot].index(eot, given)
+                shown = [step for i, step in zip(ids, steps) if step >= 0 and i != config.mask_id]
+                written, rounds = written + len(shown), rounds + len(set(shown))
+                alone += shown.count(max(shown)) == 1           # a last token that comes alone
                 ids, steps = ids[begin:end], steps[begin:end]
                 texts.append(tokenizer.decode(ids))
                 row = {"story": story, "text": texts[-1], "tokens": ids, "appeared": steps}
@@ -382,8 +422,13 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
             if o.show:
                 screen.show([texts[-1], ""])
     os.replace(f"{o.out}.tmp", o.out)
-    summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began}
-    if has_grammar(o, config, tokenizer):
+    passes = 2 * rounds - alone if o.draft else rounds
+    summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began,
+               "passes": passes / len(texts), "tokens_per_pass": written / passes}
+    if o.draft:     # a round has one token more than it confirms
+        summary["confirmed"] = (written - rounds) / (rounds * o.draft)
+    whole = o.start == "story" and o.length == config.block_size and not o.full_length
+    if whole and tokenizer.kind == "words":             # stories of the toy, whose grammar is known
         summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
     return summary, panel
 
@@ -405,12 +450,14 @@ def plan(folders: list, flags: dict, several: bool):
             if given.get("protocol") == "paper":
                 given = PAPER[config.mode] | given
                 given = PAPER.get(given.get("sampler"), {}) | given
-            o = complete(build(SampleOptions, given | {"out_dir": folder}), config, tokenizer, windows)
+            o = build(SampleOptions, given | {"out_dir": folder})
+            o, pattern = complete(o, config, tokenizer, windows)
             varied = [str(value) for name, value in zip(swept, values) if len(mine[name]) > 1]
             o = replace(o, out=o.out or os.path.join(folder, "-".join(["samples", *varied]) + ".jsonl"))
             how = {"ar": "left to right", "mdlm": o.sampler, "aogpt": f"{o.order} order"}[config.mode]
-            title = f"{config.mode}, {how.replace('_', ' ')}, {o.steps} steps"
-            yield model, tokenizer, pattern_of(o, config, tokenizer, windows), o, title
+            steps = f"drafts of {o.draft}" if o.draft else f"{o.steps} steps"
+            title = f"{config.mode}, {how.replace('_', ' ')}, {steps}"
+            yield model, tokenizer, pattern, o, title
 
 def main():
     flags = parse_flags(__doc__, SampleOptions, several=SWEEP)
@@ -432,15 +479,13 @@ def main():
             print(*summary["first_stories"], sep="\n\n", end="\n\n")
         grammatical = f", {summary['grammatical']:.1%} obey the grammar" if "grammatical" in summary else ""
         print(f"{panel[0]}: {summary['num_samples']} stories in {summary['out']}, {summary['seconds']:.1f} "
-              f"s, {summary['tokens_per_step']:.3g} tokens a step{grammatical}")
+              f"s, {summary['tokens_per_pass']:.3g} tokens a pass{grammatical}")
         summaries.append(summary)
         panels.append(panel)
     if flags.get("json"):
         write_json(flags["json"], summaries)
     if flags.get("picture"):
         draw_picture(panels, flags["picture"])
-    if flags.get("plot"):
-        draw_steps(summaries, flags["plot"])
 
 if __name__ == "__main__":
     command(main, "the stories written so far are in a file that ends in .tmp")

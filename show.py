@@ -113,26 +113,6 @@ def draw_losses(runs: dict, path: str):
             panels[0].plot(*zip(*run["training"]), color="0.75", lw=1, zorder=0, label="training")
         panels[0].set(ylabel="validation loss, nats per token (± 2 s.e.)")
 
-def draw_steps(summaries: list, path: str):
-    """The toy: grammatical stories against tokens revealed per step, a line a model and sampler."""
-    lines = collections.defaultdict(list)
-    for s in summaries:
-        name = f"mdlm, {s['sampler'].replace('_', ' ')}" if s["mode"] == "mdlm" else s["mode"]
-        lines[name].append((s["tokens_per_step"], s["grammatical"], s["num_samples"]))
-    with figure(path, (7, 4)) as axes:
-        for (name, points), marker in zip(lines.items(), "oDs^v" * len(lines)):
-            per_step, share, stories = np.array(sorted(points)).T
-            if name == "ar":
-                axes.axhline(100 * share[0], color="k", ls="--", lw=1, label="ar, one token a step")
-            else:
-                axes.errorbar(per_step, 100 * share, 200 * np.sqrt(share * (1 - share) / stories), label=name,
-                              marker=marker, ms=5, capsize=2, ls="--" if name == "aogpt" else "-")
-        ticks = sorted({s["tokens_per_step"] for s in summaries})
-        axes.set(xscale="log", xticks=ticks, xticklabels=[f"{t:g}" for t in ticks], ylim=(-3, 103),
-                 xlabel="tokens revealed per step (1: as many steps as tokens)",
-                 ylabel="grammatical stories, % (± 2 s.e.)")
-        axes.minorticks_off()
-
 def draw_distances(columns: dict, path: str):
     """Each metric of each set of samples, divided by real text's; columns as in diversity.py."""
     real, names = columns["real text"], [name for name in columns if name != "real text"]

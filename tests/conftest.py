@@ -1,4 +1,5 @@
 """Tests run in a folder of their own, on small models of random weights, with fixed seeds."""
+import contextlib
 import json
 import os
 import subprocess
@@ -10,7 +11,8 @@ import torch
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
-from model import Config, Transformer  # noqa: E402
+import sample  # noqa: E402
+from model import Config, Transformer, masking_batch, order_batch, timestep  # noqa: E402
 
 @pytest.fixture
 def workdir(tmp_path, monkeypatch):
@@ -44,6 +46,43 @@ def small_model(mode="ar", seed=0, dtype=torch.float32, **fields):
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.4)
     return model.eval()
+
+def write_plainly(model, tokens, order, u, given, steps, o):
+    """sample.write_in_order as one first writes it: a whole pass for every token, none is kept."""
+    L = order.size(1)
+    for step in range(steps):
+        start, end = (given + (L - given) * s // steps for s in (step, step + 1))
+        new = tokens.clone()
+        for j in range(start, end):                     # as if it were the first of its group
+            swapped = order.clone()
+            swapped[:, [start, j]] = order[:, [j, start]]
+            batch = order_batch(model.config, tokens, swapped)
+            logits = model(batch.tokens, batch.key_pos, batch.target_pos)[:, start]
+            position = order[:, j:j + 1]
+            drawn, _ = sample.draw(logits, u.gather(1, position)[:, 0], o.temperature, o.top_p)
+            new.scatter_(1, position, drawn[:, None])
+        tokens = new
+        yield tokens
+
+def unmask_plainly(model, tokens, reveal_step, u, o):
+    """sample.unmask as one first writes it: every step predicts all tokens."""
+    for step in range(int(reveal_step.max()) + 1):
+        masked = tokens == model.config.mask_id
+        t = timestep(model.config, masked.float().mean(dim=1))
+        batch = masking_batch(model.config, tokens, masked, t)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, t=t)[:, 1:]       # without BOS's
+        now = reveal_step == step
+        new, _ = sample.draw(logits[now], u[now], o.temperature, o.top_p)
+        tokens = tokens.masked_scatter(now, new)
+        yield tokens
+
+@contextlib.contextmanager
+def plain_samplers():
+    """In this block sample.py takes the two above."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample, "write_in_order", write_plainly)
+        patch.setattr(sample, "unmask", unmask_plainly)
+        yield
 
 TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", "--n_hidden=16",
         "--batch_size=8", "--max_steps=30", "--warmup=5", "--eval_interval=10", "--eval_windows=20",

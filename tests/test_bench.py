@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from bench import by_turns, training_step
-from conftest import run
+from conftest import experiment, run
 from experiments.scaling import exponent
 from model import Config, flops_per_token
 
 SMALL = ["--n_layer=1", "--n_head=2", "--n_embd=32", "--n_hidden=32", "--vocab_size=300", "--device=cpu"]
 
-def test_training_and_sampling_figures(tmp_path):
-    done = run("bench.py", "--what=train,sample", "--modes=ar,mdlm", *SMALL, "--block_size=16",
-               "--batch_size=4", "--repeats=2", "--lengths=16,32", "--json=b.json", cwd=tmp_path)
+def test_training_figures(tmp_path):
+    done = run("bench.py", "--modes=ar,mdlm", *SMALL, "--block_size=16", "--batch_size=4", "--repeats=2",
+               "--json=b.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     content = json.load(open(tmp_path / "b.json"))
     assert content["threads"] == torch.get_num_threads()
@@ -28,8 +28,15 @@ def test_training_and_sampling_figures(tmp_path):
         slots = {"ar": 64, "mdlm": 34}[mode]
         assert row["logits_mb"] * 2 ** 20 == slots * 320 * (2 if row["dtype"] == "bfloat16" else 4)
     assert content["train"]["ar"]["ratio_to_ar"] == 1
+
+def test_sampling_figures(tmp_path):
+    done = experiment("sampling_cost", *SMALL, "--lengths=16,32", "--json=s.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    content = json.load(open(tmp_path / "s.json"))
     assert [(r["length"], r["stories"]) for r in content["sample"]] == [(16, 1), (32, 1)]
     assert all(v > 0 for r in content["sample"] for v in r["seconds"].values())
+    done = experiment("sampling_cost", *SMALL, "--lengths=8", cwd=tmp_path)
+    assert done.returncode == 2 and "--places=4" in done.stderr
 
 def test_a_bench_step_trains():
     """The timed step is an optimizer step, on new masks each time."""

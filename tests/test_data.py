@@ -1,4 +1,5 @@
 """Tokenizer, toy grammar, preparation and windows."""
+import itertools
 import json
 import math
 import os
@@ -66,6 +67,71 @@ def test_toy_law_on_a_grammar_small_enough_to_enumerate():
             def mass(n):
                 return sum(p for s, p in stories if split_words(s)[:n] == words[:n])
             assert log_p == pytest.approx(math.log(mass(j + 1) / mass(j)))
+
+FIXED = {       # like SMALL, but every story has nine words
+    "story": {"{who} saw a {thing}. {Pronoun} {did}.": 1},
+    "who": {"Ann": 3, "Bob": 1},
+    "thing": {"cat": 2, "{fruit}": 1},
+    "fruit": {"fig": 1, "plum": 3},
+    "Pronoun": ("who", ["She", "He"]),
+    "did": {"hid {=thing}": 1, "ran {how}": 4},
+    "how": {"fast": 1, "home": 2},
+}
+
+def test_the_perfect_denoiser_on_a_grammar_small_enough_to_enumerate():
+    """p of each word given every subset of every story's words, and given some that no story has together."""
+    grammar = Grammar(FIXED)
+    words, told = grammar.words(), enumerate_stories(grammar)
+    x = np.array([[words.index(word) for word in split_words(story)] for story, _ in told])     # (18, 9)
+    p = np.array([p for _, p in told])
+    law = np.zeros((*x.shape, len(words)))
+    law[np.arange(len(x))[:, None], np.arange(x.shape[1]), x] = 1                               # (18, 9, V)
+    known = np.array(list(itertools.product([False, True], repeat=x.shape[1])))                 # (512, 9)
+    for row in x:
+        y = np.where(known, row, -1)
+        fits = ((x == y[:, None]) | ~known[:, None]).all(axis=2)                                # (512, 18)
+        expected = np.einsum("ns,s,sjv->njv", fits, p, law) / (fits @ p)[:, None, None]
+        assert abs(grammar.conditionals(y) - expected).max() < 1e-12
+    # She is Ann, and two say so; "cat" was seen, "plum" was hidden, and "hid" needs some fruit or cat
+    clash = dict(enumerate(["Bob", "saw", "a", None, ".", "She"]))
+    y = np.array([[words.index(clash[j]) if clash.get(j) else -1 for j in range(x.shape[1])]])
+    agree = ((x == y) & (y >= 0)).sum(axis=1)
+    fits = agree == agree.max()
+    assert agree.max() == (y >= 0).sum() - 1
+    expected = np.einsum("s,s,sjv->jv", fits, p, law) / p[fits].sum()
+    assert abs(grammar.conditionals(y)[0] - expected).max() < 1e-12
+
+def test_the_perfect_denoiser_on_the_toy():
+    """Left to right it is log_probs; the conditionals of any order multiply to the same probability."""
+    rng, order = random.Random(3), np.random.default_rng(3)
+    number = {word: i for i, word in enumerate(TOY.words())}
+    for _ in range(5):
+        story = TOY.draw(rng)
+        x = np.array([number[word] for word in split_words(story)])                             # (W,)
+        W = len(x)
+        for sigma in (np.arange(W), *(order.permutation(W) for _ in range(3))):
+            known = np.full((W, W), -1)
+            for j in range(W):
+                known[j, sigma[:j]] = x[sigma[:j]]
+            p = TOY.conditionals(known)
+            log_p = np.log(p[np.arange(W), sigma, x[sigma]])
+            assert abs(p.sum(axis=2) - 1).max() < 1e-12
+            assert log_p.sum() == pytest.approx(TOY.log_probs(story).sum(), abs=1e-9)
+            if (sigma == np.arange(W)).all():
+                assert abs(log_p - TOY.log_probs(story)).max() < 1e-12
+
+@pytest.mark.parametrize("change, words", [
+    ({"thing": {"cat": 2, "red {fruit}": 1}}, "length"),                    # a story grows
+    ({"story": {"{a} {b}": 1}, "a": {"x": 1, "y z": 1}, "b": ("a", ["u v", "w"])}, ""),       # one group: fine
+    ({"story": {"{a} {thing} {b}": 1}, "a": {"x": 1, "y z": 1}, "b": ("a", ["u v", "w"])}, "places")])
+def test_the_perfect_denoiser_needs_fixed_places(change, words):
+    grammar = Grammar(FIXED | change)
+    W = len(split_words(grammar.draw(random.Random(0))))
+    if not words:
+        assert (grammar.conditionals(np.full((1, W), -1)).sum(axis=2) == 1).all()
+    else:
+        with pytest.raises(ValueError, match=words):
+            grammar.conditionals(np.full((1, W), -1))
 
 def test_toy_stories_follow_the_law():
     rng = random.Random(0)

@@ -22,7 +22,7 @@ BELOW = {       # what each file may import of the others
     "sample": {"cli", "model", "prepare_data", "runs", "show", "toy"},
     "train": {"cli", "model", "prepare_data", "runs", "sample", "show"},
     "diversity": {"cli", "model", "prepare_data", "sample", "show", "toy"},
-    "bench": {"cli", "model", "runs", "sample", "train"}}
+    "bench": {"cli", "model", "runs", "train"}}
 
 def tree(name):
     with open(os.path.join(ROOT, f"{name}.py"), encoding="utf-8") as f:

@@ -294,9 +294,9 @@ def test_cached_logits_equal_uncached(mode, pieces):
     keys_values, start, logits = new_keys_values(model, 3, 8), 0, []
     kept = keys_values[0][0]
     for n in pieces:
-        slots = torch.arange(start, start + n)
-        visible = torch.arange(start + n) <= slots[:, None]
-        logits.append(model(batch.tokens[:, slots], batch.key_pos[:, slots], batch.target_pos[:, slots],
+        slots = torch.arange(start, start + n).expand(3, -1)
+        visible = (torch.arange(start + n) <= slots[:, :, None])[:, None]
+        logits.append(model(*(f.gather(1, slots) for f in (batch.tokens, batch.key_pos, batch.target_pos)),
                             cache=Cache(keys_values, slots, visible)))
         start += n
     assert keys_values[0][0] is kept and kept.shape == (3, 2, 8, 8)        # written in place

@@ -15,13 +15,13 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+import experiments.oracle
 import sample
-from conftest import ROOT, run, small_model
+from conftest import ROOT, plain_samplers, run, small_model
 from cli import InputError
 from model import Config, order_batch
 from prepare_data import Tokenizer
-from sample import (SampleOptions, complete, draw, generate, has_grammar, pattern_of, plan,
-                    story_generators, uniforms)
+from sample import SampleOptions, complete, draw, generate, plan, uniforms
 from show import layout
 from toy import TOY
 
@@ -34,7 +34,7 @@ def write(model, stories, pattern=None, watch=None, **flags):
 
 # ------------------------------------------------------------------------------------------------ the law
 
-class Oracle:
+class Oracle(experiments.oracle.Oracle):
     """Stands in for the network: exact conditionals, given any subset, of a Markov chain of L tokens."""
 
     def __init__(self, mode, K=3, L=4, seed=0):
@@ -42,37 +42,14 @@ class Oracle:
         start, move = rng.dirichlet(np.full(K, 4)), rng.dirichlet(np.full(K, 2), size=K)
         x = np.array(list(itertools.product(range(K), repeat=L)))
         moves = np.prod([move[x[:, i], x[:, i + 1]] for i in range(L - 1)], axis=0)
-        self.law = start[x[:, 0]] * moves                           # (K^L,)
+        self.law, self.L = start[x[:, 0]] * moves, L                # (K^L,)
         table = np.zeros((K + 1,) * L + (L, K))                 # [pattern, K unknown][position] -> p(token)
         for pattern in itertools.product(range(K + 1), repeat=L):
             fits = np.all([(x[:, i] == p) | (p == K) for i, p in enumerate(pattern)], axis=0)
             for i, v in itertools.product(range(L), range(K)):
                 table[pattern][i, v] = self.law[fits & (x[:, i] == v)].sum() / self.law[fits].sum()
-        self.logits = torch.from_numpy(table).reshape(-1, L, K).clamp(min=1e-300).log()
-        self.powers = (K + 1) ** torch.arange(L - 1, -1, -1)
-        self.config, self.L = Config(mode, vocab_size=K, block_size=L, n_layer=1, n_head=1, n_embd=2), L
-        self.head = torch.nn.Linear(2, 2)
-
-    def __call__(self, tokens, key_pos, target_pos, select=None, t=None, cache=None):
-        if cache is None:                                           # mdlm: BOS, then tokens with [MASK] = K
-            logits = self.logits[(tokens[:, 1:] * self.powers).sum(dim=1)]
-            logits = torch.cat([logits[:, :1], logits], dim=1)
-        else:                                       # a slot's first two numbers hold token and position
-            keys_values, slots, visible = cache
-            store = [kept[:, 0, :, 0] for kept in keys_values[0]]                           # (B, size) each
-            store[0][:, slots], store[1][:, slots] = tokens.float(), key_pos.float()
-            held, at = (kept.long()[:, :visible.size(1)] for kept in store)
-            logits = []
-            for i in range(len(slots)):
-                known = torch.full((len(tokens), self.L + 1), self.config.vocab_size)
-                seen = visible[i].expand_as(at)
-                column = torch.where(seen & (at >= 0), at, self.L)                  # the last one is a bin
-                known.scatter_(1, column, held)
-                pattern = (known[:, :-1] * self.powers).sum(dim=1)
-                logits.append(self.logits[pattern, target_pos[:, i]])
-            logits = torch.stack(logits, dim=1)                                                 # (B, S, K)
-        logits = logits.reshape(len(select), -1, logits.size(-1))
-        return logits.gather(1, select[:, :, None].expand(-1, -1, logits.size(-1)))
+        config = Config(mode, vocab_size=K, block_size=L, n_layer=1, n_head=1, n_embd=2)
+        super().__init__(config, lambda known: table[tuple(known.T)])
 
 def p_value(oracle, law=None, **flags):
     """Of 100,000 samples under the exact law of the chain, or another."""
@@ -84,7 +61,8 @@ def p_value(oracle, law=None, **flags):
 @pytest.mark.parametrize("mode, flags", [
     ("ar", {}), ("mdlm", dict(sampler="ancestral", steps=2_000)), ("mdlm", dict(sampler="first_hitting")),
     ("aogpt", {}), ("aogpt", dict(order="left_to_right")), ("aogpt", dict(order="2,0,3,1")),
-    ("aogpt", dict(kv_cache=False))])
+    ("aogpt", dict(draft=2)), ("aogpt", dict(draft=4)), ("aogpt", dict(draft=2, order="left_to_right")),
+    ("aogpt", dict(draft=4, order="left_to_right"))])
 def test_one_token_a_step_follows_the_exact_law(mode, flags):
     assert p_value(Oracle(mode), **flags) > 1e-3
 
@@ -94,15 +72,33 @@ def test_one_token_a_step_follows_the_exact_law(mode, flags):
 def test_several_tokens_a_step_do_not(mode, flags):
     assert p_value(Oracle(mode), **flags) < 1e-6
 
-def test_blanks_are_filled_with_the_law_given_the_rest():
-    for mode in ("mdlm", "aogpt"):
-        oracle = Oracle(mode)
-        K, L, N = oracle.config.vocab_size, oracle.L, 20_000
-        tokens = write(oracle, range(N), pattern=torch.tensor([K, 1, K, 2]), sampler="first_hitting")
-        assert (tokens[:, 1] == 1).all() and (tokens[:, 3] == 2).all()
-        law = oracle.law.reshape((K,) * L)[:, 1, :, 2]
-        counts = torch.bincount(tokens[:, 0] * K + tokens[:, 2], minlength=K * K).numpy()
-        assert chisquare(counts, law.ravel() / law.sum() * N).pvalue > 1e-3
+@pytest.mark.parametrize("broken", ["all kept", "the rest from p"])
+def test_a_broken_rule_of_acceptance_is_told_apart(monkeypatch, broken):
+    def rule(p, q, draft, u):
+        new, count = confirm(p, q, draft, u)
+        if broken == "all kept":
+            new[:, :-1], count[:] = draft, draft.size(1) + 1
+        # not max(0, p - q)
+        last_p = p.gather(1, (count - 2)[:, :, None].expand(-1, -1, p.size(2)))[:, 0]
+        return new.scatter(1, count - 1, sample.invert(last_p, u[:, -1])[:, None]), count
+
+    confirm = sample.confirm
+    monkeypatch.setattr(sample, "confirm", rule)
+    assert p_value(Oracle("aogpt"), draft=4) < 1e-6
+
+@pytest.mark.parametrize("mode, pattern, N, flags", [
+    ("mdlm", [3, 1, 3, 2], 20_000, {}), ("aogpt", [3, 1, 3, 2], 20_000, {}),
+    ("aogpt", [3, 3, 0, 3], 100_000, dict(draft=2)),
+    ("aogpt", [1, 3, 3, 3], 100_000, dict(draft=4, order="left_to_right"))])
+def test_blanks_and_what_follows_a_prompt_have_the_law_given_the_rest(mode, pattern, N, flags):
+    oracle, pattern = Oracle(mode), torch.tensor(pattern)
+    K, free = oracle.config.vocab_size, pattern == oracle.config.mask_id
+    tokens = write(oracle, range(N), pattern=pattern, sampler="first_hitting", **flags)
+    assert (tokens[:, ~free] == pattern[~free]).all()
+    given = tuple(slice(None) if i == K else i for i in pattern.tolist())
+    law = oracle.law.reshape((K,) * oracle.L)[given].ravel()
+    number = (tokens[:, free] * K ** torch.arange(int(free.sum()) - 1, -1, -1)).sum(dim=1)
+    assert chisquare(torch.bincount(number, minlength=len(law)).numpy(), law / law.sum() * N).pvalue > 1e-3
 
 def test_ancestral_reveals_each_masked_token_with_the_probability_of_the_step():
     oracle, seen = Oracle("mdlm"), []
@@ -133,7 +129,7 @@ def test_a_samplers_rare_tokens_are_as_frequent_as_they_should_be():
     would a float32 uniform see them apart."""
     logits = torch.full((1, 100_000), np.log(1e-9))
     logits[0, 0] = np.log(1 - 99_999e-9)
-    generators = story_generators(0, range(20))
+    generators = [np.random.default_rng(story) for story in range(20)]
     _, u = (uniforms(generators, 1 << 20, torch.device("cpu")).flatten() for _ in range(2))     # as states
     rare = u[u > 0.9998]                        # a rare token is drawn by a u above 1 - 99,999e-9 = 0.99990
     drawn = draw(logits.expand(len(rare), -1), rare, 1.0, 1.0)[0]
@@ -154,7 +150,8 @@ def test_the_plain_samplers_write_what_the_fast_ones_write(mode, flags, prompt):
     pattern = torch.tensor([4, 2, 7][:prompt] + [model.config.mask_id] * (8 - prompt))
     o = SampleOptions(seed=5, full_length=True, **flags)
     fast, when = generate(model, range(20), pattern, o)
-    plain, when_plainly = generate(model, range(20), pattern, o, plain=True)
+    with plain_samplers():
+        plain, when_plainly = generate(model, range(20), pattern, o)
     assert torch.equal(fast, plain) and torch.equal(when, when_plainly)
 
 @pytest.mark.parametrize("mode", MODES)
@@ -178,7 +175,9 @@ def test_cached_equals_uncached(mode, flags, prompt, temperature):
     if mode == "aogpt":
         pattern = pattern.flip(0)                                   # given at the end, written before
     flags = {**flags, "temperature": temperature, "full_length": False}     # so ar stops when all have ended
-    cached, plain = (write(model, range(9), pattern, kv_cache=c, **flags) for c in (True, False))
+    cached = write(model, range(9), pattern, **flags)
+    with plain_samplers():
+        plain = write(model, range(9), pattern, **flags)
     assert torch.equal(cached, plain) and (cached[:, pattern < 11] == pattern[pattern < 11]).all()
 
 @torch.no_grad()
@@ -188,7 +187,8 @@ def test_greedy_samples_are_the_argmax_of_the_plain_forward_pass():
         tokens = write(model, range(3), steps=steps, seed=1, temperature=0)
         order = torch.arange(8).expand(3, 8)
         if mode == "aogpt":
-            order = uniforms(story_generators(1, range(3)), 8, torch.device("cpu")).argsort(dim=1)
+            generators = [np.random.default_rng((1, story)) for story in range(3)]
+            order = uniforms(generators, 8, torch.device("cpu")).argsort(dim=1)
         bounds = [8 * s // steps for s in range(steps + 1)]
         for start, end in zip(bounds, bounds[1:]):      # each of a group is predicted as if it were its first
             for j in range(start, end):
@@ -197,6 +197,27 @@ def test_greedy_samples_are_the_argmax_of_the_plain_forward_pass():
                 batch = order_batch(model.config, tokens, swapped)
                 logits = model(batch.tokens, batch.key_pos, batch.target_pos)[:, start]
                 assert torch.equal(logits.argmax(dim=-1), tokens.gather(1, order[:, j:j + 1])[:, 0])
+
+@pytest.mark.parametrize("prompt", [0, 1, 3])
+@pytest.mark.parametrize("draft", [1, 2, 5, 20])
+def test_confirmed_drafts(draft, prompt):
+    """Greedy ones are the tokens of one token a step; a story's are its own, and take no more passes than
+    tokens; bfloat16 works too."""
+    model = small_model("aogpt")
+    pattern = torch.tensor([model.config.mask_id] * (8 - prompt) + [4, 2, 7][:prompt])
+    greedy = write(model, range(9), pattern, temperature=0)
+    assert torch.equal(write(model, range(9), pattern, temperature=0, draft=draft), greedy)
+
+    calls, forward = [], model.forward
+    model.forward = lambda *inputs, **named: calls.append(0) or forward(*inputs, **named)
+    together = write(model, range(9), pattern, draft=draft, top_p=0.9)
+    assert (together < model.config.vocab_size).all()
+    for story in range(9):
+        calls.clear()
+        alone = write(model, [story], pattern, draft=draft, top_p=0.9)
+        assert torch.equal(alone[0], together[story]) and len(calls) <= 8 - prompt
+    assert torch.equal(write(model, range(9), pattern, draft=draft, top_p=0.9, compile=True), together)
+    assert (write(model.bfloat16(), range(9), pattern, draft=draft) < model.config.vocab_size).all()
 
 def test_ar_stops_when_every_story_has_ended():
     model, steps = small_model("ar", vocab_size=2), []
@@ -217,7 +238,7 @@ def confidence_law(oracle):
     for _ in range(L):
         after = collections.defaultdict(float)
         for pattern, p in reached.items():
-            conditional = oracle.logits[(torch.tensor(pattern) * oracle.powers).sum()].exp()        # (L, K)
+            conditional = oracle.conditionals(np.array([pattern]))[0]                               # (L, K)
             masked = [i for i in range(L) if pattern[i] == K]
             for drawn in itertools.product(range(K), repeat=len(masked)):
                 each = [conditional[i, v].item() for i, v in zip(masked, drawn)]
@@ -250,6 +271,13 @@ def test_confidence_keeps_the_likeliest_and_the_penalty_lowers_what_occurs():
     write(model, range(4), watch=states.append, **flags)
     assert [(s < 11).sum(dim=1).tolist() for s in states] == [[2] * 4, [5] * 4, [8] * 4]
     assert all((after[before < 11] == before[before < 11]).all() for before, after in zip(states, states[1:]))
+
+    states.clear()
+    write(model, range(4), watch=states.append, sampler="confidence", temperature=0)
+    position = torch.arange(-1, 8)[None]
+    logits = model(torch.tensor([[10] + [11] * 8]), position, position)[0, 1:]
+    sure = logits.softmax(dim=-1).amax(dim=-1).argmax()
+    assert (states[0][:, sure] < 11).all()              # at temperature 0 too
 
     def repeats(**flags):
         tokens = write(model, range(200), sampler="confidence", **flags)
@@ -300,8 +328,7 @@ def test_where_a_story_starts():
     config = Config("mdlm", vocab_size=len(TOY.words()) + 1, block_size=9)
 
     def start(windows, **flags):
-        o = complete(SampleOptions(**flags), config, tokenizer, windows)
-        return pattern_of(o, config, tokenizer, windows).tolist()
+        return complete(SampleOptions(**flags), config, tokenizer, windows)[1].tolist()
     free = config.mask_id
     one, day = tokenizer.encode("One"), tokenizer.encode("day")
     prompt = tokenizer.encode("One day")
@@ -309,16 +336,13 @@ def test_where_a_story_starts():
     assert start("random") == start("paper", start="anywhere") == [free] * 9
     assert start("random", start="story", prompt="One day") == [tokenizer.eot, *prompt] + [free] * 6
     assert start("aligned", prompt="One ___ day ___", blank=2) == [*one, free, free, *day, free, free]
-    for windows, known in (("aligned", True), ("random", False), ("paper", False)):     # only whole stories
-        assert has_grammar(complete(SampleOptions(), config, tokenizer, windows), config, tokenizer) == known
     for windows, value in (("aligned", "anywhere"), ("paper", "story")):
         with pytest.raises(InputError):
             start(windows, start=value)
 
 def test_several_models_and_settings_in_one_call(trained):
     done = run("sample.py", "--out_dir=out/ar,out/mdlm,out/aogpt", "--sampler=ancestral,first_hitting",
-               "--steps=48,6", "--num_samples=4", "--json=sweep.json", "--plot=sweep.png",
-               "--picture=modes.png", cwd=trained)
+               "--steps=48,6", "--num_samples=4", "--json=sweep.json", "--picture=modes.png", cwd=trained)
     assert done.returncode == 0, done.stderr
     summaries = json.load(open(trained / "sweep.json"))
     got = [(s["mode"], s["sampler"], s["steps"], os.path.basename(s["out"])) for s in summaries]
@@ -327,9 +351,10 @@ def test_several_models_and_settings_in_one_call(trained):
         *(("mdlm", sampler, steps, f"samples-{sampler}-{steps}.jsonl")
           for sampler in ("ancestral", "first_hitting") for steps in (48, 6)),
         *(("aogpt", "ancestral", steps, f"samples-{steps}.jsonl") for steps in (48, 6))]
-    for name in ("sweep.png", "modes.png"):
-        assert os.path.getsize(trained / name) > 5000
-        os.remove(trained / name)
+    assert os.path.getsize(trained / "modes.png") > 5000
+    os.remove(trained / "modes.png")
+    assert all(s["tokens_per_pass"] == pytest.approx(48 / s["steps"]) for s in summaries
+               if s["mode"] == "aogpt" or s["sampler"] == "first_hitting")
     for s in summaries:
         os.remove(trained / s["out"])
 

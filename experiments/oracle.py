@@ -1,0 +1,55 @@
+"""
+A perfect denoiser: an exact law in place of a Transformer, so that what a sampler does wrong is seen without
+what a network does wrong.
+"""
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from model import Config
+from toy import TOY
+
+class Oracle(torch.nn.Module):
+    """Answers as a Transformer of this config that knew the law; forward is called alike.
+
+    conditionals(x): (N, T, V) probabilities of the tokens of rows x (N, T) given those that are not [MASK]"""
+
+    def __init__(self, config: Config, conditionals):
+        super().__init__()
+        self.config, self.conditionals = config, conditionals
+        self.head = torch.nn.Linear(1, 1)           # for who asks a model for its device
+
+    def forward(self, tokens, key_pos, target_pos, select=None, t=None, cache=None):
+        config, (B, S) = self.config, tokens.shape
+        key_pos, target_pos = key_pos.expand(B, S), target_pos.expand(B, S)
+        if cache is not None:       # it keeps tokens and positions where others keep keys and values
+            kept, slots, visible = cache.layer(0)
+            for numbers, new in zip(kept, (tokens, key_pos)):
+                numbers[:, 0, :, 0].scatter_(1, slots, new.to(numbers.dtype))
+            tokens, key_pos = (numbers[:, 0, :visible.size(-1), 0].long() for numbers in kept)      # (B, n)
+            visible = visible[:, 0]                                                 # (B, S, n)
+        elif config.mode == "mdlm":
+            visible = (tokens != config.mask_id)[:, None]                           # (B, 1, S)
+        else:
+            visible = torch.ones(S, S, dtype=torch.bool).tril()                     # (S, S)
+        seen = visible.expand(B, S, -1).flatten(0, 1)                               # (B·S, n)
+        place, held = (x.repeat_interleave(S, dim=0) for x in (key_pos + 1, tokens))
+        known = torch.full((B * S, config.block_size + 1), config.mask_id)
+        known = known.scatter(1, place * seen, held)[:, 1:]     # (B·S, T); BOS and the unseen were in front
+        rows = torch.arange(B * S).view(B, S)
+        if select is not None:
+            rows = rows.view(len(select), -1).gather(1, select)                     # (G, N)
+        known, which = known[rows.flatten()].unique(dim=0, return_inverse=True)
+        target = target_pos.flatten()[rows.flatten()].clamp(min=0)      # what slot 0 of mdlm says, none reads
+        p = torch.from_numpy(self.conditionals(known.numpy()))
+        return p.log().float()[which, target].view(*rows.shape, -1)                 # (G, N, V)
+
+def toy_conditionals(x) -> np.ndarray:
+    """Of the toy's stories x (N, 48) with their end-of-text, the last of the 135 tokens: (N, 48, 135)."""
+    p = np.pad(TOY.conditionals(x[:, :-1]), ((0, 0), (0, 1), (0, 1)))
+    p[:, -1, -1] = 1
+    return p
+
+def toy_oracle(mode: str) -> Oracle:
+    sizes = dict(vocab_size=len(TOY.words()) + 1, block_size=int(TOY.mean_words()) + 1)
+    return Oracle(Config(mode, n_layer=1, n_head=1, n_embd=2, **sizes), toy_conditionals)
