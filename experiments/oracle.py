@@ -2,12 +2,14 @@
 A perfect denoiser: an exact law in place of a Transformer, so that what a sampler does wrong is seen without
 what a network does wrong.
 """
+import collections
+import math
+
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from model import Config
-from toy import TOY
+from toy import TOY, split_words
 
 class Oracle(torch.nn.Module):
     """Answers as a Transformer of this config that knew the law; forward is called alike.
@@ -42,7 +44,7 @@ class Oracle(torch.nn.Module):
         known, which = known[rows.flatten()].unique(dim=0, return_inverse=True)
         target = target_pos.flatten()[rows.flatten()].clamp(min=0)      # what slot 0 of mdlm says, none reads
         p = torch.from_numpy(self.conditionals(known.numpy()))
-        return p.log().float()[which, target].view(*rows.shape, -1)                 # (G, N, V)
+        return p.clamp(min=1e-300).log().float()[which, target].view(*rows.shape, -1)                 # (G, N, V)
 
 def toy_conditionals(x) -> np.ndarray:
     """Of the toy's stories x (N, 48) with their end-of-text, the last of the 135 tokens: (N, 48, 135)."""
@@ -53,3 +55,42 @@ def toy_conditionals(x) -> np.ndarray:
 def toy_oracle(mode: str) -> Oracle:
     sizes = dict(vocab_size=len(TOY.words()) + 1, block_size=int(TOY.mean_words()) + 1)
     return Oracle(Config(mode, n_layer=1, n_head=1, n_embd=2, **sizes), toy_conditionals)
+
+# ---- How far samples are from the law ----------------------------------------------------------------------
+
+def choices_of(story: str) -> dict:
+    """{choice: number of the alternative taken} of a story of the grammar."""
+    words, chosen = split_words(story), {}
+
+    def choose(name, before):
+        first = [split_words(text)[0] for text in TOY.texts[name]]
+        chosen[name] = first.index(words[len(before)]) if len(first) > 1 else 0
+        return chosen[name]
+
+    TOY._tell(choose)
+    return chosen
+
+def distance(texts: list) -> dict:
+    """Of samples of the toy: the share that is grammatical; and of those, in nats per story,
+
+    kl          from the true law, of each choice by itself: Σ over choices P(made) · KL(shares of it ‖
+                weights), less what a perfect sampler has by chance; a lower bound of the whole KL
+    surprise    mean −log p under the true law, minus that law's entropy; below zero: too typical"""
+    log_p = [TOY.log_probs(text) for text in texts]
+    good = [text for text, p in zip(texts, log_p) if p is not None]
+    counts = collections.defaultdict(collections.Counter)
+    for text in good:
+        for name, i in choices_of(text).items():
+            counts[name][i] += 1
+    kl = 0.0
+    for name, count in counts.items():
+        n, weights = count.total(), TOY.weights[name]
+        kl += sum(c / len(good) * math.log(c / n / weights[i]) for i, c in count.items())
+        kl -= (len(weights) - 1) / 2 / len(good)        # the mean of a perfect sampler's, for many samples
+    share, surprise = len(good) / len(texts), math.nan
+    if len(good) < 100:         # too few to tell
+        kl = math.nan
+    else:
+        surprise = float(-np.mean([p.sum() for p in log_p if p is not None]) - TOY.entropy())
+    return {"samples": len(texts), "grammatical": share, "kl": kl, "surprise": surprise,
+            "grammatical_se": math.sqrt(share * (1 - share) / len(texts))}

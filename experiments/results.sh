@@ -4,6 +4,7 @@
 #     bash experiments/results.sh toy
 #     bash experiments/results.sh laptop FOLDER   FOLDER holds real text, train.txt and valid.txt; hours
 #     bash experiments/results.sh own FOLDER      after toy and laptop; an hour
+#     bash experiments/results.sh sampling        after toy and laptop; an hour
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
 # Runs that have begun are resumed. Only a tree without uncommitted changes makes figures to be made again.
@@ -31,8 +32,6 @@ toy() {
   python diversity.py ar=out/toy-ar/samples.jsonl mdlm=out/toy-mdlm/samples.jsonl \
     aogpt=out/toy-aogpt/samples.jsonl --data=toy --judge=out/toy-ar \
     --json=results/toy-diversity.json --plot=results/toy-diversity.png
-  python sample.py --out_dir=$runs --sampler=ancestral,first_hitting,confidence --steps=48,24,12,6,3 \
-    --num_samples=1000 --json=results/toy-steps.json --plot=results/toy-steps.png
   python -m experiments.frontier --models=$runs --num_samples=300 --temperatures=0.4,0.6,0.8,1.0,1.2 --data=toy \
     --judge=out/toy-ar --json=results/toy-frontier.json --plot=results/toy-frontier.png
 }
@@ -106,18 +105,32 @@ own() {     # what is this code's own way, beside the paper's or an earlier one
     --json=results/estimator.json
 }
 
+sampling() {        # what samplers lose, with trained networks of three seeds and with a perfect one
+  local ar=out/toy-ar,out/toy-ar-1,out/toy-ar-2 mdlm=out/toy-mdlm,out/toy-mdlm-1,out/toy-mdlm-2
+  local aogpt=out/toy-aogpt,out/toy-aogpt-1,out/toy-aogpt-2 real=out/tinystories-excerpt
+  python -m experiments.steps --models=$ar,$mdlm,$aogpt --json=results/toy-steps.json --plot=results/toy-steps.png
+  python -m experiments.planners --mdlm=$mdlm --aogpt=$aogpt --json=results/toy-planners.json
+  python -m experiments.infill --models=$ar,$mdlm,$aogpt --json=results/toy-infill.json \
+    --plot=results/toy-infill.png
+  python -m experiments.infill --models=$real-ar,$real-mdlm,$real-aogpt --lengths=1,2,4,8,16,32 \
+    --json=results/laptop-infill.json --plot=results/laptop-infill.png
+  python -m experiments.speculative --models=out/toy-aogpt,$real-aogpt --like=$real-aogpt \
+    --json=results/speculative.json --plot=results/speculative.png
+}
+
 speed() {
   python bench.py --json=results/speed.json
   python bench.py --preset=paper --batch_size=2 --repeats=3 --json=results/speed-paper.json
-  python bench.py --what=sample --lengths=64,128,256 --stories=1,16 --json=results/sampling-small.json
-  python bench.py --what=sample --preset=paper --json=results/sampling-cost.json
-  python bench.py --what=sample --preset=paper --stories=16 --lengths=256 --json=results/sampling-cost-16.json
+  python -m experiments.sampling_cost --lengths=64,128,256 --stories=1,16 --json=results/sampling-small.json
+  python -m experiments.sampling_cost --preset=paper --json=results/sampling-cost.json
+  python -m experiments.sampling_cost --preset=paper --stories=16 --lengths=256 \
+    --json=results/sampling-cost-16.json
   python -m experiments.gpu_smoke --device=cpu --preset=small --what=cached --json=results/cached-step.json
   python -m experiments.scaling --modes=ar,mdlm --repeats=2 --json=results/scaling.json
   python -m experiments.time_self_bleu results/self-bleu-speed.json
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }
 
-[ $# -gt 0 ] || { sed -n 2,9p "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n 2,10p "$0"; exit 2; }
 git diff --quiet HEAD -- . ":!results" || { echo "results.sh: commit your changes first" >&2; exit 2; }
 "$@"

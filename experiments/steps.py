@@ -1,39 +1,119 @@
-"""Grammatical stories of the toy against tokens revealed per network pass, from the summaries of sample.py.
+"""
+Tokens per network pass and what they cost, on the toy: every sampler with trained networks and with a perfect
+one, and the exact one that drafts and confirms.
 
-    python -m experiments.steps results/toy-steps.json results/toy-steps.png
+    python -m experiments.steps --models=out/toy-ar,out/toy-mdlm,out/toy-aogpt --json=F.json --plot=F.png
+    python -m experiments.steps --redraw=F.json --plot=F.png
+
+Runs of several seeds are named out/toy-mdlm, out/toy-mdlm-1, …; the figure shows their mean.
 """
 import collections
 import json
-import sys
+import os
+import tempfile
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+import sample
+from cli import InputError, build, command, parse_flags, provenance, write_json
+from diversity import read_samples
+from experiments.oracle import distance, toy_oracle
+from runs import read_run
 from show import figure
 
-def draw_steps(summaries: list, path: str):
-    """The toy: grammatical stories against tokens revealed per step, a line a model and sampler."""
-    lines = collections.defaultdict(list)
-    for s in summaries:
-        name = f"mdlm, {s['sampler'].replace('_', ' ')}" if s["mode"] == "mdlm" else s["mode"]
-        lines[name].append((s["tokens_per_pass"], s["grammatical"], s["num_samples"]))
-    with figure(path, (7, 4)) as axes:
-        for (name, points), marker in zip(lines.items(), "oDs^v" * len(lines)):
-            per_step, share, stories = np.array(sorted(points)).T
-            if name == "ar":
-                axes.axhline(100 * share[0], color="k", ls="--", lw=1, label="ar, one token a step")
+@dataclass
+class StepsOptions:
+    """what to sample"""
+    models: str = ""            # folders of runs of the toy: A,B,…
+    steps: tuple[int, ...] = (48, 24, 12, 6, 3)     # of the samplers that reveal several tokens in a step
+    drafts: tuple[int, ...] = (1, 2, 4, 8, 16, 48)  # of the one that confirms them
+    num_samples: int = 1000     # stories of each
+    exact: bool = True          # a perfect network too
+    seed: int = 1337            # of the stories
+    json: str = ""              # file for the results
+    plot: str = ""              # file for the figure (.png)
+    redraw: str = ""            # draw the figure of this file of results, measure nothing
+
+SAMPLERS = ["ancestral", "first_hitting", "confidence"]
+
+def measure(models: list, exact: bool, o: StepsOptions) -> list:
+    """A row of figures for each model and way to sample. exact: the law in place of the networks."""
+    rows, batch = [], 100 if exact else 250
+    common = dict(num_samples=o.num_samples, seed=o.seed, batch_size=batch, device="cpu")
+    drafting = [folder for folder in models if read_run(folder)["config"]["mode"] == "aogpt"]
+    jobs = list(sample.plan(models, common | dict(sampler=SAMPLERS, steps=list(o.steps)), several=True))
+    if drafting:
+        jobs += sample.plan(drafting, common | dict(draft=list(o.drafts)), several=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for model, tokenizer, pattern, s, title in jobs:
+            if model.config.mode == "ar" and exact:
+                continue
+            s = replace(s, out=os.path.join(folder, "s.jsonl"))
+            network = toy_oracle(model.config.mode) if exact else model
+            summary, _ = sample.write_stories(network, tokenizer, pattern, s, title)
+            row = {"network": "exact" if exact else s.out_dir, "mode": model.config.mode,
+                   "sampler": s.sampler, "steps": s.steps, "draft": s.draft}
+            row |= {key: summary.get(key) for key in ("passes", "tokens_per_pass", "confirmed", "seconds")}
+            row |= distance(read_samples(s.out)[0])
+            rows.append(row)
+            print(f"{row['network']}: {title}: {row['tokens_per_pass']:.2f} tokens a pass, "
+                  f"{row['grammatical']:.1%} grammatical, KL of choices {row['kl']:.3f}, "
+                  f"surprise {row['surprise']:+.3f}", flush=True)
+    return rows
+
+def name_of(row: dict) -> str:
+    if row["draft"]:
+        return "aogpt, drafted and confirmed"
+    return {"ar": "ar, one token a pass", "aogpt": "aogpt",
+            "mdlm": f"mdlm, {row['sampler'].replace('_', ' ')}"}[row["mode"]]
+
+def draw_steps(rows: list, path: str):
+    """Grammatical stories against tokens per pass, a line a sampler; with a perfect network it is dashed."""
+    lines = collections.defaultdict(lambda: collections.defaultdict(list))
+    for row in rows:
+        exact = row["network"] == "exact"
+        if not exact or row["mode"] == "mdlm":          # with a perfect network aogpt does what mdlm does
+            lines[name_of(row), exact][row["steps"], row["draft"]].append(row)
+    colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(name for name, _ in lines))}
+    with figure(path, (8, 4.6)) as axes:
+        for (name, exact), points in lines.items():
+            x, y, error = np.array(sorted(
+                (np.mean([row["tokens_per_pass"] for row in point]),
+                 100 * np.mean([row["grammatical"] for row in point]),
+                 200 * np.sqrt(np.sum([row["grammatical_se"] ** 2 for row in point])) / len(point))
+                for point in points.values())).T
+            if name.startswith("ar"):
+                axes.axhline(y[0], color="k", ls=":", lw=1, label=name)
+            elif exact:
+                axes.plot(x, y, color=colours[name], ls="--", lw=1, marker=".", ms=4,
+                          label=f"{name.removeprefix('mdlm, ')}, perfect network")
             else:
-                axes.errorbar(per_step, 100 * share, 200 * np.sqrt(share * (1 - share) / stories), label=name,
-                              marker=marker, ms=5, capsize=2, ls="--" if name == "aogpt" else "-")
-        ticks = sorted({s["tokens_per_pass"] for s in summaries})
-        axes.set(xscale="log", xticks=ticks, xticklabels=[f"{t:g}" for t in ticks], ylim=(-3, 103),
-                 xlabel="tokens revealed per step (1: as many steps as tokens)",
-                 ylabel="grammatical stories, % (± 2 s.e.)")
+                bold = "confirmed" in name
+                axes.errorbar(x, y, error, color="k" if bold else colours[name], marker="s" if bold else "o",
+                              ms=5, capsize=2, lw=2.5 if bold else 1.5, label=name)
+        ticks = [1, 2, 4, 8, 16]
+        axes.set(xscale="log", xticks=ticks, xticklabels=ticks, ylim=(-3, 103),
+                 xlabel="tokens per network pass", ylabel="grammatical stories, % (± 2 s.e.)")
         axes.minorticks_off()
 
 def main():
-    source, path = sys.argv[1:]
-    with open(source) as f:
-        draw_steps(json.load(f), path)
+    o = build(StepsOptions, parse_flags(__doc__, StepsOptions))
+    if o.redraw:
+        with open(o.redraw) as f:
+            rows = json.load(f)["rows"]
+    elif not o.models:
+        raise InputError("which models? give --models=DIR,DIR, runs of the toy")
+    else:
+        models = o.models.split(",")
+        rows = measure(models, False, o)
+        if o.exact:     # one folder of each mode, in which the law stands in for the network
+            first = {read_run(folder)["config"]["mode"]: folder for folder in reversed(models)}
+            rows += measure(list(first.values()), True, o)
+    if o.json and not o.redraw:
+        write_json(o.json, {**provenance(o.seed), "rows": rows})
+    if o.plot:
+        draw_steps(rows, o.plot)
 
 if __name__ == "__main__":
-    main()
+    command(main, "nothing was written")

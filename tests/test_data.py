@@ -122,7 +122,7 @@ def test_the_perfect_denoiser_on_the_toy():
 
 @pytest.mark.parametrize("change, words", [
     ({"thing": {"cat": 2, "red {fruit}": 1}}, "length"),                    # a story grows
-    ({"story": {"{a} {b}": 1}, "a": {"x": 1, "y z": 1}, "b": ("a", ["u v", "w"])}, ""),       # one group: fine
+    ({"story": {"{a} {b}": 1}, "a": {"x": 1, "y z": 1}, "b": ("a", ["u v", "w"])}, ""),     # one group
     ({"story": {"{a} {thing} {b}": 1}, "a": {"x": 1, "y z": 1}, "b": ("a", ["u v", "w"])}, "places")])
 def test_the_perfect_denoiser_needs_fixed_places(change, words):
     grammar = Grammar(FIXED | change)

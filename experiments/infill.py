@@ -1,0 +1,168 @@
+"""
+Blanks: what is gained by seeing both sides. A span of a held-out text is hidden, the rest is known.
+
+    python -m experiments.infill --models=out/toy-ar,out/toy-mdlm,out/toy-aogpt --json=F.json --plot=F.png
+    python -m experiments.infill --models=A,B --lengths=1,2,4,8,16,32 --json=F.json --plot=F.png
+
+Scored is −log p(span | what the model sees) per token. ar sees the left side only; exact. aogpt gets the
+known tokens first, left to right, then the span; exact in that order. mdlm: an upper bound. On the toy
+the exact conditional is known: nats are above it, KL(exact ‖ model), and spans are also filled, one token a
+step, and the whole story judged.
+"""
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+import sample
+from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
+from experiments.oracle import toy_conditionals
+from model import Batch, group_losses, identity_order, masking_batch, order_batch
+from prepare_data import Windows, load_meta
+from runs import read_run
+from toy import TOY
+
+@dataclass
+class InfillOptions:
+    """what to hide"""
+    models: str = ""            # folders of runs on the same data: A,B,…
+    lengths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 10, 12)   # tokens of a blank
+    windows: int = 300          # held-out windows
+    places: int = 4             # blanks at so many places of each, evenly spaced, the ends left out
+    draws: int = 16             # masks or orders for each of mdlm's bounds
+    seed: int = 1337            # of masks, orders and fillings
+    json: str = ""              # file for the results
+    plot: str = ""              # file for the figure (.png)
+
+def starts_of(length: int, T: int, places: int) -> list:
+    """Where the blanks of so many tokens begin."""
+    return [round((T - length) * (i + 1) / (places + 1)) for i in range(places)]
+
+def losses(model, batch: Batch, rows: int = 64):
+    """(G,) as group_losses, some rows at a time."""
+    return torch.cat([group_losses(model, part) for part in batch.split(rows)]).double()
+
+@torch.no_grad()
+def nats(model, x, start: int, length: int, o: InfillOptions):
+    """(N,) −log p(x[:, start:start+length] | what the model sees), per token."""
+    config, (N, T) = model.config, x.shape
+    place = torch.arange(T)
+    inside = (place >= start) & (place < start + length)                            # (T,)
+    if config.mode != "mdlm":
+        order = identity_order(x)
+        if config.mode == "aogpt":
+            order = torch.cat([place[~inside], place[inside]]).expand(N, -1)
+        batch = order_batch(config, x, order)
+        return losses(model, batch._replace(weight=inside[order].float() / length))
+    # the NELBO of the span: of `count` masked in it, count uniform, the mean; stratified over the draws
+    generator, total = torch.Generator().manual_seed(o.seed), 0.0
+    draws = min(o.draws, 1 if length == 1 else o.draws)
+    for i in range(draws):
+        u = (i + torch.rand(N, 1, generator=generator)) / draws
+        count = 1 + (u * length).long()                                             # (N, 1)
+        hidden = torch.zeros(N, T, dtype=torch.bool)
+        hidden[:, inside] = torch.rand(N, length, generator=generator).argsort(dim=1) < count
+        batch = masking_batch(config, x, hidden, None)
+        total = total + losses(model, batch._replace(weight=batch.weight / count)) / draws
+    return total
+
+def exact_nats(x, start: int, length: int):
+    """(N,) the same under the toy's law, given both sides: the chain rule, left to right."""
+    total = 0.0
+    for j in range(start, start + length):
+        known = x.numpy().copy()
+        known[:, j:start + length] = 135
+        p = toy_conditionals(known)[np.arange(len(x)), j, x[:, j].numpy()]
+        total = total - torch.from_numpy(np.log(p)) / length
+    return total
+
+@torch.no_grad()
+def fill(model, x, start: int, length: int, o: InfillOptions):
+    """x with its span written anew, a token a step; ar's from the left alone."""
+    config, (N, T) = model.config, x.shape
+    hidden = torch.zeros(T, dtype=torch.bool)
+    hidden[start:start + length] = True
+    generators = [np.random.default_rng((o.seed, start, i)) for i in range(N)]
+    time_of, u = (sample.uniforms(generators, T, torch.device("cpu")) for _ in range(2))
+    tokens, options = x.masked_fill(hidden, config.mask_id), sample.SampleOptions()
+    if config.mode == "ar":
+        left = slice(start + length)
+        *_, filled = sample.write_in_order(model, tokens[:, left], identity_order(x[:, left]), u[:, left],
+                                           start, length, options)
+        return torch.cat([filled, x[:, start + length:]], dim=1)
+    order = time_of.masked_fill(~hidden, -1).argsort(dim=1, stable=True)            # known tokens first
+    if config.mode == "aogpt":
+        *_, filled = sample.write_in_order(model, tokens, order, u, T - length, length, options)
+    else:
+        reveal_step = order.argsort(dim=1) - (T - length)
+        *_, filled = sample.unmask(model, tokens, reveal_step.where(hidden, -1), u, options)
+    return filled
+
+def measure(model, tokenizer, x, toy: bool, o: InfillOptions) -> dict:
+    """{length: nats per token, their standard error over windows, on the toy the grammatical share}."""
+    T, results = x.size(1) - toy, {}                    # the toy's last token is its end-of-text
+    for length in o.lengths:
+        starts = starts_of(length, T, o.places)
+        value = torch.stack([nats(model, x, start, length, o) for start in starts])             # (places, N)
+        if toy:
+            value -= torch.stack([exact_nats(x, start, length) for start in starts])
+        value = value.mean(dim=0)
+        results[length] = {"nats": value.mean().item(), "nats_se": value.std().item() / math.sqrt(len(x))}
+        if toy:
+            good = [TOY.log_probs(tokenizer.decode_story(row)) is not None
+                    for start in starts for row in fill(model, x, start, length, o).tolist()]
+            results[length]["grammatical"] = float(np.mean(good))
+    return results
+
+def draw_infill(runs: dict, toy: bool, path: str):
+    """Nats per token against the blank's length, on the toy also the grammatical share. Of several runs of a
+    mode each is a dot, their mean a line."""
+    labels = {"ar": "ar, the left side", "mdlm": "mdlm, both sides (bound)", "aogpt": "aogpt, both sides"}
+    canvas = Figure((10, 4) if toy else (6.5, 4), layout="constrained")
+    panels = canvas.subplots(1, 2 if toy else 1, squeeze=False)[0]
+    for axes, key in zip(panels, ("nats", "grammatical")):
+        for i, (mode, label) in enumerate(labels.items()):
+            y = np.array([[blank[key] for blank in run["blanks"].values()]
+                          for run in runs.values() if run["mode"] == mode])         # (runs, lengths)
+            if len(y):
+                x = [int(length) for length in next(iter(runs.values()))["blanks"]]
+                axes.plot(x, y.mean(axis=0), color=f"C{i}", label=label)
+                axes.plot(x, y.T, color=f"C{i}", ls="", marker="o", ms=4)
+        nats = "KL from the exact conditional" if toy else "−log p of the blank"
+        axes.set(xscale="log", xticks=x, xticklabels=x, xlabel="tokens of the blank",
+                 ylabel=f"{nats}, nats per token" if key == "nats" else "share of grammatical stories")
+        if toy:
+            axes.set(**{"yscale": "log"} if key == "nats" else {"ylim": (0, 1.03)})
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    panels[0].legend()
+    canvas.savefig(path, dpi=110)
+
+def main():
+    o = build(InfillOptions, parse_flags(__doc__, InfillOptions))
+    if not o.models:
+        raise InputError("which models? give --models=DIR,DIR, runs on the same data")
+    folders = o.models.split(",")
+    made = [(run["settings"]["data"], run["config"]["block_size"]) for run in map(read_run, folders)]
+    if len(set(made)) > 1:
+        raise InputError(f"--models={o.models} were not trained on the same data and windows")
+    data, T = made[0]
+    toy, x = "entropy" in load_meta(data), torch.from_numpy(Windows(data, "val", T).spread(o.windows))
+    runs, rows = {}, [["", *map(str, o.lengths)]]
+    for folder in folders:
+        model, tokenizer, _ = sample.open_model(folder, "cpu")
+        runs[folder] = {"mode": model.config.mode, "blanks": measure(model, tokenizer, x, toy, o)}
+        for key in ("nats", "grammatical")[:1 + toy]:
+            values = [blank[key] for blank in runs[folder]["blanks"].values()]
+            rows.append([f"{folder}, {key}", *(f"{value:.4f}" for value in values)])
+        print(f"{folder} done", flush=True)
+    print_table(rows)
+    if o.json:
+        write_json(o.json, {**provenance(o.seed), "data": data, "windows": len(x), "runs": runs})
+    if o.plot:
+        draw_infill(runs, toy, o.plot)
+
+if __name__ == "__main__":
+    command(main, "nothing was written")

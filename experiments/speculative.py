@@ -1,0 +1,136 @@
+"""
+What drafting and confirming gives: tokens per network pass and seconds, beside one token a pass.
+
+    python -m experiments.speculative --models=out/toy-aogpt,out/tinystories-excerpt-aogpt --json=F --plot=F
+
+Seconds of one model and number of stories are measured by turns. --like=FOLDER: also the 124M sizes, with
+random weights, of whose drafts as many are kept in each round as of that model's: what a pass costs does not
+depend on weights, how many passes it takes does.
+"""
+import itertools
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+import sample
+from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
+from model import Config, Transformer
+from show import figure
+
+@dataclass
+class SpeculativeOptions:
+    """what to measure"""
+    models: str = ""            # folders of aogpts: A,B,…
+    drafts: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # tokens
+    stories: tuple[int, ...] = (1, 16)  # at a time
+    total: int = 64             # stories over which passes are averaged
+    repeats: int = 3            # of the timing
+    like: str = ""              # folder of an aogpt, see above
+    length: int = 256           # tokens of a story of the 124M sizes
+    seed: int = 1337            # of the stories
+    json: str = ""              # file for the results
+    plot: str = ""              # file for a figure (.png)
+
+def run(model, stories, draft, seed: int, length: int):
+    """Seconds and passes of the network, as many as the batch's slowest story needs."""
+    passes, forward = [], model.forward
+    model.forward = lambda *inputs, **named: passes.append(0) or forward(*inputs, **named)
+    o = sample.SampleOptions(draft=draft, seed=seed, full_length=True)
+    began = time.perf_counter()
+    sample.generate(model, stories, torch.full((length,), model.config.mask_id), o)
+    seconds = time.perf_counter() - began
+    model.forward = forward
+    return seconds, len(passes)
+
+def measure(model, o: SpeculativeOptions, length: int, kept=None) -> list:
+    """kept: {(draft, stories): per round the number of tokens kept, (stories, 1)} to repeat."""
+    rows, confirm = [], sample.confirm
+    for stories in o.stories:
+        seconds, passes = {}, {}
+        ways = [None, *(m for m in o.drafts if m < length)]
+        for repeat, draft in itertools.product(range(o.repeats), ways):
+            if kept and draft:
+                rounds = iter(kept[draft, stories])
+                sample.confirm = lambda p, q, draft, u: (confirm(p, q, draft, u)[0], next(rounds))
+            took, passes[draft] = run(model, range(stories), draft, o.seed, length)
+            seconds.setdefault(draft, []).append(took)
+            sample.confirm = confirm
+        for draft in ways:
+            ratio = np.median(np.divide(seconds[None], seconds[draft]))
+            rows.append({"stories": stories, "draft": draft, "passes": passes[draft],
+                         "seconds": seconds[draft], "times_faster": float(ratio)})
+            print(f"  {stories} stories, draft {draft}: {passes[draft]} passes, "
+                  f"{np.median(seconds[draft]):.2f} s, {ratio:.2f} times as fast", flush=True)
+    return rows
+
+def record(model, o: SpeculativeOptions, length: int):
+    """Of o.total stories written one by one in law: {draft: tokens per pass, and share of drafts kept}; and
+    what `measure` takes as kept."""
+    confirm, law, kept = sample.confirm, [], {}
+    for draft in (m for m in o.drafts if m < length):
+        for stories in dict.fromkeys((*o.stories, o.total)):
+            counts = kept[draft, stories] = []
+
+            def note(*inputs):
+                tokens, count = confirm(*inputs)
+                counts.append(count)
+                return tokens, count
+
+            sample.confirm = note
+            flags = sample.SampleOptions(draft=draft, seed=o.seed, full_length=True)
+            pattern = torch.full((length,), model.config.mask_id)
+            _, appeared = sample.generate(model, range(stories), pattern, flags)
+            sample.confirm = confirm
+        rounds = appeared.amax(dim=1) + 1                                           # (total,)
+        alone = (appeared == appeared.amax(dim=1, keepdim=True)).sum(dim=1) == 1
+        passes = 2 * rounds - alone.long()
+        law.append({"draft": draft, "passes": passes.float().mean().item(),
+                    "tokens_per_pass": length * len(passes) / passes.sum().item(),
+                    "confirmed": ((length - rounds).sum() / (rounds.sum() * draft)).item()})
+        print(f"  draft {draft}: {law[-1]['tokens_per_pass']:.2f} tokens a pass, "
+              f"{law[-1]['confirmed']:.0%} of drafts kept", flush=True)
+    return law, kept
+
+def draw_speed(results: dict, path: str):
+    """Left: tokens per pass against the draft's length. Right: times as fast as one token a pass."""
+    with figure(path, (10, 4), columns=2) as panels:
+        for i, (name, result) in enumerate(results.items()):
+            style = dict(color=f"C{i}", marker="o")
+            if "law" in result:
+                x, y = zip(*((row["draft"], row["tokens_per_pass"]) for row in result["law"]))
+                panels[0].plot(x, y, label=name, **style)
+            counts = dict.fromkeys(row["stories"] for row in result["speed"])
+            for stories, ls in zip(counts, ("-", "--", ":")):
+                x, y = zip(*((row["draft"], row["times_faster"]) for row in result["speed"]
+                             if row["stories"] == stories and row["draft"]))
+                panels[1].plot(x, y, ls=ls, label=f"{name}, {stories} at a time", **style)
+        panels[1].axhline(1, color="k", lw=1)
+        for axes, label in zip(panels, ("tokens per network pass", "times as fast as one token a pass")):
+            axes.set(xscale="log", xlabel="tokens drafted in a round", ylabel=label)
+            axes.xaxis.set_major_formatter("{x:g}")
+        panels[1].legend(fontsize=8)
+
+def main():
+    o = build(SpeculativeOptions, parse_flags(__doc__, SpeculativeOptions))
+    if not o.models:
+        raise InputError("which models? give --models=DIR,DIR, aogpts")
+    results = {}
+    for folder in o.models.split(","):
+        model, *_ = sample.open_model(folder, "cpu")
+        print(folder, flush=True)
+        law, kept = record(model, o, model.config.block_size)
+        results[folder] = {"law": law, "speed": measure(model, o, model.config.block_size)}
+        if folder == o.like:
+            torch.manual_seed(0)
+            large = Transformer(Config("aogpt", block_size=max(512, o.length))).eval()
+            print("124M", flush=True)
+            results["124M"] = {"like": folder, "speed": measure(large, o, o.length, kept)}
+    if o.json:
+        write_json(o.json, {**provenance(o.seed), "threads": torch.get_num_threads(), "results": results})
+    if o.plot:
+        draw_speed(results, o.plot)
+
+if __name__ == "__main__":
+    command(main, "nothing was written")

@@ -1,0 +1,90 @@
+"""The commands behind the figures on sampling: a perfect network has no error, and each of them runs."""
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import experiment
+from experiments.infill import InfillOptions, exact_nats, fill, nats
+from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
+from experiments.planners import write
+from prepare_data import Tokenizer
+from sample import SampleOptions, generate
+from toy import TOY
+
+WORDS = Tokenizer("words", words=TOY.words())
+
+def stories(n, seed=0):
+    rng = random.Random(seed)
+    return [TOY.draw(rng) for _ in range(n)]
+
+def as_tokens(texts):
+    return torch.tensor([[*WORDS.encode(text), WORDS.eot] for text in texts])
+
+def test_the_distance_of_the_law_from_itself_is_nil():
+    figures = distance(stories(4000))
+    assert figures["grammatical"] == 1 and abs(figures["kl"]) < 0.01 and abs(figures["surprise"]) < 0.15
+    mostly = [text for text in stories(4000) if " ball " in text] * 2 + stories(4000)
+    assert distance(mostly)["kl"] > 0.05
+    assert distance(["Lily ."] * 300 + stories(100))["grammatical"] == 0.25
+
+def test_choices_tell_the_story_again():
+    for text in stories(50):
+        chosen = choices_of(text)
+        assert TOY._tell(lambda name, before: chosen[name]) == text
+        weights = [TOY.weights[name][i] for name, i in chosen.items()]
+        assert np.log(weights).sum() == pytest.approx(TOY.log_probs(text).sum())
+
+@pytest.mark.parametrize("mode, flags", [
+    ("ar", {}), ("mdlm", dict(sampler="first_hitting")), ("mdlm", dict(sampler="confidence")), ("aogpt", {}),
+    ("aogpt", dict(draft=4)), ("mdlm", dict(sampler="first_hitting", steps=12))])
+def test_a_perfect_network_writes_grammatical_stories_unless_in_parallel(mode, flags):
+    oracle = toy_oracle(mode)
+    blank = torch.full((48,), oracle.config.mask_id)
+    tokens, _ = generate(oracle, range(20), blank, SampleOptions(**flags))
+    good = sum(TOY.log_probs(WORDS.decode_story(row)) is not None for row in tokens.tolist())
+    assert good < 20 if "steps" in flags else good == 20
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_a_perfect_networks_blanks(length):
+    """Its −log p is the exact one; the bound is not below; what it fills in is grammatical."""
+    x, o = as_tokens(stories(12)), InfillOptions(draws=16)
+    exact = exact_nats(x, 10, length)
+    assert abs(nats(toy_oracle("aogpt"), x, 10, length, o) - exact).max() < 1e-4
+    bound = nats(toy_oracle("mdlm"), x, 10, length, o)      # here tight: all orders have one probability
+    assert bound.mean() == pytest.approx(exact.mean().item(), abs=1e-4 if length == 1 else 0.1)
+    left = nats(toy_oracle("ar"), x, 10, length, o)
+    log_p = np.array([TOY.log_probs(WORDS.decode_story(row))[10:10 + length].mean() for row in x.tolist()])
+    assert abs(left + log_p).max() < 1e-4
+    for mode in ("mdlm", "aogpt"):
+        filled = fill(toy_oracle(mode), x, 10, length, o)
+        assert (filled != x).sum() == (filled != x)[:, 10:10 + length].sum()
+        assert all(TOY.log_probs(WORDS.decode_story(row)) is not None for row in filled.tolist())
+
+def test_a_rule_that_looks_at_the_token_it_drew_is_biased_and_others_are_not():
+    for rule, per_step, passes in (("entropy", 1, 48), ("margin", 1, 48), ("bounded", 0.0, None),
+                                   ("confidence", 1, 48)):
+        x, took = write(toy_conditionals, rule, per_step, 200, seed=1)
+        figures = distance([WORDS.decode_story(row) for row in x.tolist()])
+        assert figures["grammatical"] == 1 and (took == passes if passes else 12 < took < 18)
+        assert figures["kl"] > 1 if rule == "confidence" else abs(figures["kl"]) < 0.12
+
+@pytest.mark.parametrize("name, flags", [
+    ("steps", ["--models=out/ar,out/mdlm,out/aogpt", "--steps=6", "--drafts=4", "--num_samples=20",
+               "--plot=f.png"]),
+    ("planners", ["--mdlm=out/mdlm", "--aogpt=out/aogpt", "--per_step=16", "--bounds=0.5", "--masked=4,47",
+                  "--num_samples=10"]),
+    ("infill", ["--models=out/ar,out/mdlm,out/aogpt", "--windows=10", "--lengths=1,3", "--plot=f.png"]),
+    ("speculative", ["--models=out/aogpt", "--drafts=2,8", "--total=4", "--stories=1,2", "--repeats=1",
+                     "--plot=f.png"])])
+def test_commands(trained, name, flags):
+    done = experiment(name, *flags, "--json=f.json", cwd=trained)
+    assert done.returncode == 0, done.stderr
+    content = json.load(open(trained / "f.json"))
+    assert content["command"].startswith(f"python -m experiments.{name}")
+    if "--plot=f.png" in flags:
+        assert (trained / "f.png").stat().st_size > 5000
+    done = experiment(name, cwd=trained)
+    assert done.returncode == 2 and "which models?" in done.stderr and "Traceback" not in done.stderr
