@@ -40,8 +40,10 @@ def starts_of(length: int, T: int, places: int) -> list:
     """Where the blanks of so many tokens begin."""
     return [round((T - length) * (i + 1) / (places + 1)) for i in range(places)]
 
-def losses(model, batch: Batch, rows: int = 64):
-    """(G,) as group_losses, some rows at a time."""
+def losses(model, batch: Batch, slots, weight, rows: int = 64):
+    """(G,) as group_losses, of these slots (n,) only, with weights (G, n); some rows at a time."""
+    select = slots.expand(len(weight), -1)                                          # (G, n)
+    batch = batch._replace(select=select, targets=batch.targets.gather(1, select), weight=weight)
     return torch.cat([group_losses(model, part) for part in batch.split(rows)]).double()
 
 @torch.no_grad()
@@ -51,11 +53,9 @@ def nats(model, x, start: int, length: int, o: InfillOptions):
     place = torch.arange(T)
     inside = (place >= start) & (place < start + length)                            # (T,)
     if config.mode != "mdlm":
-        order = identity_order(x)
-        if config.mode == "aogpt":
-            order = torch.cat([place[~inside], place[inside]]).expand(N, -1)
-        batch = order_batch(config, x, order)
-        return losses(model, batch._replace(weight=inside[order].float() / length))
+        order = place if config.mode == "ar" else torch.cat([place[~inside], place[inside]])
+        slots = inside[order].nonzero()[:, 0]
+        return losses(model, order_batch(config, x, order.expand(N, -1)), slots, torch.ones(N, length) / length)
     # the NELBO of the span: of `count` masked in it, count uniform, the mean; stratified over the draws
     generator, total = torch.Generator().manual_seed(o.seed), 0.0
     draws = min(o.draws, 1 if length == 1 else o.draws)
@@ -64,8 +64,9 @@ def nats(model, x, start: int, length: int, o: InfillOptions):
         count = 1 + (u * length).long()                                             # (N, 1)
         hidden = torch.zeros(N, T, dtype=torch.bool)
         hidden[:, inside] = torch.rand(N, length, generator=generator).argsort(dim=1) < count
-        batch = masking_batch(config, x, hidden, None)
-        total = total + losses(model, batch._replace(weight=batch.weight / count)) / draws
+        slots = 1 + place[inside]                                                   # after BOS's
+        weight = hidden[:, inside].float() / count
+        total = total + losses(model, masking_batch(config, x, hidden, None), slots, weight) / draws
     return total
 
 def exact_nats(x, start: int, length: int):

@@ -113,7 +113,7 @@ sampling() {        # what samplers lose, with trained networks of three seeds a
   python -m experiments.infill --models=$ar,$mdlm,$aogpt --json=results/toy-infill.json \
     --plot=results/toy-infill.png
   python -m experiments.infill --models=$real-ar,$real-mdlm,$real-aogpt --lengths=1,2,4,8,16,32 \
-    --json=results/laptop-infill.json --plot=results/laptop-infill.png
+    --places=2 --draws=4 --json=results/laptop-infill.json --plot=results/laptop-infill.png
   python -m experiments.speculative --models=out/toy-aogpt,$real-aogpt --like=$real-aogpt \
     --json=results/speculative.json --plot=results/speculative.png
 }

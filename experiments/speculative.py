@@ -93,6 +93,31 @@ def record(model, o: SpeculativeOptions, length: int):
               f"{law[-1]['confirmed']:.0%} of drafts kept", flush=True)
     return law, kept
 
+@torch.no_grad()
+def rounding(folder: str, o: SpeculativeOptions, stories=8) -> dict:
+    """Mean and largest total variation between the conditionals of the same tokens when asked for one by one
+    and all at once, as confirming does; and between those of bfloat16 and float32 weights."""
+    asked = {}
+    for dtype in ("float32", "bfloat16"):
+        model, *_ = sample.open_model(folder, "cpu", dtype)
+        L, s = model.config.block_size, sample.SampleOptions(seed=o.seed, full_length=True)
+        order = torch.rand(stories, L, generator=torch.Generator().manual_seed(o.seed)).argsort(dim=1)
+        if dtype == "float32":
+            blank = torch.full((L,), model.config.mask_id)
+            tokens, _ = sample.generate(model, range(stories), blank, s)
+        slots = torch.arange(L).expand(stories, -1)
+        for size in (1, L):
+            _, predict = sample.read_in_order(model, tokens, order, s)
+            parts = [predict(part, part[:, -1:], size) for part in slots.split(size, dim=1)]
+            asked[dtype, size] = torch.cat(parts, dim=1).double().softmax(dim=-1)
+
+    def variation(p, q):
+        tv = (p - q).abs().sum(dim=-1) / 2
+        return {"mean": tv.mean().item(), "largest": tv.max().item()}
+
+    together = {dtype: variation(asked[dtype, 1], asked[dtype, L]) for dtype in ("float32", "bfloat16")}
+    return together | {"bfloat16 for float32": variation(asked["float32", 1], asked["bfloat16", 1])}
+
 def draw_speed(results: dict, path: str):
     """Left: tokens per pass against the draft's length. Right: times as fast as one token a pass."""
     with figure(path, (10, 4), columns=2) as panels:
@@ -121,7 +146,9 @@ def main():
         model, *_ = sample.open_model(folder, "cpu")
         print(folder, flush=True)
         law, kept = record(model, o, model.config.block_size)
-        results[folder] = {"law": law, "speed": measure(model, o, model.config.block_size)}
+        results[folder] = {"law": law, "speed": measure(model, o, model.config.block_size),
+                           "rounding": rounding(folder, o)}
+        print(f"  total variation of conditionals asked for at once: {results[folder]['rounding']}")
         if folder == o.like:
             torch.manual_seed(0)
             large = Transformer(Config("aogpt", block_size=max(512, o.length))).eval()
