@@ -54,8 +54,8 @@ def nats(model, x, start: int, length: int, o: InfillOptions):
     inside = (place >= start) & (place < start + length)                            # (T,)
     if config.mode != "mdlm":
         order = place if config.mode == "ar" else torch.cat([place[~inside], place[inside]])
-        slots = inside[order].nonzero()[:, 0]
-        return losses(model, order_batch(config, x, order.expand(N, -1)), slots, torch.ones(N, length) / length)
+        batch, slots = order_batch(config, x, order.expand(N, -1)), inside[order].nonzero()[:, 0]
+        return losses(model, batch, slots, torch.ones(N, length) / length)
     # the NELBO of the span: of `count` masked in it, count uniform, the mean; stratified over the draws
     generator, total = torch.Generator().manual_seed(o.seed), 0.0
     draws = min(o.draws, 1 if length == 1 else o.draws)

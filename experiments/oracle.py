@@ -43,8 +43,8 @@ class Oracle(torch.nn.Module):
             rows = rows.view(len(select), -1).gather(1, select)                     # (G, N)
         known, which = known[rows.flatten()].unique(dim=0, return_inverse=True)
         target = target_pos.flatten()[rows.flatten()].clamp(min=0)      # what slot 0 of mdlm says, none reads
-        p = torch.from_numpy(self.conditionals(known.numpy()))
-        return p.clamp(min=1e-300).log().float()[which, target].view(*rows.shape, -1)                 # (G, N, V)
+        p = torch.from_numpy(self.conditionals(known.numpy())).clamp(min=1e-300)    # no infinities: 0 · inf
+        return p.log().float()[which, target].view(*rows.shape, -1)                 # (G, N, V)
 
 def toy_conditionals(x) -> np.ndarray:
     """Of the toy's stories x (N, 48) with their end-of-text, the last of the 135 tokens: (N, 48, 135)."""
