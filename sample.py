@@ -80,7 +80,7 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
 
 def probabilities(logits, temperature: float, top_p: float):
     """(…, V) in float64: of the tokens at this temperature, at 0 the likeliest alone; top_p keeps the
-    smallest set of likeliest tokens of that mass."""
+    smallest set of likeliest tokens of that mass, the others' is missing then."""
     p = torch.softmax(logits.double() / (temperature or 1), dim=-1)
     if temperature == 0:
         return torch.zeros_like(p).scatter(-1, p.argmax(dim=-1, keepdim=True), 1)
@@ -110,7 +110,6 @@ def draw(logits, u, temperature: float, top_p: float):
 
 # ---- Samplers, the plain ones first ------------------------------------------------------------------------
 # All take tokens (B, L), given or [MASK], and yield them after every step; u (B, L) draws each position.
-# ar, aogpt: write_in_order. mdlm: unmask (ancestral, first_hitting), unmask_surest (confidence)
 
 def write_left_to_right(model, tokens, u, o: SampleOptions):
     """ar as one first writes it: after the given tokens each new one takes a pass over all before it."""
@@ -180,22 +179,22 @@ def confirm(p, q, draft, u):
     probability min(1, p / q) of its token, until one is not: a token drawn from max(0, p − q) in its place
     makes up for that exactly (Leviathan et al. 2023). Where all are kept, one is drawn from the last p.
     u (B, m): uniforms."""
-    own, row = draft[:, 1:, None], torch.arange(len(draft), device=draft.device)
+    p, q = (law / law.sum(dim=-1, keepdim=True) for law in (p, q))                  # top_p leaves less than 1
+    own, (row, m) = draft[:, 1:, None], (torch.arange(len(draft), device=draft.device), draft.size(1))
     p_own, q_own = p[:, :-1].gather(2, own)[:, :, 0], q[:, 1:].gather(2, own)[:, :, 0]          # (B, m-1)
     kept = 1 + (u[:, :-1] * q_own < p_own).cumprod(dim=1).sum(dim=1)                # (B,) from 1 to m
-    rest = p[row, kept - 1] - F.pad(q, (0, 0, 0, 1))[row, kept]                     # (B, V)
-    last = invert(rest.clamp(min=0), u[:, -1])
-    return F.pad(draft, (0, 1)).scatter(1, kept[:, None], last[:, None]), kept[:, None] + 1
+    rest = p[row, kept - 1] - q[row, kept.clamp(max=m - 1)] * (kept < m)[:, None]   # (B, V)
+    last, kept = invert(rest.clamp(min=0), u[:, -1])[:, None], kept[:, None]        # (B, 1) each
+    return F.pad(draft, (0, 1)).scatter(1, kept, last), kept + 1
 
 def write_and_confirm(model, tokens, order, generators: list, given: int, o: SampleOptions):
     """aogpt: as write_in_order one token a step, by the same law, in fewer passes (any-subset speculative
-    decoding, Guo & Ermon 2025, arXiv 2504.20456). Each round drafts the next o.draft tokens at once, and in a
-    second pass, in which each of them has its own slot and sees those before, learns which of them to keep:
-    as many as the story's own luck has it.
+    decoding, Guo & Ermon 2025, arXiv 2504.20456). Each round drafts the next o.draft tokens at once; in a
+    second pass, where each has its own slot and sees those before, it learns how many of them to keep.
 
-    mdlm can't: when a token is revealed there, all slots compute anew, so that it takes a pass for each
-    draft to learn what the network says after it."""
-    (B, L), m, device = order.shape, o.draft, order.device
+    mdlm can't: a token revealed there changes what all slots compute, so that each draft takes a pass of its
+    own to be judged given those before."""
+    (B, L), m, device = order.shape, min(o.draft, order.size(1) - given), order.device
     held, predict = read_in_order(model, tokens, order, o, spare=m + 1)
     order = F.pad(order, (0, m + 1), value=L)                   # what goes beyond the end goes into a bin
     known, begin = torch.full((B, 1), given, device=device), -given     # tokens; from there, slots to compute
@@ -317,14 +316,13 @@ def generate(model: Transformer, stories, pattern, o: SampleOptions, watch=None,
     """(B, L) tokens of the stories with these numbers, and (B, L) the step at which each appeared, -1 where
     given. watch(tokens), if given, sees every state. See states."""
     config, free = model.config, pattern == model.config.mask_id
-    given = int((~free).sum())
     appeared = torch.where(free, 0, -1).to(model.head.weight.device).repeat(len(stories), 1)
     for tokens in states(model, stories, pattern, o, plain):
         appeared += tokens == config.mask_id            # counts the steps that left it masked
         if watch:
             watch(tokens)
         if config.mode == "ar" and not o.full_length:
-            if (tokens[:, given:] == config.bos_id).any(dim=1).all():
+            if (tokens[:, int((~free).sum()):] == config.bos_id).any(dim=1).all():
                 break                                   # every story has ended
     return tokens, appeared
 
@@ -399,7 +397,7 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
     given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)    # after these a story may end
     settings = {**asdict(o), "mode": config.mode, **provenance(o.seed)}
     size, texts, panel, began = 1 if o.show else o.batch_size, [], None, time.perf_counter()
-    written = rounds = alone = 0
+    rounds = []     # of each story: the tokens of each step that revealed some
     bar = tqdm(total=o.num_samples, unit="story", desc=title, leave=False, disable=o.show or None)
     with open(f"{o.out}.tmp", "w") as f, bar:
         print(json.dumps({"settings": settings}), file=f)
@@ -410,8 +408,7 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
             for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
                 end = len(ids) if o.full_length else [*ids, eot].index(eot, given)
                 shown = [step for i, step in zip(ids, steps) if step >= 0 and i != config.mask_id]
-                written, rounds = written + len(shown), rounds + len(set(shown))
-                alone += shown.count(max(shown)) == 1           # a last token that comes alone
+                rounds.append(np.unique(shown, return_counts=True)[1].tolist())
                 ids, steps = ids[begin:end], steps[begin:end]
                 texts.append(tokenizer.decode(ids))
                 row = {"story": story, "text": texts[-1], "tokens": ids, "appeared": steps}
@@ -422,11 +419,13 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
             if o.show:
                 screen.show([texts[-1], ""])
     os.replace(f"{o.out}.tmp", o.out)
-    passes = 2 * rounds - alone if o.draft else rounds
-    summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began,
-               "passes": passes / len(texts), "tokens_per_pass": written / passes}
-    if o.draft:     # a round has one token more than it confirms
-        summary["confirmed"] = (written - rounds) / (rounds * o.draft)
+    passes, written = sum(map(len, rounds)), sum(map(sum, rounds))
+    summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began}
+    if o.draft:     # two passes a round, but for a last token that comes alone
+        passes = 2 * passes - sum(tokens[-1] == 1 for tokens in rounds)
+        whole = [n for tokens in rounds for n in tokens[:-1]]   # cut by no end: one more than the drafts kept
+        summary["drafts_kept"] = (np.mean(whole) - 1) / o.draft if whole else None
+    summary |= {"passes": passes / len(texts), "tokens_per_pass": written / passes}
     whole = o.start == "story" and o.length == config.block_size and not o.full_length
     if whole and tokenizer.kind == "words":             # stories of the toy, whose grammar is known
         summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)

@@ -123,7 +123,10 @@ class Grammar:
         groups = [{name} for name, rule in self.rules.items() if isinstance(rule, dict) and len(rule) > 1]
         for name, texts in self.texts.items():
             if len(texts) > 1:                          # its words depend on it, and on all that they name
-                names = [name, *(other for _, other in self.REFERENCE.findall("".join(texts)))]
+                names = [name]
+                for known in names:                     # grows
+                    found = self.REFERENCE.findall("".join(self.texts[known]))
+                    names += {other for _, other in found}.difference(names)
                 joined = [group for group in groups if group & {self.owner[name] for name in names}]
                 groups = [group for group in groups if group not in joined] + [set().union(*joined)]
         result = []

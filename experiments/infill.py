@@ -4,10 +4,13 @@ Blanks: what is gained by seeing both sides. A span of a held-out text is hidden
     python -m experiments.infill --models=out/toy-ar,out/toy-mdlm,out/toy-aogpt --json=F.json --plot=F.png
     python -m experiments.infill --models=A,B --lengths=1,2,4,8,16,32 --json=F.json --plot=F.png
 
-Scored is −log p(span | what the model sees) per token. ar sees the left side only; exact. aogpt gets the
-known tokens first, left to right, then the span; exact in that order. mdlm: an upper bound. On the toy
-the exact conditional is known: nats are above it, KL(exact ‖ model), and spans are also filled, one token a
-step, and the whole story judged.
+Scored is −log p(span | what the model sees), per token of the span. ar sees the left side only; exact.
+aogpt gets the known tokens first, left to right, then the span; exact in that order. mdlm: an upper bound.
+
+On the toy the exact −log p(span | both sides) is subtracted. What is left is the KL of the exact
+conditional from the model's; for mdlm the slack of its bound comes on top, for ar all that the right side
+tells. (An estimate from some stories: near zero it may be below it.) And spans are filled in, one token a
+step, mdlm's and aogpt's in a random order, and the whole story judged.
 """
 import math
 from dataclasses import dataclass
@@ -19,7 +22,7 @@ from matplotlib.figure import Figure
 import sample
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.oracle import toy_conditionals
-from model import Batch, group_losses, identity_order, masking_batch, order_batch
+from model import Batch, group_losses, identity_order, masking_batch, order_batch, timestep
 from prepare_data import Windows, load_meta
 from runs import read_run
 from toy import TOY
@@ -66,7 +69,8 @@ def nats(model, x, start: int, length: int, o: InfillOptions):
         hidden[:, inside] = torch.rand(N, length, generator=generator).argsort(dim=1) < count
         slots = 1 + place[inside]                                                   # after BOS's
         weight = hidden[:, inside].float() / count
-        total = total + losses(model, masking_batch(config, x, hidden, None), slots, weight) / draws
+        batch = masking_batch(config, x, hidden, timestep(config, hidden.float().mean(dim=1)))
+        total = total + losses(model, batch, slots, weight) / draws
     return total
 
 def exact_nats(x, start: int, length: int):
@@ -135,7 +139,10 @@ def draw_infill(runs: dict, toy: bool, path: str):
         axes.set(xscale="log", xticks=x, xticklabels=x, xlabel="tokens of the blank",
                  ylabel=f"{nats}, nats per token" if key == "nats" else "share of grammatical stories")
         if toy:
-            axes.set(**{"yscale": "log"} if key == "nats" else {"ylim": (0, 1.03)})
+            if key == "nats":
+                axes.set_yscale("symlog", linthresh=1e-3)
+            else:
+                axes.set_ylim(0, 1.03)
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     panels[0].legend()
@@ -150,6 +157,8 @@ def main():
     if len(set(made)) > 1:
         raise InputError(f"--models={o.models} were not trained on the same data and windows")
     data, T = made[0]
+    if max(o.lengths) > T - 2:
+        raise InputError(f"--lengths={max(o.lengths)} leaves nothing of a window of {T} tokens to be known")
     toy, x = "entropy" in load_meta(data), torch.from_numpy(Windows(data, "val", T).spread(o.windows))
     runs, rows = {}, [["", *map(str, o.lengths)]]
     for folder in folders:

@@ -13,7 +13,7 @@ import torch
 import sample
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.oracle import distance, toy_conditionals
-from model import masking_batch
+from model import masking_batch, timestep
 from prepare_data import Windows
 from runs import read_run
 
@@ -35,14 +35,16 @@ def network(model):
     """x (N, T) -> its conditionals (N, T, V), as toy_conditionals."""
     @torch.no_grad()
     def conditionals(x):
-        batch = masking_batch(model.config, x := torch.from_numpy(x), x == model.config.mask_id, None)
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos)[:, 1:]
+        masked = torch.from_numpy(x == model.config.mask_id)
+        t = timestep(model.config, masked.float().mean(dim=1))
+        batch = masking_batch(model.config, torch.from_numpy(x), masked, t)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, t=t)[:, 1:]
         return logits.double().softmax(dim=-1).numpy()
 
     return conditionals
 
 def write(conditionals, rule: str, per_step, stories: int, seed: int, T=48, V=135, mask=135):
-    """(stories, T) tokens, and the mean number of passes. In each step a token is drawn for every masked
+    """(stories, T) tokens, and (stories,) passes. In each step a token is drawn for every masked
     place, and the per_step places that the rule likes best are kept. bounded: as many of the least entropy
     as together risk at most per_step nats, the last one not counted (Ben-Hamu et al. 2025, arXiv
     2505.24857)."""
@@ -69,7 +71,7 @@ def write(conditionals, rule: str, per_step, stories: int, seed: int, T=48, V=13
         else:
             now = masked & (rank < per_step)
         x[rows] = np.where(now, drawn, x[rows])
-    return x, passes.mean()
+    return x, passes
 
 def compare_rules(networks: dict, tokenizer, o: PlannerOptions) -> list:
     results = []
@@ -80,7 +82,7 @@ def compare_rules(networks: dict, tokenizer, o: PlannerOptions) -> list:
                      for i in range(0, o.num_samples, 100)]
             texts = [tokenizer.decode_story(row) for x, _ in parts for row in x.tolist()]
             results.append({"network": name, "rule": rule, "per_step": per_step,
-                            "passes": float(np.mean([passes for _, passes in parts])), **distance(texts)})
+                            "passes": float(np.concatenate([n for _, n in parts]).mean()), **distance(texts)})
             row = results[-1]
             print(f"{name}, {rule} {per_step}: {row['passes']:.1f} passes, {row['grammatical']:.1%}, KL "
                   f"{row['kl']:.3f}, surprise {row['surprise']:+.3f}", flush=True)
@@ -119,6 +121,12 @@ def main():
     opened = [{folder: sample.open_model(folder, "cpu")[:2] for folder in filter(None, folders.split(","))}
               for folders in (o.mdlm, o.aogpt)]
     mdlms, aogpts = ({folder: model for folder, (model, _) in group.items()} for group in opened)
+    for models, mode in ((mdlms, "mdlm"), (aogpts, "aogpt")):
+        for folder, model in models.items():
+            if (model.config.mode, model.config.vocab_size, model.config.block_size) != (mode, 135, 48):
+                raise InputError(f"--{mode}={folder} is not an {mode} of the toy's whole stories")
+    if max(o.masked) > 48:
+        raise InputError(f"--masked={max(o.masked)} is more than a story's 48 tokens")
     tokenizer = next(tokenizer for group in opened for _, tokenizer in group.values())
     data = read_run(next(iter(mdlms | aogpts)))["settings"]["data"]
     errors = judge(Windows(data, "val", 48).spread(o.num_samples), mdlms, aogpts, o)

@@ -66,11 +66,11 @@ def measure(model, o: SpeculativeOptions, length: int, kept=None) -> list:
     return rows
 
 def record(model, o: SpeculativeOptions, length: int):
-    """Of o.total stories written one by one in law: {draft: tokens per pass, and share of drafts kept}; and
-    what `measure` takes as kept."""
+    """Of o.total stories, for each draft: passes, tokens per pass, share of drafts kept (the first of a round
+    always is; in rounds but a story's last). And what `measure` takes as kept."""
     confirm, law, kept = sample.confirm, [], {}
     for draft in (m for m in o.drafts if m < length):
-        for stories in dict.fromkeys((*o.stories, o.total)):
+        for stories in (*o.stories, o.total):                   # the last one for the law
             counts = kept[draft, stories] = []
 
             def note(*inputs):
@@ -86,11 +86,13 @@ def record(model, o: SpeculativeOptions, length: int):
         rounds = appeared.amax(dim=1) + 1                                           # (total,)
         alone = (appeared == appeared.amax(dim=1, keepdim=True)).sum(dim=1) == 1
         passes = 2 * rounds - alone.long()
+        # tokens of every round but each story's last: one more than it keeps of its drafts
+        whole = [n for row in appeared for n in row.bincount()[:-1].tolist()]
         law.append({"draft": draft, "passes": passes.float().mean().item(),
                     "tokens_per_pass": length * len(passes) / passes.sum().item(),
-                    "confirmed": ((length - rounds).sum() / (rounds.sum() * draft)).item()})
+                    "drafts_kept": (sum(whole) / len(whole) - 1) / draft if whole else None})
         print(f"  draft {draft}: {law[-1]['tokens_per_pass']:.2f} tokens a pass, "
-              f"{law[-1]['confirmed']:.0%} of drafts kept", flush=True)
+              f"{100 * (law[-1]['drafts_kept'] or np.nan):.0f}% of drafts kept", flush=True)
     return law, kept
 
 @torch.no_grad()
@@ -141,9 +143,12 @@ def main():
     o = build(SpeculativeOptions, parse_flags(__doc__, SpeculativeOptions))
     if not o.models:
         raise InputError("which models? give --models=DIR,DIR, aogpts")
-    results = {}
-    for folder in o.models.split(","):
-        model, *_ = sample.open_model(folder, "cpu")
+    results, models = {}, {folder: sample.open_model(folder, "cpu")[0] for folder in o.models.split(",")}
+    if {model.config.mode for model in models.values()} != {"aogpt"}:
+        raise InputError(f"--models={o.models} must be aogpts, which alone can draft")
+    if o.like and (o.like not in models or models[o.like].config.block_size != o.length):
+        raise InputError(f"--like={o.like} must be one of --models, with --length={o.length} tokens a story")
+    for folder, model in models.items():
         print(folder, flush=True)
         law, kept = record(model, o, model.config.block_size)
         results[folder] = {"law": law, "speed": measure(model, o, model.config.block_size),

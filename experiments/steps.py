@@ -5,7 +5,7 @@ one, and the exact one that drafts and confirms.
     python -m experiments.steps --models=out/toy-ar,out/toy-mdlm,out/toy-aogpt --json=F.json --plot=F.png
     python -m experiments.steps --redraw=F.json --plot=F.png
 
-Runs of several seeds are named out/toy-mdlm, out/toy-mdlm-1, …; the figure shows their mean.
+Of several runs of a mode (seeds) the figure shows the mean.
 """
 import collections
 import json
@@ -21,6 +21,7 @@ from diversity import read_samples
 from experiments.oracle import distance, toy_oracle
 from runs import read_run
 from show import figure
+from toy import TOY
 
 @dataclass
 class StepsOptions:
@@ -94,7 +95,7 @@ def draw_steps(rows: list, path: str):
                               ms=5, capsize=2, lw=2.5 if bold else 1.5, label=name)
         ticks = [1, 2, 4, 8, 16]
         axes.set(xscale="log", xticks=ticks, xticklabels=ticks, ylim=(-3, 103),
-                 xlabel="tokens per network pass", ylabel="grammatical stories, % (± 2 s.e.)")
+                 xlabel="tokens per network pass", ylabel="grammatical stories, %\n(± 2 s.e. of sampling)")
         axes.minorticks_off()
 
 def main():
@@ -106,6 +107,8 @@ def main():
         raise InputError("which models? give --models=DIR,DIR, runs of the toy")
     else:
         models = o.models.split(",")
+        if {read_run(folder)["config"]["vocab_size"] for folder in models} != {len(TOY.words()) + 1}:
+            raise InputError(f"--models={o.models} must be runs of the toy, whose law is known")
         rows = measure(models, False, o)
         if o.exact:     # one folder of each mode, in which the law stands in for the network
             first = {read_run(folder)["config"]["mode"]: folder for folder in reversed(models)}

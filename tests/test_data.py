@@ -77,10 +77,12 @@ FIXED = {       # like SMALL, but every story has nine words
     "did": {"hid {=thing}": 1, "ran {how}": 4},
     "how": {"fast": 1, "home": 2},
 }
+WRAPPED = FIXED | {"thing": {"cat": 2, "{wrap}": 1}, "wrap": {"{fruit}": 1}}    # named by what is named
 
-def test_the_perfect_denoiser_on_a_grammar_small_enough_to_enumerate():
+@pytest.mark.parametrize("rules", [FIXED, WRAPPED])
+def test_the_perfect_denoiser_on_a_grammar_small_enough_to_enumerate(rules):
     """p of each word given every subset of every story's words, and given some that no story has together."""
-    grammar = Grammar(FIXED)
+    grammar = Grammar(rules)
     words, told = grammar.words(), enumerate_stories(grammar)
     x = np.array([[words.index(word) for word in split_words(story)] for story, _ in told])     # (18, 9)
     p = np.array([p for _, p in told])

@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
+from scipy.stats import chi2_contingency, chisquare
 
 import experiments.oracle
 import sample
@@ -65,6 +65,17 @@ def p_value(oracle, law=None, **flags):
     ("aogpt", dict(draft=4, order="left_to_right"))])
 def test_one_token_a_step_follows_the_exact_law(mode, flags):
     assert p_value(Oracle(mode), **flags) > 1e-3
+
+@pytest.mark.parametrize("order", ["random", "left_to_right"])
+def test_confirmed_drafts_follow_the_law_of_top_p_and_temperature_too(order):
+    """That of one token at a time, which is sampled for the purpose: two samples of one law."""
+    oracle, flags, N = Oracle("aogpt"), dict(top_p=0.7, temperature=0.8, order=order), 100_000
+    numbers = []
+    for seed, draft in ((5, None), (6, 4)):
+        tokens = write(oracle, range(N), seed=seed, draft=draft, **flags)
+        numbers.append((tokens * 3 ** torch.arange(3, -1, -1)).sum(dim=1))
+    table = np.array([torch.bincount(number, minlength=81).numpy() for number in numbers])
+    assert chi2_contingency(table[:, table.sum(axis=0) > 0]).pvalue > 1e-3
 
 @pytest.mark.parametrize("mode, flags", [
     ("mdlm", dict(sampler="ancestral", steps=4)), ("mdlm", dict(sampler="first_hitting", steps=2)),
