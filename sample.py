@@ -5,11 +5,10 @@ Write stories with a trained model, or fill the blanks of one.
     python sample.py --out_dir=out/tinystories-mdlm --prompt="Once upon a time ___ lived happily." --show
     python sample.py --out_dir=out/toy-ar,out/toy-mdlm,out/toy-aogpt --picture=modes.png
 
-All samplers reveal tokens step by step; they differ in who chooses the next positions. ar: left to right.
-aogpt: a random or given order, one position a step, or several that do not see each other; with --draft
-several a step, confirmed by a second pass, so that nothing is lost. mdlm: any masked positions may come next
-(ancestral: by chance; first_hitting: equally many in each step; confidence: the surest), and every step is a
-pass over the whole window. Stories are cut at the first end-of-text.
+All samplers reveal tokens step by step. ar: left to right. aogpt: in a random or given order, one position
+a step, or several that do not see each other, or (--draft) several that a second pass confirms. mdlm: any
+masked positions may come next (ancestral: by chance; first_hitting: equally many in each step; confidence:
+the surest), and every step is a pass over the whole window. Stories are cut at the first end-of-text.
 
 --out_dir, --sampler, --steps and --temperature take several values separated by commas; every combination
 is run.
@@ -251,8 +250,7 @@ def unmask(model, tokens, reveal_step, u, o: SampleOptions):
 
 def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions):
     """mdlm: in each step draw a token anew for every masked position, but keep only the likeliest of them
-    (MaskGIT, Chang et al. 2022; the paper's sampler). What is left is spread over the steps left: 100 steps
-    for 128 tokens keep 72 times one token, then 28 times two."""
+    (MaskGIT, Chang et al. 2022; the paper's sampler). 100 steps for 128 tokens keep 72 × 1, then 28 × 2."""
     final = o.temperature if o.final_temperature is None else o.final_temperature
     left = int((tokens[0] == model.config.mask_id).sum())       # as many in every row
     for step in range(steps):
