@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import experiment
+import sample
+from conftest import experiment, small_model
 from experiments.infill import InfillOptions, exact_nats, fill, nats
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
 from experiments.planners import write
+from experiments.speculative import SpeculativeOptions, measure, record
 from prepare_data import Tokenizer
 from sample import SampleOptions, generate
 from toy import TOY
@@ -89,3 +91,13 @@ def test_commands(trained, name, flags):
         assert (trained / "f.png").stat().st_size > 5000
     done = experiment(name, cwd=trained)
     assert done.returncode == 2 and "which models?" in done.stderr and "Traceback" not in done.stderr
+
+def test_a_model_that_repeats_how_many_drafts_another_kept_takes_as_many_passes():
+    options = SpeculativeOptions(drafts=(2, 4), stories=(1, 3), total=5, repeats=2)
+    law, kept = record(small_model("aogpt"), options, 8)
+    assert [row["draft"] for row in law] == [2, 4] and all(row["tokens_per_pass"] >= 1 for row in law)
+    mine, theirs = (measure(small_model("aogpt", seed=seed), options, 8, record_of)
+                    for seed, record_of in ((0, None), (1, kept)))
+    assert [row["passes"] for row in theirs] == [row["passes"] for row in mine]
+    assert [row["passes"] for row in theirs if not row["draft"]] == [8, 8]
+    assert sample.confirm.__module__ == "sample"            # restored
