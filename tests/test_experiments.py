@@ -68,11 +68,11 @@ def test_a_perfect_networks_blanks(length):
 def test_a_rule_that_looks_at_the_token_it_drew_is_biased_and_others_are_not():
     for rule, per_step, passes in (("entropy", 1, 48), ("margin", 1, 48), ("bounded", 0.0, None),
                                    ("confidence", 1, 48)):
-        x, took = write(toy_conditionals, rule, per_step, 200, seed=1)
+        x, took = write(toy_conditionals, rule, per_step, 100, seed=1)
         figures = distance([WORDS.decode_story(row) for row in x.tolist()])
         assert figures["grammatical"] == 1
         assert (took == passes).all() if passes else 12 < took.mean() < 18
-        assert figures["kl"] > 1 if rule == "confidence" else abs(figures["kl"]) < 0.12
+        assert figures["kl"] > 1 if rule == "confidence" else abs(figures["kl"]) < 0.2
 
 @pytest.mark.parametrize("name, flags", [
     ("steps", ["--models=out/ar,out/mdlm,out/aogpt", "--steps=6", "--drafts=4", "--num_samples=20",

@@ -59,7 +59,7 @@ def p_value(oracle, law=None, **flags):
     return chisquare(counts, (oracle.law if law is None else law) * N).pvalue
 
 @pytest.mark.parametrize("mode, flags", [
-    ("ar", {}), ("mdlm", dict(sampler="ancestral", steps=2_000)), ("mdlm", dict(sampler="first_hitting")),
+    ("ar", {}), ("mdlm", dict(sampler="ancestral", steps=500)), ("mdlm", dict(sampler="first_hitting")),
     ("aogpt", {}), ("aogpt", dict(order="left_to_right")), ("aogpt", dict(order="2,0,3,1")),
     ("aogpt", dict(draft=2)), ("aogpt", dict(draft=4)), ("aogpt", dict(draft=2, order="left_to_right")),
     ("aogpt", dict(draft=4, order="left_to_right"))])
