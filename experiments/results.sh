@@ -109,7 +109,8 @@ sampling() {        # what samplers lose, with trained networks of three seeds a
   local ar=out/toy-ar,out/toy-ar-1,out/toy-ar-2 mdlm=out/toy-mdlm,out/toy-mdlm-1,out/toy-mdlm-2
   local aogpt=out/toy-aogpt,out/toy-aogpt-1,out/toy-aogpt-2 real=out/tinystories-excerpt
   python -m experiments.steps --models=$ar,$mdlm,$aogpt --json=results/toy-steps.json --plot=results/toy-steps.png
-  python -m experiments.planners --mdlm=$mdlm --aogpt=$aogpt --json=results/toy-planners.json
+  python -m experiments.planners --mdlm=$mdlm --aogpt=$aogpt --num_samples=500 \
+    --json=results/toy-planners.json
   python -m experiments.infill --models=$ar,$mdlm,$aogpt --json=results/toy-infill.json \
     --plot=results/toy-infill.png
   python -m experiments.infill --models=$real-ar,$real-mdlm,$real-aogpt --lengths=1,2,4,8,16,32 \
