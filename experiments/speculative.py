@@ -23,10 +23,10 @@ from show import figure
 class SpeculativeOptions:
     """what to measure"""
     models: str = ""            # folders of aogpts: A,B,…
-    drafts: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # tokens
+    drafts: tuple[int, ...] = (2, 4, 8, 16, 32)  # tokens
     stories: tuple[int, ...] = (1, 16)  # at a time
     total: int = 64             # stories over which passes are averaged
-    repeats: int = 3            # of the timing
+    repeats: int = 2            # of the timing
     like: str = ""              # folder of an aogpt, see above
     length: int = 256           # tokens of a story of the 124M sizes
     seed: int = 1337            # of the stories
