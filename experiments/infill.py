@@ -12,6 +12,7 @@ conditional from the model's; for mdlm the slack of its bound comes on top, for 
 tells. (An estimate from some stories: near zero it may be below it.) And spans are filled in, one token a
 step, mdlm's and aogpt's in a random order, and the whole story judged.
 """
+import json
 import math
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ class InfillOptions:
     seed: int = 1337            # of masks, orders and fillings
     json: str = ""              # file for the results
     plot: str = ""              # file for the figure (.png)
+    redraw: str = ""            # draw the figure of this file of results, measure nothing
 
 def starts_of(length: int, T: int, places: int) -> list:
     """Where the blanks of so many tokens begin."""
@@ -123,21 +125,24 @@ def measure(model, tokenizer, x, toy: bool, o: InfillOptions) -> dict:
 
 def draw_infill(runs: dict, toy: bool, path: str):
     """Nats per token against the blank's length, on the toy also the grammatical share. Of several runs of a
-    mode each is a dot, their mean a line."""
+    mode each is a dot, their mean a line; bars: ± 2 s.e. over windows."""
     labels = {"ar": "ar, the left side", "mdlm": "mdlm, both sides (bound)", "aogpt": "aogpt, both sides"}
     canvas = Figure((10, 4) if toy else (6.5, 4), layout="constrained")
     panels = canvas.subplots(1, 2 if toy else 1, squeeze=False)[0]
+    x = [int(length) for length in next(iter(runs.values()))["blanks"]]
     for axes, key in zip(panels, ("nats", "grammatical")):
         for i, (mode, label) in enumerate(labels.items()):
             y = np.array([[blank[key] for blank in run["blanks"].values()]
                           for run in runs.values() if run["mode"] == mode])         # (runs, lengths)
             if len(y):
-                x = [int(length) for length in next(iter(runs.values()))["blanks"]]
-                axes.plot(x, y.mean(axis=0), color=f"C{i}", label=label)
+                style = dict(color=f"C{i}", ls="--" if mode == "aogpt" else "-", capsize=3, label=label)
                 axes.plot(x, y.T, color=f"C{i}", ls="", marker="o", ms=4)
+                error = np.mean([[2 * blank["nats_se"] for blank in run["blanks"].values()]
+                                 for run in runs.values() if run["mode"] == mode], axis=0)
+                axes.errorbar(x, y.mean(axis=0), error if key == "nats" else None, **style)
         nats = "KL from the exact conditional" if toy else "−log p of the blank"
         axes.set(xscale="log", xticks=x, xticklabels=x, xlabel="tokens of the blank",
-                 ylabel=f"{nats}, nats per token" if key == "nats" else "share of grammatical stories")
+                 ylabel=f"{nats},\nnats per token (± 2 s.e.)" if key == "nats" else "grammatical stories")
         if toy:
             if key == "nats":
                 axes.set_yscale("symlog", linthresh=1e-3)
@@ -145,11 +150,15 @@ def draw_infill(runs: dict, toy: bool, path: str):
                 axes.set_ylim(0, 1.03)
         axes.minorticks_off()
         axes.grid(alpha=0.3)
-    panels[0].legend()
+    panels[-1].legend()
     canvas.savefig(path, dpi=110)
 
 def main():
     o = build(InfillOptions, parse_flags(__doc__, InfillOptions))
+    if o.redraw:
+        with open(o.redraw) as f:
+            results = json.load(f)
+        return draw_infill(results["runs"], "entropy" in load_meta(results["data"]), o.plot)
     if not o.models:
         raise InputError("which models? give --models=DIR,DIR, runs on the same data")
     folders = o.models.split(",")
