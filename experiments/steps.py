@@ -55,7 +55,7 @@ def measure(models: list, exact: bool, o: StepsOptions) -> list:
             summary, _ = sample.write_stories(network, tokenizer, pattern, s, title)
             row = {"network": "exact" if exact else s.out_dir, "mode": model.config.mode,
                    "sampler": s.sampler, "steps": s.steps, "draft": s.draft}
-            row |= {key: summary.get(key) for key in ("passes", "tokens_per_pass", "confirmed", "seconds")}
+            row |= {key: summary.get(key) for key in ("passes", "tokens_per_pass", "seconds")}
             row |= distance(read_samples(s.out)[0])
             rows.append(row)
             print(f"{row['network']}: {title}: {row['tokens_per_pass']:.2f} tokens a pass, "
