@@ -8,6 +8,7 @@ random weights, of whose drafts as many are kept in each round as of that model'
 depend on weights, how many passes it takes does.
 """
 import itertools
+import json
 import time
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ class SpeculativeOptions:
     seed: int = 1337            # of the stories
     json: str = ""              # file for the results
     plot: str = ""              # file for a figure (.png)
+    redraw: str = ""            # draw the figure of this file of results, measure nothing
 
 def run(model, stories, draft, seed: int, length: int):
     """Seconds and passes of the network, as many as the batch's slowest story needs."""
@@ -122,6 +124,8 @@ def rounding(folder: str, o: SpeculativeOptions, stories=8) -> dict:
 
 def draw_speed(results: dict, path: str):
     """Left: tokens per pass against the draft's length. Right: times as fast as one token a pass."""
+    drafted = (row["draft"] for result in results.values() for row in result["speed"])
+    ticks = sorted(set(filter(None, drafted)))
     with figure(path, (10, 4), columns=2) as panels:
         for i, (name, result) in enumerate(results.items()):
             style = dict(color=f"C{i}", marker="o")
@@ -135,12 +139,16 @@ def draw_speed(results: dict, path: str):
                 panels[1].plot(x, y, ls=ls, label=f"{name}, {stories} at a time", **style)
         panels[1].axhline(1, color="k", lw=1)
         for axes, label in zip(panels, ("tokens per network pass", "times as fast as one token a pass")):
-            axes.set(xscale="log", xlabel="tokens drafted in a round", ylabel=label)
-            axes.xaxis.set_major_formatter("{x:g}")
+            axes.set(xscale="log", xticks=ticks, xticklabels=ticks, ylabel=label,
+                     xlabel="tokens drafted in a round")
+            axes.minorticks_off()
         panels[1].legend(fontsize=8)
 
 def main():
     o = build(SpeculativeOptions, parse_flags(__doc__, SpeculativeOptions))
+    if o.redraw:
+        with open(o.redraw) as f:
+            return draw_speed(json.load(f)["results"], o.plot)
     if not o.models:
         raise InputError("which models? give --models=DIR,DIR, aogpts")
     results, models = {}, {folder: sample.open_model(folder, "cpu")[0] for folder in o.models.split(",")}
