@@ -421,8 +421,8 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
     summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began}
     if o.draft:     # two passes a round, but for a last token that comes alone
         passes = 2 * passes - sum(tokens[-1] == 1 for tokens in rounds)
-        whole = [n for tokens in rounds for n in tokens[:-1]]   # cut by no end: one more than the drafts kept
-        summary["drafts_kept"] = (np.mean(whole) - 1) / o.draft if whole else None
+        uncut = [n for tokens in rounds for n in tokens[:-1]]   # not the last: one more than the drafts kept
+        summary["drafts_kept"] = (np.mean(uncut) - 1) / min(o.draft, sum(free)) if uncut else None
     summary |= {"passes": passes / len(texts), "tokens_per_pass": written / passes}
     whole = o.start == "story" and o.length == config.block_size and not o.full_length
     if whole and tokenizer.kind == "words":             # stories of the toy, whose grammar is known
@@ -466,7 +466,7 @@ def main():
         raise InputError(f"--out={flags['out']} is for one model and one setting, not for {len(jobs)}")
     if jobs[0][0].head.weight.device.type == "cuda":
         torch.set_float32_matmul_precision("high")      # TF32
-    summaries, panels = [], []
+    done = []
     for job in jobs:
         try:
             summary, panel = write_stories(*job)
@@ -474,15 +474,15 @@ def main():
             raise InputError(f"--compile does not work here ({type(e).__name__}); leave it out") from e
         if len(jobs) == 1 and not summary["show"]:
             print(*summary["first_stories"], sep="\n\n", end="\n\n")
-        grammatical = f", {summary['grammatical']:.1%} obey the grammar" if "grammatical" in summary else ""
-        print(f"{panel[0]}: {summary['num_samples']} stories in {summary['out']}, {summary['seconds']:.1f} "
-              f"s, {summary['tokens_per_pass']:.3g} tokens a pass{grammatical}")
-        summaries.append(summary)
-        panels.append(panel)
+        kept = f", {summary['drafts_kept']:.0%} of drafts kept" if summary.get("drafts_kept") else ""
+        good = f", {summary['grammatical']:.1%} obey the grammar" if "grammatical" in summary else ""
+        print(f"{panel[0]}: {summary['num_samples']} stories in {summary['out']}, {summary['seconds']:.1f} s "
+              f"({summary['passes']:.3g} passes of {summary['tokens_per_pass']:.3g} tokens){kept}{good}")
+        done.append((summary, panel))
     if flags.get("json"):
-        write_json(flags["json"], summaries)
+        write_json(flags["json"], [summary for summary, _ in done])
     if flags.get("picture"):
-        draw_picture(panels, flags["picture"])
+        draw_picture([panel for _, panel in done], flags["picture"])
 
 if __name__ == "__main__":
     command(main, "the stories written so far are in a file that ends in .tmp")

@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 
-import pytest
-import torch
+os.environ.setdefault("OMP_NUM_THREADS", "1")     # two tests at a time, of small models; torch reads it once
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)

@@ -297,9 +297,9 @@ def test_confidence_keeps_the_likeliest_and_the_penalty_lowers_what_occurs():
 
 # ------------------------------------------------------------------------------------------------ the command
 
-def stories(path):
+def stories(path, folder=""):
     """The stories' lines of a samples file, each with the settings of the first line."""
-    first, *rows = map(json.loads, open(path))
+    first, *rows = map(json.loads, open(os.path.join(folder, path)))
     return [row | first["settings"] for row in rows]
 
 def test_sample_command(trained):
@@ -316,6 +316,19 @@ def test_sample_command(trained):
     assert all(tokenizer.decode(r["tokens"]) == r["text"] for r in rows)
     assert all(len(r["tokens"]) == len(r["appeared"]) for r in rows)
     assert all(0 <= step < 4 for r in rows for step in r["appeared"])
+
+def test_what_is_said_of_drafts(trained):
+    done = run("sample.py", "--out_dir=out/aogpt", "--num_samples=5", "--full_length", "--draft=3,100",
+               "--json=s.json", cwd=trained)
+    assert done.returncode == 0, done.stderr
+    assert "drafts of 3" in done.stdout and "of drafts kept" in done.stdout
+    for summary in json.load(open(trained / "s.json")):
+        rounds = [np.bincount(row["appeared"]).tolist() for row in stories(summary["out"], trained)]
+        passes = [2 * len(tokens) - (tokens[-1] == 1) for tokens in rounds]
+        assert summary["passes"] == pytest.approx(np.mean(passes)) and max(passes) <= 48
+        assert summary["tokens_per_pass"] >= 1 and 0 <= (summary["drafts_kept"] or 0) <= 1
+        assert all(tokens <= summary["draft"] + 1 for row in rounds for tokens in row)
+        os.remove(trained / summary["out"])
 
 @pytest.mark.parametrize("mode", ["mdlm", "aogpt"])
 def test_prompts_and_blanks(trained, mode):
