@@ -38,6 +38,7 @@ class Settings:
     preset: Literal["auto", "toy", "laptop", "paper", "controlled"] = "auto"  # with CUDA controlled, else toy
     data: str = "tinystories"       # folder under data/, made by prepare_data.py
     windows: Literal["aligned", "random", "paper"] = "aligned"  # from a story's start, anywhere, as the paper
+    train_stories: int = 0          # train on so many windows only, the first of the seed's order; 0: all
     out_dir: str = ""               # folder of the run; default: out/DATA-MODE
     resume: bool = False            # go on with the run in out_dir
     max_steps: int = 20000          # optimizer steps
@@ -210,7 +211,7 @@ def make_update(model: Transformer, s: Settings):
 
 # ---- The command -------------------------------------------------------------------------------------------
 
-def announce(run: Run, why: str, epochs: float, floor: float | None):
+def announce(run: Run, why: str, windows: int, floor: float | None):
     """What is about to happen, on the screen and in config.json."""
     s, config, device = run.s, run.model.config, run.model.head.weight.device
     dtype, compile_it = numerics(s, device)
@@ -219,7 +220,8 @@ def announce(run: Run, why: str, epochs: float, floor: float | None):
                "compiled (that takes a while)" if compile_it else "not compiled"]
     law = "" if floor is None else f"; the true law itself scores {floor:.4f} nats per token"
     print(f"preset {s.preset} ({why}): {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
-          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
+          f"{s.batch_size} windows of {config.block_size} tokens, {s.max_steps * s.batch_size / windows:.1f} "
+          f"epochs of {windows:,}")
     print(f"{parameters:,} parameters, {flops_per_token(config) / 1e6:.1f} training MFLOP per token; "
           f"{', '.join(machine)}{law}")
     if RANK == 0 and not (s.resume and os.path.exists(run.path("config.json"))):
@@ -251,7 +253,8 @@ def main():
         print(f"preparing data/{s.data} first")
         prepare(missing)
     wait_for_processes()
-    train, val = (Windows(s.data, split, config.block_size, s.windows, s.seed) for split in ("train", "val"))
+    train, val = (Windows(s.data, split, config.block_size, s.windows, s.seed, first)
+                  for split, first in (("train", s.train_stories), ("val", 0)))
     x_val, floor = torch.from_numpy(val.spread(s.eval_windows)), val.floor(s.eval_windows)      # (N, T)
     tokenizer = Tokenizer(**val.meta["tokenizer"])
 
@@ -265,7 +268,7 @@ def main():
     # the run: its folder, its log, and with --resume its past
     trained_on = {"tokenizer": tokenizer.to_dict(), "windows": s.windows, "data": val.meta["splits"]}
     run = Run(s, model, optimizer, trained_on)
-    announce(run, why, s.max_steps * s.batch_size / len(train), floor)
+    announce(run, why, len(train), floor)
     # mdlm evaluates a window in a pair of rows: half of what a step trains on fits in memory for certain
     windows_at_once = max(1, s.batch_size // (s.grad_accum * WORLD_SIZE) // 2)
     law = {} if floor is None else {"val_floor": floor}     # the true law's own loss on x_val

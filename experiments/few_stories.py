@@ -1,0 +1,270 @@
+"""
+Few stories, many epochs: how near to the toy's law does each mode come, and what does it learn by heart?
+
+    python -m experiments.few_stories --part=sweep          each mode's settings, at the smallest sizes
+    python -m experiments.few_stories --part=main           with them every size, three seeds; after sweep
+    python -m experiments.few_stories --part=why            K orders, or K epochs' masks again and again
+    python -m experiments.few_stories --json=F --plot=G     all that is done, as tables and figures
+
+A trial is a run at a constant learning rate. Its distance from the law is that of held-out stories, in nats
+per token, story by story what the law itself scores taken off: exact for ar, that of an upper bound for the
+others. Every other held-out story chooses (the step, the settings), the ones between are reported. Each
+trial is a file in --folder; those that are there are not made again, and several processes share the work.
+"""
+import dataclasses
+import itertools
+import json
+import math
+import os
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+
+from cli import InputError, build, command, parse_flags, provenance, write_json
+from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, group_losses,
+                   order_batch, training_batch)
+from prepare_data import Tokenizer, Windows
+from runs import open_locked
+from sample import SampleOptions, generate
+from toy import TOY
+from train import PRESETS, Settings, learning_rate, make_update, mask_generator
+
+# ---- What is tried -----------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Trial:
+    """One run; its name is what differs from these defaults."""
+    mode: str = "ar"
+    stories: int = 1000             # to train on; 0: all
+    seed: int = 1                   # of the choice of stories, weights, data order, masks
+    lr: float = 1.5e-3
+    weight_decay: float = 0.01
+    dropout: float = 0.0            # of what each attention and MLP adds
+    noise: float = 0.0              # share of the tokens read that are replaced by random ones
+    orders: int = 0                 # aogpt: so many in all, drawn from the seed; 0: a fresh one each time
+    repeat: int = 0                 # after so many epochs the same batches, masks and orders again; 0: never
+    steps: int = 3000               # at most
+    until: float = 1.5              # stop where the distance is so many times its best
+
+    def name(self) -> str:
+        changed = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "mode"]
+        return "-".join([self.mode, *(f"{name}={value}" for name, value in changed
+                                      if value != getattr(Trial, name))])
+
+SEEDS = 1, 2, 3
+SIZES = 300, 1000, 3000, 10000, 0
+SWEPT = SIZES[:2]                                       # sizes at which the settings are chosen
+STEPS = {300: 1500, 1000: 3000, 3000: 4000, 10000: 6000, 0: 6000}
+
+def sweep():
+    """ar with the remedies that the field knows for it, the others with learning rates."""
+    for stories in SWEPT:
+        remedies = [dict(dropout=d, noise=n) for d in (0.0, 0.1, 0.3) for n in (0.0, 0.1, 0.3)]
+        settings = dict(lr=5e-4), dict(lr=3e-3), dict(weight_decay=1.0)
+        for changed in remedies + [s | r for s in settings for r in (remedies[0], remedies[4])]:
+            yield Trial("ar", stories, seed=0, steps=STEPS[stories], **changed)
+    for mode, lr in itertools.product(("aogpt", "mdlm"), (7e-4, 1.5e-3, 3e-3)):
+        yield Trial(mode, 300, seed=0, lr=lr, steps=STEPS[300])
+
+def chosen(done: dict, mode: str, stories: int) -> dict:
+    """The settings that the sweep chose for this size, or the next smaller one that was swept."""
+    swept = [Trial(**r["trial"]) for r in done.values() if r["part"] == "sweep"]
+    of_mode = [trial for trial in swept if trial.mode == mode]
+    sizes = sorted({trial.stories for trial in of_mode})
+    if not sizes:
+        raise InputError("run --part=sweep to its end first")
+    size = max((s for s in sizes if 0 < s <= (stories or math.inf)), default=sizes[0])
+    best = min((t for t in of_mode if t.stories == size), key=lambda t: done[t.name()]["best"]["chosen_by"])
+    return {name: getattr(best, name) for name in ("lr", "weight_decay", "dropout", "noise")}
+
+def main_part(done: dict):
+    """Each mode at every size; ar also as it is without a remedy."""
+    for stories, seed in itertools.product(SIZES, SEEDS):
+        common = dict(stories=stories, seed=seed, steps=STEPS[stories])
+        if stories == 1000:         # the figure's
+            common["until"] = 10.0
+        yield Trial("ar", **common)
+        yield Trial("ar", **common | chosen(done, "ar", stories))
+        for mode in ("aogpt", "mdlm"):
+            yield Trial(mode, **common | chosen(done, mode, stories))
+
+def why():
+    """How often the task is another one, with the same stories."""
+    for seed in SEEDS:
+        for orders in (1, 4, 16):
+            yield Trial("aogpt", orders=orders, seed=seed)
+        for mode, repeat in itertools.product(("aogpt", "mdlm"), (1, 4, 16)):
+            yield Trial(mode, repeat=repeat, seed=seed)
+
+# ---- A trial -----------------------------------------------------------------------------------------------
+
+def law_of(x, tokenizer: Tokenizer) -> torch.Tensor:
+    """(N,) nats per token of the stories x (N, T) under the true law."""
+    log_p = [TOY.log_probs(tokenizer.decode_story(row)).sum() for row in x.tolist()]
+    return -torch.tensor(log_p) / x.size(1)
+
+def all_orders(trial: Trial, T: int):
+    """(K, T): the orders of a trial that has some."""
+    return torch.rand(trial.orders, T, generator=mask_generator(trial.seed, 1)).argsort(dim=1)
+
+def batch_of(trial: Trial, config: Config, x, generator):
+    """What a training step learns from the stories x (B, T)."""
+    if trial.orders:
+        number = torch.randint(trial.orders, (len(x),), generator=generator)
+        batch = order_batch(config, x, all_orders(trial, x.size(1))[number])
+    else:
+        batch = training_batch(config, x, generator)
+    if trial.noise:
+        wrong = torch.rand(batch.tokens.shape, generator=generator) < trial.noise
+        wrong &= batch.tokens < config.bos_id
+        other = torch.randint(config.bos_id, batch.tokens.shape, generator=generator)
+        batch = batch._replace(tokens=torch.where(wrong, other, batch.tokens))
+    return batch
+
+@torch.no_grad()
+def distance(trial: Trial, model, x, law, draws: int = 1, left_to_right: bool = False):
+    """(mean, standard error) of −log p − law (N,) in nats per token, over the stories x (N, T)."""
+    model.eval()
+    config, total = model.config, 0.0
+    for draw in range(draws):
+        if trial.orders and not left_to_right:      # those that it has learned
+            number = (torch.arange(len(x)) + draw) % trial.orders
+            batch = order_batch(config, x, all_orders(trial, x.size(1))[number])
+        else:
+            batch = evaluation_batch(config, x, mask_generator(trial.seed, 2, draw), left_to_right)
+        total = total + torch.cat([group_losses(model, part) for part in batch.split(64)]).double() / draws
+    model.train()
+    excess = total - law
+    return excess.mean().item(), excess.std().item() / math.sqrt(len(x))
+
+@torch.no_grad()
+def copies(model, tokenizer: Tokenizer, known: dict, seed: int, samples: int = 1000) -> dict:
+    """Shares of sampled stories: grammatical, among the known {story: nats under the law}, grammatical and
+    not among them; and the share of known ones that the law itself would draw."""
+    model.eval()
+    texts, blank = [], torch.full((model.config.block_size,), model.config.mask_id)
+    o = SampleOptions(sampler="first_hitting", seed=seed)
+    for first in range(0, samples, 100):
+        tokens, _ = generate(model, range(first, first + 100), blank, o)
+        texts += [tokenizer.decode_story(row) for row in tokens.tolist()]
+    good = np.array([TOY.log_probs(text) is not None for text in texts])
+    copied = np.array([text in known for text in texts])
+    return {"grammatical": good.mean(), "copied": copied.mean(), "new": (good & ~copied).mean(),
+            "different": len(set(texts)) / samples,
+            "copied_by_law": sum(math.exp(-nats) for nats in known.values())}
+
+def evaluation_steps(most: int) -> list:
+    """25, 50, 75, 100, then a fifth more each time."""
+    steps = [25, 50, 75, 100]
+    while steps[-1] < most:
+        steps.append(min(most, 25 * round(steps[-1] * 1.2 / 25)))
+    return [step for step in steps if step <= most]
+
+def run(trial: Trial, o) -> dict:
+    """Train; returns the trial, its curve, what stood at the chosen step, and what that model writes."""
+    torch._dynamo.reset()           # it counts the models it has compiled, and would stop
+    values = PRESETS["toy"] | dict(seed=trial.seed, lr=trial.lr, weight_decay=trial.weight_decay,
+                                   final_lr=1.0, max_steps=trial.steps, mode=trial.mode)
+    train = Windows("toy", "train", values["block_size"], seed=trial.seed, first=trial.stories)
+    val = Windows("toy", "val", values["block_size"])
+    tokenizer = Tokenizer(**val.meta["tokenizer"])
+    config, s = build(Config, values | {"vocab_size": tokenizer.vocab_size}), build(Settings, values)
+    x = torch.from_numpy(val.spread(len(val)))
+    law = law_of(x, tokenizer)
+    x_choose, law_choose = x[::2][:o.stories], law[::2][:o.stories]
+    x_report, law_report = x[1::2], law[1::2]
+
+    torch.manual_seed(trial.seed)
+    model = Transformer(config)
+    for block in model.blocks if trial.dropout else ():
+        for part in (block.attention, block.mlp):
+            part.register_forward_hook(lambda module, inputs, y: F.dropout(y, trial.dropout, module.training))
+    _, update = make_update(model, s)
+    period = max(1, round(trial.repeat * len(train) / s.batch_size)) if trial.repeat else trial.steps
+    curve, best, weights, began = [], {}, {}, time.perf_counter()
+    evaluations = evaluation_steps(trial.steps)
+    for step in tqdm(range(trial.steps), desc=trial.name(), unit="step", leave=False, disable=None):
+        batch = batch_of(trial, config, torch.from_numpy(train.batch(step % period, s.batch_size)),
+                         mask_generator(trial.seed, step % period))
+        update(batch, learning_rate(s, step))
+        if step + 1 not in evaluations:
+            continue
+        entry = {"step": step + 1, "epochs": (step + 1) * s.batch_size / len(train)}
+        for way in ("bound", "left_to_right") if trial.mode == "aogpt" and not trial.orders else ("bound",):
+            entry[way], _ = distance(trial, model, x_choose, law_choose, 1, way == "left_to_right")
+            if entry[way] < best.get(way, {"chosen_by": math.inf})["chosen_by"]:
+                best[way] = {"step": entry["step"], "epochs": entry["epochs"], "chosen_by": entry[way]}
+                weights[way] = {name: w.clone() for name, w in model.state_dict().items()}
+        curve.append(entry)
+        if all(entry[way] > trial.until * b["chosen_by"] and step > 2 * b["step"] for way, b in best.items()):
+            break
+    last = {name: w.clone() for name, w in model.state_dict().items()}
+    for way, b in best.items():
+        model.load_state_dict(weights[way])
+        draws = 1 if trial.mode == "ar" or way == "left_to_right" else o.draws
+        b["distance"], b["distance_se"] = distance(trial, model, x_report, law_report, draws, way != "bound")
+        b["turned"] = curve[-1][way] > 1.5 * b["chosen_by"]
+    result = {"trial": dataclasses.asdict(trial), "parameters": count_parameters(model), "curve": curve,
+              "flops_per_token": flops_per_token(config), "best": best.pop("bound"), **best}
+    if o.part == "main":
+        x = torch.from_numpy(train.batch(0, len(train)))
+        nats = law_of(x, tokenizer) * config.block_size
+        known = dict(zip(map(tokenizer.decode_story, x.tolist()), nats.tolist()))
+        for when, state in ("samples", weights["bound"]), ("samples_at_the_end", last):
+            model.load_state_dict(state)
+            result[when] = copies(model, tokenizer, known, trial.seed, o.samples)
+    return result | {"seconds": time.perf_counter() - began, **provenance(trial.seed)}
+
+# ---- The command -------------------------------------------------------------------------------------------
+
+@dataclass
+class FewStoriesOptions:
+    """what to run, and what to write of all that has been run"""
+    part: Literal["none", "sweep", "main", "why"] = "none"  # the trials to make
+    folder: str = "out/few-stories"     # where each trial's file goes
+    stories: int = 1000         # held-out ones that choose; 2,083 others are reported
+    draws: int = 4              # masks or orders for each reported story's bound
+    samples: int = 500          # stories that each model of --part=main writes (a multiple of 100)
+    json: str = ""              # file for all trials' results
+    plot: str = ""              # file for the figure (.png): distance against epochs, 1,000 stories
+    plot_n: str = ""            # file for the figure (.png): best distance against stories
+
+def read_trials(folder: str) -> dict:
+    """{name: result} of the trials that are done."""
+    done = {}
+    for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        if file.endswith(".json"):
+            with open(os.path.join(folder, file)) as f:
+                done[file.removesuffix(".json")] = json.load(f)
+    return done
+
+def make(trials, part: str, o: FewStoriesOptions):
+    """Run those of the trials that are not done, and that no other process is at."""
+    os.makedirs(o.folder, exist_ok=True)
+    for trial in dict.fromkeys(trials):
+        path = os.path.join(o.folder, trial.name())
+        try:
+            lock = open_locked(f"{path}.lock")
+        except InputError:
+            continue
+        with lock:
+            if not os.path.exists(f"{path}.json"):
+                result = run(trial, o)
+                write_json(f"{path}.tmp", {"part": part, **result})
+                os.replace(f"{path}.tmp", f"{path}.json")
+                b = result["best"]
+                print(f"{trial.name()}: {b['distance']:.4f} ± {b['distance_se']:.4f} above the law at step "
+                      f"{b['step']:,}, {result['seconds']:.0f} s", flush=True)
+
+def main():
+    o = build(FewStoriesOptions, parse_flags(__doc__, FewStoriesOptions))
+    parts = {"none": list, "sweep": sweep, "main": lambda: main_part(read_trials(o.folder)), "why": why}
+    make(parts[o.part](), o.part, o)
+
+if __name__ == "__main__":
+    command(main, "the trials that are done are kept, each in a file of its own")
