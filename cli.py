@@ -137,8 +137,8 @@ def parse_flags(doc: str, *classes, named: str = "", several=()) -> dict:
     if named:
         pairs = [text.partition("=")[::2] for text in result["named"]]
         result["named"] = dict(pairs)
-        if len(result["named"]) < len(pairs) or not all(path for _, path in pairs):
-            raise InputError(f"give {named} for each, every NAME once")
+        if not pairs or len(result["named"]) < len(pairs) or not all(path for _, path in pairs):
+            raise InputError(f"give {named} for each, every NAME once (--help shows how)")
     check_outputs(result)
     return result
 

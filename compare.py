@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
+from cli import build, command, parse_flags, print_table, provenance, write_json
 from runs import read_run
 from show import draw_losses
 
@@ -21,14 +21,11 @@ def main():
     flags = parse_flags(__doc__, CompareOptions, named="NAME=FOLDER")
     o = build(CompareOptions, flags)
     runs = {name: read_run(folder) for name, folder in flags["named"].items()}
-    if not runs:
-        raise InputError("which runs? give NAME=FOLDER for each, e.g. mdlm=out/toy-mdlm")
     steps, seconds = (min(run["curve"][-1][key] for run in runs.values()) for key in ("step", "seconds"))
     rows = [["nats per token", "best", "± s.e.", f"at {steps:,} steps", f"at {seconds:,.0f} s", "true law"]]
     for name, run in runs.items():
         best = min(run["curve"], key=lambda entry: entry["val_nll"])
-        keys = ("step", "seconds", "val_nll")
-        step, second, loss = np.array([[entry[key] for key in keys] for entry in run["curve"]]).T
+        step, second, loss = np.array([(e["step"], e["seconds"], e["val_nll"]) for e in run["curve"]]).T
         at_steps = float(np.interp(steps, step, loss, left=np.nan))             # linear in between
         at_seconds = float(np.interp(seconds, second, loss, left=np.nan))
         run["table"] = {"best": best["val_nll"], "best_se": best["val_nll_se"], "best_step": best["step"],

@@ -209,7 +209,7 @@ def measure(texts: list, o: DiversityOptions, judges: dict, corpus) -> dict:
 # ---- Samples and real text ---------------------------------------------------------------------------------
 
 def read_samples(path: str):
-    """Texts, and the settings they were made with: in a line of their own, in older files in every line."""
+    """Texts, and the settings they were made with, {} if the file doesn't say."""
     texts, settings = [], {}
     if path.endswith(".txt"):
         texts = list(read_stories(path))
@@ -218,10 +218,9 @@ def read_samples(path: str):
             with open(path, "rb") as f:
                 for line, text in enumerate(f, 1):
                     row = json.loads(text)
-                    if "text" not in row and isinstance(row.get("settings"), dict):
-                        settings = row["settings"]
+                    if "text" not in row:               # a line of their own
+                        settings = dict(row["settings"])
                     else:
-                        settings = settings or row
                         texts.append(str(row["text"]))
         except OSError as e:
             raise InputError(f"{path} cannot be read ({e}); give one that sample.py wrote, or a .txt") from e
@@ -328,8 +327,6 @@ def columns_of(sets: dict, o: DiversityOptions, corpus, judges: dict) -> tuple:
 def main():
     flags = parse_flags(__doc__, DiversityOptions, named="NAME=FILE")
     o = build(DiversityOptions, flags)
-    if not flags["named"]:
-        raise InputError("which samples? give NAME=FILE for each")
     if o.plot and not o.data:
         raise InputError(f"--plot={o.plot} draws distances to real text; give --data=NAME")
     corpus = load_corpus(o.data) if o.data else None

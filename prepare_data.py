@@ -236,8 +236,8 @@ class Windows:
           paper     as the paper cut its data (arXiv 2603.22075): end-of-text dropped, the training split cut
                     into chunks of T, shuffled, 5% of the *chunks* held out; a story can lie in both splits
 
-    With first, only so many of them, the first of an order given by the seed. Raises InputError where there
-    is no such data set, or no window of that length in it."""
+    With first, at most so many of them, drawn by the seed. Raises InputError where there is no such data
+    set, or no window of that length in it."""
 
     def __init__(self, name: str, split: str, block_size: int, kind="aligned", seed=1337, first=0):
         self.block_size, self.kind, self.seed, self.meta = block_size, kind, seed, load_meta(name)
@@ -259,8 +259,6 @@ class Windows:
         if not len(self.starts):
             raise InputError(f"block_size {block_size} is longer than any {kind} window of {DATA_DIR}/{name} "
                              f"({split}: {len(self.tokens):,} tokens); take a smaller one, or more text")
-        if first > len(self.starts):
-            raise InputError(f"{DATA_DIR}/{name} has {len(self.starts):,} such windows, not {first:,}")
         if first:
             self.starts = np.random.default_rng(seed).permutation(self.starts)[:first]
         self.tokens_per_byte = len(self.tokens) / self.meta["splits"][file]["bytes"]

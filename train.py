@@ -38,7 +38,7 @@ class Settings:
     preset: Literal["auto", "toy", "laptop", "paper", "controlled"] = "auto"  # with CUDA controlled, else toy
     data: str = "tinystories"       # folder under data/, made by prepare_data.py
     windows: Literal["aligned", "random", "paper"] = "aligned"  # from a story's start, anywhere, as the paper
-    train_stories: int = 0          # train on so many windows only, the first of the seed's order; 0: all
+    train_stories: int = 0          # train on so many windows only (aligned: stories), drawn by seed; 0: all
     out_dir: str = ""               # folder of the run; default: out/DATA-MODE
     resume: bool = False            # go on with the run in out_dir
     max_steps: int = 20000          # optimizer steps
@@ -253,8 +253,8 @@ def main():
         print(f"preparing data/{s.data} first")
         prepare(missing)
     wait_for_processes()
-    train, val = (Windows(s.data, split, config.block_size, s.windows, s.seed, first)
-                  for split, first in (("train", s.train_stories), ("val", 0)))
+    train = Windows(s.data, "train", config.block_size, s.windows, s.seed, first=s.train_stories)
+    val = Windows(s.data, "val", config.block_size, s.windows, s.seed)
     x_val, floor = torch.from_numpy(val.spread(s.eval_windows)), val.floor(s.eval_windows)      # (N, T)
     tokenizer = Tokenizer(**val.meta["tokenizer"])
 

@@ -25,12 +25,13 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from cli import InputError, build, command, parse_flags, provenance, write_json
+from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, group_losses,
                    order_batch, training_batch)
 from prepare_data import Tokenizer, Windows
 from runs import open_locked
 from sample import SampleOptions, generate
+from show import figure
 from toy import TOY
 from train import PRESETS, Settings, learning_rate, make_update, mask_generator
 
@@ -86,7 +87,7 @@ def main_part(done: dict):
     """Each mode at every size; ar also as it is without a remedy."""
     for stories, seed in itertools.product(SIZES, SEEDS):
         common = dict(stories=stories, seed=seed, steps=STEPS[stories])
-        if stories == 1000:         # the figure's
+        if stories == SIZES[1]:         # the figure's
             common["until"] = 10.0
         yield Trial("ar", **common)
         yield Trial("ar", **common | chosen(done, "ar", stories))
@@ -220,6 +221,105 @@ def run(trial: Trial, o) -> dict:
             result[when] = copies(model, tokenizer, known, trial.seed, o.samples)
     return result | {"seconds": time.perf_counter() - began, **provenance(trial.seed)}
 
+# ---- What has been found -----------------------------------------------------------------------------------
+
+def spread(values) -> str:
+    """Mean ± standard deviation over seeds."""
+    values = np.array(values)
+    return f"{values.mean():.4f}" + (f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else "")
+
+def by_settings(done: dict, part: str) -> dict:
+    """{trial without its seed: results of all its seeds}."""
+    groups = {}
+    for result in sorted(done.values(), key=lambda r: r["trial"]["seed"]):
+        if result["part"] == part:
+            groups.setdefault(Trial(**result["trial"] | {"seed": 0}), []).append(result)
+    return groups
+
+def label(trial: Trial) -> str:
+    remedies = [f"{name} {getattr(trial, name):g}" for name in ("dropout", "noise") if getattr(trial, name)]
+    return ", ".join([trial.mode, *remedies])
+
+def row_of(first: list, runs: list, way: str = "best") -> list:
+    """A row of a table: what is reported, how it was chosen, and what the model of that step writes."""
+    best = [r[way] for r in runs]
+    rows = [*first, spread([b["distance"] for b in best]), ", ".join(f"{b['distance']:.4f}" for b in best),
+            ", ".join(f"{b['epochs']:.3g}" for b in best), "yes" if all(b["turned"] for b in best) else "no"]
+    for share in ("grammatical", "copied", "new") if "samples" in runs[0] else ():
+        rows.append(f"{np.mean([r['samples'][share] for r in runs]):.1%}")
+    return rows
+
+def tables(done: dict) -> dict:
+    """{title: rows}, of every part that has trials."""
+    found = {}
+    head = ["nats per token above the law", "each seed", "epochs then", "turned"]
+    if groups := by_settings(done, "sweep"):
+        rows = [["", "stories", "lr", "weight decay", *head]]
+        for t in sorted(groups, key=lambda t: (t.mode, t.stories, groups[t][0]["best"]["chosen_by"])):
+            rows.append(row_of([label(t), str(t.stories), f"{t.lr:g}", f"{t.weight_decay:g}"], groups[t]))
+        found["The settings, one seed, best first"] = rows
+    if groups := by_settings(done, "main"):
+        rows = [["", "stories", *head, "grammatical", "copied", "new"]]
+        for t in sorted(groups, key=lambda t: (t.stories or math.inf, t.mode, t.dropout + t.noise)):
+            stories = f"{t.stories:,}" if t.stories else "all"
+            rows.append(row_of([label(t), stories], groups[t]))
+            if t.mode == "aogpt":
+                rows.append(row_of(["aogpt, left to right", stories], groups[t], "left_to_right")[:-3])
+                rows[-1] += [""] * 3
+        found["From few stories"] = rows
+    if groups := by_settings(done, "why"):
+        rows = [["", *head]]
+        for t in sorted(groups, key=lambda t: (t.mode, t.orders, t.repeat)):
+            what = f"{t.orders} order{'s' * (t.orders > 1)} in all" if t.orders else (
+                f"{t.repeat} epoch{'s' * (t.repeat > 1)} again and again")
+            rows.append(row_of([f"{t.mode}, {what}"], groups[t]))
+        found["1,000 stories, fewer tasks"] = rows
+    return found
+
+COLOURS = {"ar": "C0", "aogpt": "C2", "mdlm": "C1"}
+
+def draw_epochs(done: dict, path: str):
+    """Distance of the stories that choose against epochs, at one size: seeds thin, their mean thick."""
+    with figure(path, (8, 4.6)) as axes:
+        for t, runs in by_settings(done, "main").items():
+            for way in ("bound", "left_to_right") if t.stories == SIZES[1] else ():
+                curves = [{e["epochs"]: e[way] for e in r["curve"] if way in e} for r in runs]
+                style = dict(color=COLOURS[t.mode], ls="-" if way == "bound" else ":")
+                style["ls"] = "--" if t.dropout + t.noise else style["ls"]
+                for curve in curves if all(curves) else ():
+                    axes.plot(*zip(*curve.items()), lw=0.6, alpha=0.6, **style)
+                shared = [epoch for epoch in curves[0] if all(epoch in curve for curve in curves)]
+                if shared:
+                    kind = {"ar": "exact"}.get(t.mode, "upper bound" if way == "bound" else "left to right")
+                    mean = [np.mean([curve[epoch] for curve in curves]) for epoch in shared]
+                    axes.plot(shared, mean, lw=2, label=f"{label(t)} ({kind})", **style)
+        axes.set(xscale="log", yscale="log", xlabel=f"epochs over {SIZES[1]:,} stories",
+                 ylabel="nats per token above the true law")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
+
+def draw_stories(done: dict, path: str):
+    """Best distance of the reported stories against the number of stories; a point for each seed."""
+    lines = {}
+    for t, runs in by_settings(done, "main").items():
+        tuned = {"ar": "ar, as the others" if not t.dropout + t.noise else "ar, with its best remedy"}
+        lines.setdefault((tuned.get(t.mode, f"{t.mode} (upper bound)"), t.mode), {})[t.stories] = [
+            r["best"]["distance"] for r in runs]
+        if t.mode == "aogpt":
+            lines.setdefault(("aogpt, left to right", t.mode), {})[t.stories] = [
+                r["left_to_right"]["distance"] for r in runs]
+    with figure(path, (8, 4.6)) as axes:
+        for (name, mode), values in lines.items():
+            ls = "--" if "remedy" in name else ":" if "to right" in name else "-"
+            x, values = zip(*sorted((stories or 83333, v) for stories, v in values.items()))
+            axes.plot(x, [np.mean(v) for v in values], color=COLOURS[mode], ls=ls, lw=2, label=name)
+            for stories, v in zip(x, values):
+                axes.plot([stories] * len(v), v, "o", ms=3, color=COLOURS[mode])
+        axes.set(xscale="log", yscale="log", xlabel="stories to train on",
+                 ylabel="best nats per token above the true law")
+        axes.set_xticks(x, [f"{stories:,}" for stories in x])
+        axes.yaxis.set_major_formatter("{x:g}")
+
 # ---- The command -------------------------------------------------------------------------------------------
 
 @dataclass
@@ -231,8 +331,8 @@ class FewStoriesOptions:
     draws: int = 4              # masks or orders for each reported story's bound
     samples: int = 500          # stories that each model of --part=main writes (a multiple of 100)
     json: str = ""              # file for all trials' results
-    plot: str = ""              # file for the figure (.png): distance against epochs, 1,000 stories
-    plot_n: str = ""            # file for the figure (.png): best distance against stories
+    md: str = ""                # file for the tables
+    plot: str = ""              # file for a figure (.png): distance against epochs; -n: against stories
 
 def read_trials(folder: str) -> dict:
     """{name: result} of the trials that are done."""
@@ -261,10 +361,32 @@ def make(trials, part: str, o: FewStoriesOptions):
                 print(f"{trial.name()}: {b['distance']:.4f} ± {b['distance_se']:.4f} above the law at step "
                       f"{b['step']:,}, {result['seconds']:.0f} s", flush=True)
 
+def write_markdown(path: str, found: dict, command: str):
+    """The tables, for reading."""
+    with open(path, "w") as f:
+        print(f"# Few stories, many epochs\n\nMade by `{command}`.", file=f)
+        for title, rows in found.items():
+            print(f"\n## {title}\n", file=f)
+            for i, row in enumerate(rows):
+                print("|", " | ".join(row), "|", file=f)
+                if i == 0:
+                    print("|---" * len(row) + "|", file=f)
+
 def main():
     o = build(FewStoriesOptions, parse_flags(__doc__, FewStoriesOptions))
     parts = {"none": list, "sweep": sweep, "main": lambda: main_part(read_trials(o.folder)), "why": why}
     make(parts[o.part](), o.part, o)
+    done, made = read_trials(o.folder), provenance(SEEDS)
+    for title, rows in (found := tables(done)).items():
+        print(f"\n{title}")
+        print_table(rows)
+    if o.md:
+        write_markdown(o.md, found, made["command"])
+    if o.json:
+        write_json(o.json, {**made, "trials": done})
+    if o.plot:
+        draw_epochs(done, o.plot)
+        draw_stories(done, o.plot.replace(".", "-n."))
 
 if __name__ == "__main__":
     command(main, "the trials that are done are kept, each in a file of its own")

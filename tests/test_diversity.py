@@ -197,21 +197,19 @@ def test_seeds_text_files_and_warnings(sampled):
     columns = json.load(open(sampled / "d.json"))["columns"]
     assert columns["own"]["distinct first words"][0] == 2 / 3 and columns["ar"]["distinct-1"][1] > 0
 
-def test_samples_are_read_as_they_are_and_as_they_used_to_be_written(sampled, monkeypatch):
-    """Settings in a line of their own; formerly in the line of every story. A user's file may have none."""
+def test_samples_are_read_with_settings_and_without(sampled, monkeypatch):
+    """sample.py writes settings in a line of their own. A user's file may have none."""
     monkeypatch.chdir(sampled)
     first, *rows = map(json.loads, open("ar-d.jsonl"))
     settings = first["settings"]
     assert settings["num_samples"] == len(rows) == 30
     assert set(rows[0]) == {"story", "text", "tokens", "appeared"}
-    with open("ar-old.jsonl", "w") as f:
-        f.writelines(json.dumps(row | settings) + "\n" for row in rows)
     with open("ar-plain.jsonl", "w") as f:
         f.writelines(json.dumps({"text": row["text"]}) + "\n" for row in rows)
     texts = [row["text"] for row in rows]
-    for name, expected in (("ar-d", settings), ("ar-old", settings), ("ar-plain", {})):
+    for name, expected in (("ar-d", settings), ("ar-plain", {})):
         got, found = diversity.read_samples(f"{name}.jsonl")
-        assert got == texts and expected.items() <= found.items()
+        assert got == texts and found == expected
     with open("mine.jsonl", "w") as f:      # settings of one's own, beside the text
         f.writelines(json.dumps({"text": text, "settings": {"a": 1}}) + "\n" for text in texts)
     assert diversity.read_samples("mine.jsonl")[0] == texts

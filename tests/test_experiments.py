@@ -1,20 +1,28 @@
 """The commands behind the figures on sampling: a perfect network has no error, and each of them runs."""
 import json
+import os
 import random
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 import sample
-from conftest import experiment, small_model
+from cli import InputError
+from conftest import experiment, run, small_model
+from experiments import few_stories
+from experiments.few_stories import Trial
 from experiments.infill import InfillOptions, exact_nats, fill, nats
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
 from experiments.planners import write
 from experiments.speculative import SpeculativeOptions, measure, record
-from prepare_data import Tokenizer
+from model import Config
+from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
+from runs import load
 from sample import SampleOptions, generate
 from toy import TOY
+from train import PRESETS, mask_generator
 
 WORDS = Tokenizer("words", words=TOY.words())
 
@@ -91,6 +99,88 @@ def test_commands(trained, name, flags):
         assert (trained / "f.png").stat().st_size > 5000
     done = experiment(name, cwd=trained)
     assert done.returncode == 2 and "which models?" in done.stderr and "Traceback" not in done.stderr
+
+@pytest.fixture
+def few(workdir, monkeypatch):
+    """The toy's data, and experiments/few_stories.py made small."""
+    prepare(PrepareOptions(max_tokens=30_000))
+    small = dict(n_layer=1, n_head=1, n_embd=16, n_hidden=16, batch_size=8, compile="false", dtype="float32")
+    monkeypatch.setattr(few_stories, "PRESETS", {"toy": PRESETS["toy"] | small})
+    monkeypatch.setattr(few_stories, "STEPS", {20: 75, 40: 75})
+    monkeypatch.setattr(few_stories, "SIZES", (20, 40))
+    monkeypatch.setattr(few_stories, "SEEDS", (1, 2))
+    return workdir
+
+@pytest.mark.parametrize("trial", [Trial("ar"), Trial("aogpt"), Trial("aogpt", orders=3), Trial("mdlm")])
+def test_a_perfect_network_has_no_distance_from_the_law(trial):
+    x = as_tokens(stories(40))
+    law = few_stories.law_of(x, WORDS)
+    mean, error = few_stories.distance(trial, toy_oracle(trial.mode), x, law, draws=8)
+    assert abs(mean) < 1e-5 if trial.mode != "mdlm" else abs(mean) < 4 * error < 0.1
+
+def test_fewer_orders_and_wrong_tokens():
+    x, config = torch.arange(40).view(1, 40).repeat(200, 1), Config("aogpt", vocab_size=60, block_size=40)
+    batch = few_stories.batch_of(Trial("aogpt", orders=3), config, x, mask_generator(0))
+    assert len(set(map(tuple, batch.target_pos.tolist()))) == 3
+    x, config = x[:, torch.randperm(40)], Config("ar", vocab_size=60, block_size=40)
+    clean, noisy = (few_stories.batch_of(Trial(noise=p), config, x, mask_generator(0)) for p in (0.0, 0.25))
+    assert torch.equal(clean.targets, noisy.targets) and (noisy.tokens[:, 0] == config.bos_id).all()
+    assert (noisy.tokens != clean.tokens)[:, 1:].double().mean() == pytest.approx(0.25, abs=0.02)
+
+def test_copies_are_counted():
+    oracle, seen = toy_oracle("ar"), {}
+    for share in (0, 1):
+        found = few_stories.copies(oracle, WORDS, seen, seed=1, samples=100)
+        assert (found["grammatical"], found["copied"], found["new"]) == (1, share, 1 - share)
+        blank = torch.full((48,), oracle.config.mask_id)
+        tokens, _ = generate(oracle, range(100), blank, SampleOptions(seed=1))
+        texts = [WORDS.decode_story(row) for row in tokens.tolist()]
+        seen = {text: -TOY.log_probs(text).sum() for text in texts}
+    assert 0 < found["copied_by_law"] < 1e-3
+
+def test_few_stories(few, monkeypatch, capsys):
+    """Every part, resumed, then its tables and figures: small sizes."""
+    def sweep():
+        for mode in ("ar", "aogpt", "mdlm"):
+            yield Trial(mode, 20, seed=0, steps=50)
+        yield Trial("ar", 20, seed=0, steps=50, dropout=0.5, noise=0.5)
+
+    monkeypatch.setattr(few_stories, "sweep", sweep)
+    monkeypatch.setattr(few_stories, "why", lambda: [Trial("aogpt", 20, steps=50, orders=2),
+                                                     Trial("mdlm", 20, steps=50, repeat=1)])
+    def command(*flags):
+        monkeypatch.setattr(sys, "argv", ["few_stories.py", "--samples=100", "--stories=50", *flags])
+        few_stories.main()
+        return capsys.readouterr().out
+
+    with pytest.raises(InputError, match="--part=sweep"):
+        command("--part=main")
+    for part in ("sweep", "main", "why"):
+        assert "above the law at step" in command(f"--part={part}")
+        assert "above the law at step" not in command(f"--part={part}")         # what is there stays
+    text = command("--json=f.json", "--md=f.md", "--plot=f.png")
+    for title in ("The settings", "From few stories", "1,000 stories, fewer tasks"):
+        assert title in text and f"## {title}" in open("f.md").read()
+    trials = json.load(open("f.json"))["trials"]
+    # ar's best may be the plain one
+    assert len([t for t in trials.values() if t["part"] == "main"]) in (12, 16)
+    for t in trials.values():
+        chosen_by = [(e["bound"], e["step"]) for e in t["curve"]]
+        assert (t["best"]["chosen_by"], t["best"]["step"]) == min(chosen_by) and t["best"]["distance"] > 0
+    assert min(os.path.getsize(f) for f in ("f.png", "f-n.png")) > 5000
+
+def test_a_trial_trains_as_the_command_does(few):
+    """The same seed, settings and stories: the model that train.py leaves."""
+    trial = Trial("ar", 20, seed=3, steps=25)
+    result = few_stories.run(trial, few_stories.FewStoriesOptions(stories=50))
+    done = run("train.py", "--mode=ar", "--preset=toy", "--n_layer=1", "--n_head=1", "--n_embd=16",
+               "--n_hidden=16", "--batch_size=8", "--compile=false", "--dtype=float32", "--train_stories=20",
+               "--seed=3", "--max_steps=25", "--final_lr=1", cwd=few)
+    assert done.returncode == 0 and "10.0 epochs of 20" in done.stdout, done.stderr
+    x = torch.from_numpy(Windows("toy", "val", 48).spread(10 ** 6))[::2][:50]
+    model, _ = load("out/toy-ar/best.pt")
+    distance, _ = few_stories.distance(trial, model, x, few_stories.law_of(x, WORDS))
+    assert result["curve"][-1]["bound"] == pytest.approx(distance, abs=1e-6)
 
 def test_a_model_that_repeats_how_many_drafts_another_kept_takes_as_many_passes():
     options = SpeculativeOptions(drafts=(2, 4), stories=(1, 3), total=5, repeats=2)
