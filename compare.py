@@ -26,12 +26,9 @@ def main():
     for name, run in runs.items():
         best = min(run["curve"], key=lambda entry: entry["val_nll"])
         step, second, loss = np.array([(e["step"], e["seconds"], e["val_nll"]) for e in run["curve"]]).T
-        at_steps = float(np.interp(steps, step, loss, left=np.nan))             # linear in between
-        at_seconds = float(np.interp(seconds, second, loss, left=np.nan))
-        run["table"] = {"best": best["val_nll"], "best_se": best["val_nll_se"], "best_step": best["step"],
-                        "equal_steps": steps, "at_equal_steps": at_steps,
-                        "equal_seconds": seconds, "at_equal_seconds": at_seconds}
-        numbers = best["val_nll"], best["val_nll_se"], at_steps, at_seconds, best.get("val_floor", np.nan)
+        between = (np.interp(at, x, loss, left=np.nan) for at, x in ((steps, step), (seconds, second)))
+        numbers = best["val_nll"], best["val_nll_se"], *between, best.get("val_floor", np.nan)
+        run["table"] = {"best_step": best["step"], **dict(zip(rows[0][1:], numbers))}
         rows.append([name, *(f"{x:.4f}".replace("nan", "–") for x in numbers)])
     print_table(rows)
     if o.plot:

@@ -129,13 +129,9 @@ def of_counts(statistic, items, group) -> tuple:
     return interval(lambda keep: statistic(np.bincount(items[keep], minlength=1)), group)
 
 def of_sums(above, group, below=1) -> tuple:
-    """Σ above / Σ below over samples; without below, the mean."""
+    """Σ above / Σ below over samples, nan where there is nothing below; without below, the mean."""
     above, below = np.broadcast_arrays(np.asarray(above, dtype=float), below)
-
-    def ratio(keep):
-        return above[keep].sum() / below[keep].sum() if below[keep].any() else math.nan
-
-    return interval(ratio, group)
+    return interval(lambda keep: above[keep].sum() / (below[keep].sum() or math.nan), group)
 
 def distinct(counts):
     return np.count_nonzero(counts) / max(1, counts.sum())
@@ -264,16 +260,15 @@ def sampled_from(settings: dict) -> tuple:
 
 def incomparable(sets: dict) -> list:
     """What makes a column incomparable, for the table itself."""
-    lines, ways, made = [], set(), []
+    lines, ways = [], {}            # ways: {settings: the sets made so}
     for name, seeds in sets.items():
-        for way in sorted({sampled_from(settings) for _, settings in seeds}, key=str):
-            length, start, full_length, prompt = way
-            ways.add(way)
-            if prompt:
-                lines.append(f"{name} was written after the prompt {prompt!r}; real text begins freely")
-            end, begin = "not cut" if full_length else "cut", f", prompt {prompt!r}" if prompt else ""
-            made.append(f"{name}: length {length}, start {start}, {end} at the end{begin}")
+        for way in dict.fromkeys(sampled_from(settings) for _, settings in seeds):
+            ways.setdefault(way, []).append(name)
+            if way[-1]:
+                lines.append(f"{name} was written after the prompt {way[-1]!r}; real text begins freely")
     if len(ways) > 1:
+        made = (f"{', '.join(names)}: length {length}, start {start}, {'not cut' if full else 'cut'} at the "
+                f"end, prompt {prompt!r}" for (length, start, full, prompt), names in ways.items())
         lines.append(f"the samples were made with different settings: {'; '.join(made)}")
     if len({len(texts) for seeds in sets.values() for texts, _ in seeds}) > 1:
         lines.append("the sets differ in size, on which most of these metrics depend")

@@ -47,6 +47,8 @@ class Config:
     objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: likelihood bound, or the paper's masked mean
     schedule: Literal["uniform", "cosine"] = "uniform"  # mdlm: law of the mask ratio (nelbo needs uniform)
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
+    dropout: float = 0.0            # share dropped of what each attention and MLP adds, in training
+    token_noise: float = 0.0        # share of the tokens read that are replaced by random ones, in training
     target_rotation: bool = True    # turn queries by the position they predict (false: by the one they hold)
     init: Literal["scaled", "paper"] = "scaled"     # weights by number of inputs; or PyTorch's, as the paper
     shared_init: bool = True        # embeddings start around one common vector (false: around zero)
@@ -63,16 +65,16 @@ class Config:
             near = max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head
             raise ValueError(f"n_embd {self.n_embd} over n_head {self.n_head} must be an even "
                              f"number; try n_embd={near}")
-        if not 0 <= self.l2r_fraction <= 1:
-            raise ValueError(f"l2r_fraction is {self.l2r_fraction}; it must lie in [0, 1]")
+        for name in ("l2r_fraction", "dropout", "token_noise"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must lie in [0, 1]")
         for name in ("time_embedding", "objective", "schedule"):
             if self.mode != "mdlm" and getattr(self, name) != getattr(Config, name):
                 raise ValueError(f"{name} is {getattr(self, name)}, which is for mode mdlm, not {self.mode}")
         if (self.objective, self.schedule) == ("nelbo", "cosine"):
             raise ValueError("schedule is cosine; objective=nelbo is a bound for schedule=uniform only")
         self.bos_id, self.mask_id = self.vocab_size - 1, self.vocab_size
-        # rows of the embedding, padded for fast matrix products
-        self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64
+        self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64  # rows of the embedding, for speed
 
 # what the paper's mdlm (arXiv 2603.22075) has otherwise
 PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
@@ -151,10 +153,11 @@ class Block(nn.Module):
         self.attention = Attention(config)
         self.norm2 = nn.RMSNorm(config.n_embd, eps=1e-6)
         self.mlp = MLP(config)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x, rotary_q, rotary_k, cache=None):
-        x = x + self.attention(self.norm1(x), rotary_q, rotary_k, cache)
-        return x + self.mlp(self.norm2(x))
+        x = x + self.dropout(self.attention(self.norm1(x), rotary_q, rotary_k, cache))
+        return x + self.dropout(self.mlp(self.norm2(x)))
 
 class TimeEmbedding(nn.Module):
     """The timestep t in [0, 1], one value a row: sinusoids, a linear layer, SiLU. (B,) -> (B, 1, C)"""
@@ -353,12 +356,18 @@ def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator, sched
 def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     """x (B, T) tokens, as the configured mode and objective train on them."""
     if config.mode == "ar":
-        return order_batch(config, x, identity_order(x))
-    if config.mode == "aogpt":
-        return aogpt_batch(config, x, generator, config.l2r_fraction)
-    if config.objective == "masked_ce":
-        return masked_ce_batch(config, x, generator, config.schedule)
-    return nelbo_batch(config, x, generator)
+        batch = order_batch(config, x, identity_order(x))
+    elif config.mode == "aogpt":
+        batch = aogpt_batch(config, x, generator, config.l2r_fraction)
+    elif config.objective == "masked_ce":
+        batch = masked_ce_batch(config, x, generator, config.schedule)
+    else:
+        batch = nelbo_batch(config, x, generator)
+    if config.token_noise:      # what is predicted stays; so do end-of-text and [MASK], which come last
+        wrong = torch.rand(batch.tokens.shape, generator=generator) < config.token_noise
+        other = torch.randint(config.bos_id, batch.tokens.shape, generator=generator)
+        batch = batch._replace(tokens=other.where(wrong & (batch.tokens < config.bos_id), batch.tokens))
+    return batch
 
 def group_losses(model: nn.Module, batch: Batch) -> Tensor:
     """(G,) whose mean is the loss: nats per token (for masked_ce, nats per masked token)."""

@@ -113,7 +113,7 @@ def load(path: str, device="cpu", needs=()):
         if isinstance(e, pickle.UnpicklingError):
             reason = "it holds code, not only tensors and plain values"
         raise OSError(f"{path} is not a usable checkpoint: {reason}") from e
-    return model.to(device), checkpoint
+    return model.to(device).eval(), checkpoint
 
 # ---- The folder --------------------------------------------------------------------------------------------
 

@@ -452,9 +452,8 @@ def plan(folders: list, flags: dict, several: bool):
             varied = [str(value) for name, value in zip(swept, values) if len(mine[name]) > 1]
             o = replace(o, out=o.out or os.path.join(folder, "-".join(["samples", *varied]) + ".jsonl"))
             how = {"ar": "left to right", "mdlm": o.sampler, "aogpt": f"{o.order} order"}[config.mode]
-            steps = f"drafts of {o.draft}" if o.draft else f"{o.steps} steps"
-            title = f"{config.mode}, {how.replace('_', ' ')}, {steps}"
-            yield model, tokenizer, pattern, o, title
+            how = how.replace("_", " ") + (f", drafts of {o.draft}" if o.draft else f", {o.steps} steps")
+            yield model, tokenizer, pattern, o, f"{config.mode}, {how}"
 
 def main():
     flags = parse_flags(__doc__, SampleOptions, several=SWEEP)

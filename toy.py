@@ -54,10 +54,7 @@ class Grammar:
 
     def draw(self, rng: random.Random) -> str:
         """One story."""
-        def choose(name, before):
-            return rng.choices(range(len(self.texts[name])), self.weights[name])[0]
-
-        return self._tell(choose)
+        return self._tell(lambda name, _: rng.choices(range(len(self.texts[name])), self.weights[name])[0])
 
     def log_probs(self, story: str):
         """(words,) ln p of every word given the words before it, or None if this is no story."""

@@ -132,6 +132,7 @@ def evaluate(model: Transformer, x: torch.Tensor, windows_at_once: int, seed: in
     windows; for aogpt also the exact val_nll_l2r of the left-to-right order, for mdlm the paper's masked_ce.
     """
     config, device = model.config, model.head.weight.device
+    model.eval()
 
     def losses(batch):
         result = torch.zeros(len(x), device=device)             # (N,), 0 where another process computes it
@@ -192,6 +193,7 @@ def make_update(model: Transformer, s: Settings):
     autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
 
     def update(batch: Batch, lr: float):
+        model.train()
         parts = batch.split(len(batch.targets) // (s.grad_accum * WORLD_SIZE))[RANK::WORLD_SIZE]
         loss = 0.0
         for i, part in enumerate(parts, 1):
@@ -275,6 +277,7 @@ def main():
 
     with run.training():
         for step in range(run.step, s.max_steps):
+            torch.manual_seed(s.seed + step)            # of dropout; a resumed run drops the same
             x = torch.from_numpy(train.batch(step, s.batch_size))                   # (B, T)
             batch = training_batch(config, x, mask_generator(s.seed, step))
             loss, norm = update(batch, learning_rate(s, step))

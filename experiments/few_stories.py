@@ -22,7 +22,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from tqdm import tqdm
 
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
@@ -115,17 +114,10 @@ def all_orders(trial: Trial, T: int):
 
 def batch_of(trial: Trial, config: Config, x, generator):
     """What a training step learns from the stories x (B, T)."""
-    if trial.orders:
-        number = torch.randint(trial.orders, (len(x),), generator=generator)
-        batch = order_batch(config, x, all_orders(trial, x.size(1))[number])
-    else:
-        batch = training_batch(config, x, generator)
-    if trial.noise:
-        wrong = torch.rand(batch.tokens.shape, generator=generator) < trial.noise
-        wrong &= batch.tokens < config.bos_id
-        other = torch.randint(config.bos_id, batch.tokens.shape, generator=generator)
-        batch = batch._replace(tokens=torch.where(wrong, other, batch.tokens))
-    return batch
+    if not trial.orders:
+        return training_batch(config, x, generator)
+    number = torch.randint(trial.orders, (len(x),), generator=generator)
+    return order_batch(config, x, all_orders(trial, x.size(1))[number])
 
 @torch.no_grad()
 def distance(trial: Trial, model, x, law, draws: int = 1, left_to_right: bool = False):
@@ -139,7 +131,6 @@ def distance(trial: Trial, model, x, law, draws: int = 1, left_to_right: bool = 
         else:
             batch = evaluation_batch(config, x, mask_generator(trial.seed, 2, draw), left_to_right)
         total = total + torch.cat([group_losses(model, part) for part in batch.split(64)]).double() / draws
-    model.train()
     excess = total - law
     return excess.mean().item(), excess.std().item() / math.sqrt(len(x))
 
@@ -169,8 +160,8 @@ def evaluation_steps(most: int) -> list:
 def run(trial: Trial, o) -> dict:
     """Train; returns the trial, its curve, what stood at the chosen step, and what that model writes."""
     torch._dynamo.reset()           # it counts the models it has compiled, and would stop
-    values = PRESETS["toy"] | dict(seed=trial.seed, lr=trial.lr, weight_decay=trial.weight_decay,
-                                   final_lr=1.0, max_steps=trial.steps, mode=trial.mode)
+    values = PRESETS["toy"] | dataclasses.asdict(trial)
+    values |= dict(token_noise=trial.noise, final_lr=1.0, max_steps=trial.steps)
     train = Windows("toy", "train", values["block_size"], seed=trial.seed, first=trial.stories)
     val = Windows("toy", "val", values["block_size"])
     tokenizer = Tokenizer(**val.meta["tokenizer"])
@@ -182,14 +173,12 @@ def run(trial: Trial, o) -> dict:
 
     torch.manual_seed(trial.seed)
     model = Transformer(config)
-    for block in model.blocks if trial.dropout else ():
-        for part in (block.attention, block.mlp):
-            part.register_forward_hook(lambda module, inputs, y: F.dropout(y, trial.dropout, module.training))
     _, update = make_update(model, s)
     period = max(1, round(trial.repeat * len(train) / s.batch_size)) if trial.repeat else trial.steps
     curve, best, weights, began = [], {}, {}, time.perf_counter()
     evaluations = evaluation_steps(trial.steps)
     for step in tqdm(range(trial.steps), desc=trial.name(), unit="step", leave=False, disable=None):
+        torch.manual_seed(trial.seed + step)
         batch = batch_of(trial, config, torch.from_numpy(train.batch(step % period, s.batch_size)),
                          mask_generator(trial.seed, step % period))
         update(batch, learning_rate(s, step))

@@ -118,14 +118,10 @@ def test_a_perfect_network_has_no_distance_from_the_law(trial):
     mean, error = few_stories.distance(trial, toy_oracle(trial.mode), x, law, draws=8)
     assert abs(mean) < 1e-5 if trial.mode != "mdlm" else abs(mean) < 4 * error < 0.1
 
-def test_fewer_orders_and_wrong_tokens():
+def test_fewer_orders():
     x, config = torch.arange(40).view(1, 40).repeat(200, 1), Config("aogpt", vocab_size=60, block_size=40)
     batch = few_stories.batch_of(Trial("aogpt", orders=3), config, x, mask_generator(0))
     assert len(set(map(tuple, batch.target_pos.tolist()))) == 3
-    x, config = x[:, torch.randperm(40)], Config("ar", vocab_size=60, block_size=40)
-    clean, noisy = (few_stories.batch_of(Trial(noise=p), config, x, mask_generator(0)) for p in (0.0, 0.25))
-    assert torch.equal(clean.targets, noisy.targets) and (noisy.tokens[:, 0] == config.bos_id).all()
-    assert (noisy.tokens != clean.tokens)[:, 1:].double().mean() == pytest.approx(0.25, abs=0.02)
 
 def test_copies_are_counted():
     oracle, seen = toy_oracle("ar"), {}

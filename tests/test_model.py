@@ -256,6 +256,17 @@ def test_orders_are_permutations_with_the_asked_share_left_to_right():
     share = (order == torch.arange(8)).all(dim=1).float().mean().item()
     assert abs(share - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 4000)
 
+@pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
+def test_token_noise_replaces_what_is_read_and_nothing_else(mode):
+    x = torch.randint(59, (400, 40), generator=rng())
+    clean, noisy = (training_batch(Config(mode, vocab_size=60, block_size=40, token_noise=share), x, rng())
+                    for share in (0.0, 0.25))
+    assert torch.equal(clean.targets, noisy.targets) and torch.equal(clean.weight, noisy.weight)
+    words = clean.tokens < 59                               # neither BOS nor [MASK]
+    assert torch.equal(clean.tokens[~words], noisy.tokens[~words]) and (noisy.tokens[words] < 59).all()
+    changed = (clean.tokens != noisy.tokens)[words].double().mean()     # 1 in 59 is drawn again
+    assert changed == pytest.approx(0.25 * 58 / 59, abs=0.02)
+
 def test_evaluation_shows_the_timestep_that_training_showed():
     config = Config("mdlm", vocab_size=11, block_size=8, objective="masked_ce", schedule="cosine",
                     time_embedding="add")

@@ -12,10 +12,11 @@ import torch
 
 import runs
 from conftest import ROOT, TINY, read_log, run, small_model
+from model import training_batch
 from prepare_data import Tokenizer, Windows
 from runs import load
 from toy import TOY
-from train import evaluate
+from train import Settings, evaluate, make_update
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_a_run_leaves_what_it_promises(trained, mode):
@@ -141,6 +142,15 @@ def test_evaluation_is_repeatable_and_leaves_training_alone():
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
 
+def test_dropout_is_for_training_alone():
+    x = torch.randint(10, (4, 8), generator=torch.Generator().manual_seed(0))
+    model, without = small_model(dropout=0.5), small_model()
+    assert evaluate(model, x, 4, seed=1) == evaluate(without, x, 4, seed=1)
+    _, update = make_update(model, Settings(batch_size=4, compile="false", dtype="float32"))
+    batch = training_batch(model.config, x, torch.Generator())
+    losses = {update(batch, lr=0.0)[0].item() for _ in range(3)}
+    assert len(losses) == 3 and evaluate(model, x, 4, seed=1) == evaluate(without, x, 4, seed=1)
+
 def test_evaluation_gives_every_window_every_mask_ratio():
     """The bound of fixed windows is the mean over all k for each of them: no stratum may stick to a row."""
     from model import nelbo_batch
@@ -185,5 +195,5 @@ def test_compare_command(trained):
     content = json.load(open(trained / "c.json"))
     log = [e for e in read_log(trained / "out/mdlm") if "val_nll" in e]
     assert content["runs"]["mdlm"]["table"]["best"] == min(e["val_nll"] for e in log)
-    assert content["runs"]["ar"]["table"]["at_equal_steps"] is not None
+    assert content["runs"]["ar"]["table"]["at 30 steps"] is not None
     assert os.path.getsize(trained / "c.png") > 5000
