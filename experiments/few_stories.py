@@ -62,14 +62,19 @@ SWEPT = SIZES[:2]                                       # sizes at which the set
 STEPS = {300: 1500, 1000: 3000, 3000: 4000, 10000: 6000, 0: 6000}
 
 def sweep():
-    """ar with the remedies that the field knows for it, the others with learning rates."""
+    """Learning rates, and the remedies that the field knows: dropout, noise in what is read, weight decay."""
     for stories in SWEPT:
         remedies = [dict(dropout=d, noise=n) for d in (0.0, 0.1, 0.3) for n in (0.0, 0.1, 0.3)]
         settings = dict(lr=5e-4), dict(lr=3e-3), dict(weight_decay=1.0)
         for changed in remedies + [s | r for s in settings for r in (remedies[0], remedies[4])]:
             yield Trial("ar", stories, seed=0, steps=STEPS[stories], **changed)
+    for d, n, lr in (0.3, 0.5, 1.5e-3), (0.5, 0.3, 1.5e-3), (0.3, 0.3, 3e-3):     # few take more
+        yield Trial("ar", SWEPT[0], seed=0, steps=STEPS[SWEPT[0]], dropout=d, noise=n, lr=lr)
     for mode, lr in itertools.product(("aogpt", "mdlm"), (7e-4, 1.5e-3, 3e-3)):
-        yield Trial(mode, 300, seed=0, lr=lr, steps=STEPS[300])
+        yield Trial(mode, SWEPT[0], seed=0, lr=lr, steps=STEPS[SWEPT[0]])
+    for stories, mode in itertools.product(SWEPT, ("aogpt", "mdlm")):
+        for remedy in {}, dict(dropout=0.1), dict(dropout=0.3), dict(noise=0.1), dict(dropout=0.1, noise=0.1):
+            yield Trial(mode, stories, seed=0, steps=STEPS[stories], **remedy)
 
 def chosen(done: dict, mode: str, stories: int) -> dict:
     """The settings that the sweep chose for this size, or the next smaller one that was swept."""
@@ -83,15 +88,14 @@ def chosen(done: dict, mode: str, stories: int) -> dict:
     return {name: getattr(best, name) for name in ("lr", "weight_decay", "dropout", "noise")}
 
 def main_part(done: dict):
-    """Each mode at every size; ar also as it is without a remedy."""
+    """Every mode at every size, with its best settings and without any remedy."""
     for stories, seed in itertools.product(SIZES, SEEDS):
         common = dict(stories=stories, seed=seed, steps=STEPS[stories])
         if stories == SIZES[1]:         # the figure's
-            common["until"] = 10.0
-        yield Trial("ar", **common)
-        yield Trial("ar", **common | chosen(done, "ar", stories))
-        for mode in ("aogpt", "mdlm"):
+            common["until"] = 5.0
+        for mode in ("ar", "aogpt", "mdlm"):
             yield Trial(mode, **common | chosen(done, mode, stories))
+            yield Trial(mode, **common)
 
 def why():
     """How often the task is another one, with the same stories."""
@@ -274,7 +278,7 @@ def draw_epochs(done: dict, path: str):
             for way in ("bound", "left_to_right") if t.stories == SIZES[1] else ():
                 curves = [{e["epochs"]: e[way] for e in r["curve"] if way in e} for r in runs]
                 style = dict(color=COLOURS[t.mode], ls="-" if way == "bound" else ":")
-                style["ls"] = "--" if t.dropout + t.noise else style["ls"]
+                style["ls"] = style["ls"] if t.dropout + t.noise or way != "bound" else "--"
                 for curve in curves if all(curves) else ():
                     axes.plot(*zip(*curve.items()), lw=0.6, alpha=0.6, **style)
                 shared = [epoch for epoch in curves[0] if all(epoch in curve for curve in curves)]
@@ -291,15 +295,14 @@ def draw_stories(done: dict, path: str):
     """Best distance of the reported stories against the number of stories; a point for each seed."""
     lines = {}
     for t, runs in by_settings(done, "main").items():
-        tuned = {"ar": "ar, as the others" if not t.dropout + t.noise else "ar, with its best remedy"}
-        lines.setdefault((tuned.get(t.mode, f"{t.mode} (upper bound)"), t.mode), {})[t.stories] = [
-            r["best"]["distance"] for r in runs]
-        if t.mode == "aogpt":
-            lines.setdefault(("aogpt, left to right", t.mode), {})[t.stories] = [
-                r["left_to_right"]["distance"] for r in runs]
+        tuned = ", best remedy" if t.dropout + t.noise else ""
+        for way in ("best", "left_to_right") if t.mode == "aogpt" else ("best",):
+            kind = "left to right" if way != "best" else "exact" if t.mode == "ar" else "upper bound"
+            values = [r[way]["distance"] for r in runs]
+            lines.setdefault((f"{t.mode}{tuned} ({kind})", t.mode), {})[t.stories] = values
     with figure(path, (8, 4.6)) as axes:
         for (name, mode), values in lines.items():
-            ls = "--" if "remedy" in name else ":" if "to right" in name else "-"
+            ls = ":" if "to right" in name else "-" if "remedy" in name else "--"
             x, values = zip(*sorted((stories or 83333, v) for stories, v in values.items()))
             axes.plot(x, [np.mean(v) for v in values], color=COLOURS[mode], ls=ls, lw=2, label=name)
             for stories, v in zip(x, values):
