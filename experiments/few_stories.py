@@ -7,7 +7,7 @@ Few stories, many epochs: how near to the toy's law does each mode come, and wha
     python -m experiments.few_stories --json=F --plot=G     all that is done, as tables and figures
 
 A trial is a run at a constant learning rate. Its distance from the law is that of held-out stories, in nats
-per token, story by story what the law itself scores taken off: exact for ar, that of an upper bound for the
+per token, what the law itself scores on the same ones taken off: exact for ar, that of an upper bound for the
 others. Every other held-out story chooses (the step, the settings), the ones between are reported. Each
 trial is a file in --folder; those that are there are not made again, and several processes share the work.
 """
@@ -27,6 +27,7 @@ from tqdm import tqdm
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, group_losses,
                    order_batch, training_batch)
+from experiments.oracle import toy_oracle
 from prepare_data import Tokenizer, Windows
 from runs import open_locked
 from sample import SampleOptions, generate
@@ -123,20 +124,29 @@ def batch_of(trial: Trial, config: Config, x, generator):
     number = torch.randint(trial.orders, (len(x),), generator=generator)
     return order_batch(config, x, all_orders(trial, x.size(1))[number])
 
+def held_out(trial: Trial, config: Config, x, tokenizer: Tokenizer, draws: int = 1, left_to_right=False):
+    """Batches that ask for the stories x (N, T), and what the law itself scores on them, (N,). For mdlm that
+    is the perfect denoiser's loss with the same masks: over all masks its mean is the law's too, but a hard
+    mask is hard for both, so that the difference is far less noisy."""
+    if trial.orders:                # those that it has learned
+        number = [(torch.arange(len(x)) + draw) % trial.orders for draw in range(draws)]
+        batches = [order_batch(config, x, all_orders(trial, x.size(1))[n]) for n in number]
+    else:
+        batches = [evaluation_batch(config, x, mask_generator(trial.seed, 2, draw), left_to_right)
+                   for draw in range(draws)]
+    return batches, score(toy_oracle("mdlm"), batches) if trial.mode == "mdlm" else law_of(x, tokenizer)
+
 @torch.no_grad()
-def distance(trial: Trial, model, x, law, draws: int = 1, left_to_right: bool = False):
-    """(mean, standard error) of −log p − law (N,) in nats per token, over the stories x (N, T)."""
+def score(model, batches: list) -> torch.Tensor:
+    """(N,) nats per token of each story, averaged over the batches."""
     model.eval()
-    config, total = model.config, 0.0
-    for draw in range(draws):
-        if trial.orders and not left_to_right:      # those that it has learned
-            number = (torch.arange(len(x)) + draw) % trial.orders
-            batch = order_batch(config, x, all_orders(trial, x.size(1))[number])
-        else:
-            batch = evaluation_batch(config, x, mask_generator(trial.seed, 2, draw), left_to_right)
-        total = total + torch.cat([group_losses(model, part) for part in batch.split(64)]).double() / draws
-    excess = total - law
-    return excess.mean().item(), excess.std().item() / math.sqrt(len(x))
+    losses = [torch.cat([group_losses(model, part) for part in batch.split(64)]) for batch in batches]
+    return torch.stack(losses).double().mean(dim=0)
+
+def distance(model, batches: list, law):
+    """Nats per token above the law (N,), and the standard error over stories."""
+    excess = score(model, batches) - law
+    return excess.mean().item(), excess.std().item() / math.sqrt(len(law))
 
 @torch.no_grad()
 def copies(model, tokenizer: Tokenizer, known: dict, seed: int, samples: int = 1000) -> dict:
@@ -165,16 +175,16 @@ def run(trial: Trial, o) -> dict:
     """Train; returns the trial, its curve, what stood at the chosen step, and what that model writes."""
     torch._dynamo.reset()           # it counts the models it has compiled, and would stop
     values = PRESETS["toy"] | dataclasses.asdict(trial)
-    values |= dict(token_noise=trial.noise, final_lr=1.0, max_steps=trial.steps)
+    values |= dict(token_noise=trial.noise, max_steps=trial.steps, final_lr=1.0)
     train = Windows("toy", "train", values["block_size"], seed=trial.seed, first=trial.stories)
     val = Windows("toy", "val", values["block_size"])
     tokenizer = Tokenizer(**val.meta["tokenizer"])
     config, s = build(Config, values | {"vocab_size": tokenizer.vocab_size}), build(Settings, values)
     x = torch.from_numpy(val.spread(len(val)))
-    law = law_of(x, tokenizer)
-    x_choose, law_choose = x[::2][:o.stories], law[::2][:o.stories]
-    x_report, law_report = x[1::2], law[1::2]
-
+    ways = {"bound": False} | ({"left_to_right": True} if trial.mode == "aogpt" and not trial.orders else {})
+    choose, report = ({way: held_out(trial, config, half, tokenizer, draws, left)
+                       for way, left in ways.items()}
+                      for half, draws in ((x[::2][:o.stories], 1), (x[1::2], o.draws)))
     torch.manual_seed(trial.seed)
     model = Transformer(config)
     _, update = make_update(model, s)
@@ -189,8 +199,8 @@ def run(trial: Trial, o) -> dict:
         if step + 1 not in evaluations:
             continue
         entry = {"step": step + 1, "epochs": (step + 1) * s.batch_size / len(train)}
-        for way in ("bound", "left_to_right") if trial.mode == "aogpt" and not trial.orders else ("bound",):
-            entry[way], _ = distance(trial, model, x_choose, law_choose, 1, way == "left_to_right")
+        for way in ways:
+            entry[way], _ = distance(model, *choose[way])
             if entry[way] < best.get(way, {"chosen_by": math.inf})["chosen_by"]:
                 best[way] = {"step": entry["step"], "epochs": entry["epochs"], "chosen_by": entry[way]}
                 weights[way] = {name: w.clone() for name, w in model.state_dict().items()}
@@ -200,8 +210,7 @@ def run(trial: Trial, o) -> dict:
     last = {name: w.clone() for name, w in model.state_dict().items()}
     for way, b in best.items():
         model.load_state_dict(weights[way])
-        draws = 1 if trial.mode == "ar" or way == "left_to_right" else o.draws
-        b["distance"], b["distance_se"] = distance(trial, model, x_report, law_report, draws, way != "bound")
+        b["distance"], b["distance_se"] = distance(model, *report[way])
         b["turned"] = curve[-1][way] > 1.5 * b["chosen_by"]
     result = {"trial": dataclasses.asdict(trial), "parameters": count_parameters(model), "curve": curve,
               "flops_per_token": flops_per_token(config), "best": best.pop("bound"), **best}
@@ -320,7 +329,7 @@ class FewStoriesOptions:
     part: Literal["none", "sweep", "main", "why"] = "none"  # the trials to make
     folder: str = "out/few-stories"     # where each trial's file goes
     stories: int = 1000         # held-out ones that choose; 2,083 others are reported
-    draws: int = 4              # masks or orders for each reported story's bound
+    draws: int = 2              # masks or orders for each reported story's bound
     samples: int = 500          # stories that each model of --part=main writes (a multiple of 100)
     json: str = ""              # file for all trials' results
     md: str = ""                # file for the tables
