@@ -228,7 +228,7 @@ def announce(run: Run, why: str, windows: int, floor: float | None):
           f"{', '.join(machine)}{law}")
     if RANK == 0 and not (s.resume and os.path.exists(run.path("config.json"))):
         facts = dict(config=asdict(config), settings=asdict(s), parameters=parameters, processes=WORLD_SIZE,
-                     dtype=str(dtype), compiled=compile_it, torch=torch.__version__)
+                     train_windows=windows, dtype=str(dtype), compiled=compile_it, torch=torch.__version__)
         write_json(run.path("config.json"), facts | provenance(s.seed))
 
 def show_best(run: Run, tokenizer: Tokenizer):

@@ -73,9 +73,9 @@ def sweep():
         yield Trial("ar", SWEPT[0], seed=0, steps=STEPS[SWEPT[0]], dropout=d, noise=n, lr=lr)
     for mode, lr in itertools.product(("aogpt", "mdlm"), (7e-4, 1.5e-3, 3e-3)):
         yield Trial(mode, SWEPT[0], seed=0, lr=lr, steps=STEPS[SWEPT[0]])
-    for stories, mode in itertools.product(SWEPT, ("aogpt", "mdlm")):
-        for remedy in {}, dict(dropout=0.1), dict(dropout=0.3), dict(noise=0.1), dict(dropout=0.1, noise=0.1):
-            yield Trial(mode, stories, seed=0, steps=STEPS[stories], **remedy)
+    for mode in ("aogpt", "mdlm"):
+        for remedy in dict(dropout=0.1), dict(dropout=0.3), dict(noise=0.1), dict(dropout=0.3, noise=0.1):
+            yield Trial(mode, SWEPT[0], seed=0, steps=STEPS[SWEPT[0]], **remedy)
 
 def chosen(done: dict, mode: str, stories: int) -> dict:
     """The settings that the sweep chose for this size, or the next smaller one that was swept."""

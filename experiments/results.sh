@@ -5,6 +5,8 @@
 #     bash experiments/results.sh laptop FOLDER   FOLDER holds real text, train.txt and valid.txt; hours
 #     bash experiments/results.sh own FOLDER      after toy and laptop; an hour
 #     bash experiments/results.sh sampling        after toy and laptop; an hour
+#     bash experiments/results.sh few             after toy; ten hours, by as many calls at once as there are cores
+#     bash experiments/results.sh real FOLDER     a day
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
 # Runs that have begun are resumed. Only a tree without uncommitted changes makes figures to be made again.
@@ -117,6 +119,33 @@ sampling() {        # what samplers lose, with trained networks of three seeds a
     --places=2 --draws=4 --json=results/laptop-infill.json --plot=results/laptop-infill.png
   python -m experiments.speculative --models=out/toy-aogpt,$real-aogpt --like=$real-aogpt \
     --json=results/speculative.json --plot=results/speculative.png
+}
+
+few() {     # distance from the toy's law, from few stories. Several calls share the work, one core each
+  local part
+  export OMP_NUM_THREADS=1
+  for part in sweep main why; do python -m experiments.few_stories --part=$part; done
+  python -m experiments.few_stories --json=results/few-stories.json --md=results/few-stories.md \
+    --plot=results/few-stories.png
+}
+
+real() {    # an excerpt of TinyStories whole and its first 500 stories; half of the held-out ones choose
+  local mode lr seed run="--preset=laptop --data=excerpt-choose --eval_windows=150 --eval_interval=50"
+  python - "$1/valid.txt" <<'END'
+import sys
+from prepare_data import EOT, read_stories
+stories = list(read_stories(sys.argv[1]))
+for name, part in ("choose", stories[:150]), ("report", stories[150:]):
+    open(f"data/{name}.txt", "w", encoding="utf-8").write(EOT.join(part))
+END
+  for half in choose report; do
+    python prepare_data.py --text="$1/train.txt" --val=data/$half.txt --vocab_size=4096 --name=excerpt-$half
+  done
+  for mode in ar mdlm aogpt; do
+    for lr in 1e-3 2e-3 4e-3; do
+      train out/real/$mode-lr$lr --mode=$mode --lr=$lr --max_steps=1000 $run
+    done
+  done
 }
 
 speed() {

@@ -17,7 +17,7 @@ from experiments.infill import InfillOptions, exact_nats, fill, nats
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
 from experiments.planners import write
 from experiments.speculative import SpeculativeOptions, measure, record
-from model import Config
+from model import Config, group_losses, training_batch
 from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
 from runs import load
 from sample import SampleOptions, generate
@@ -180,6 +180,24 @@ def test_a_trial_trains_as_the_command_does(few):
     model, _ = load("out/toy-ar/best.pt")
     distance, _ = few_stories.distance(model, *few_stories.held_out(trial, model.config, x, WORDS))
     assert result["curve"][-1]["bound"] == pytest.approx(distance, abs=1e-6)
+
+def test_real_text(trained, monkeypatch):
+    """The numbers of best.pt on other stories; what is above itself is nothing."""
+    run("prepare_data.py", "--name=others", "--max_tokens=30000", "--seed=9", cwd=trained)
+    done = experiment("real_text", "ar=out/ar,out/ar", "mdlm=out/mdlm", "aogpt=out/aogpt", "--report=others",
+                      "--draws=2", "--json=f.json", "--plot=f.png", cwd=trained)
+    assert done.returncode == 0, done.stderr
+    content = json.load(open(trained / "f.json"))
+    model, _ = load(trained / "out/ar/best.pt")
+    monkeypatch.chdir(trained)
+    x = torch.from_numpy(Windows("others", "val", 48).spread(10 ** 9))
+    with torch.no_grad():
+        exact = group_losses(model, training_batch(model.config, x, None)).mean().item()
+    rows = {row[0]: row for row in content["table"]}
+    assert rows["ar"][1:4] == [f"{exact:.4f} ± 0.0000", f"{exact:.4f}, {exact:.4f}", "0.0000 ± 0.0000"]
+    assert {"mdlm", "aogpt", "aogpt, left to right"} < set(rows) and content["windows"] == len(x)
+    curve = content["runs"]["mdlm"][0]["curve"][-1]
+    assert curve["predicted tokens"] == curve["steps"] * 8 * 49 / 2
 
 def test_a_model_that_repeats_how_many_drafts_another_kept_takes_as_many_passes():
     options = SpeculativeOptions(drafts=(2, 4), stories=(1, 3), total=5, repeats=2)
