@@ -82,14 +82,14 @@ def chosen(done: dict, mode: str, stories: int) -> dict:
     swept = [Trial(**r["trial"]) for r in done.values() if r["part"] == "sweep"]
     of_mode = [trial for trial in swept if trial.mode == mode]
     sizes = sorted({trial.stories for trial in of_mode})
-    if not sizes:
-        raise InputError("run --part=sweep to its end first")
     size = max((s for s in sizes if 0 < s <= (stories or math.inf)), default=sizes[0])
     best = min((t for t in of_mode if t.stories == size), key=lambda t: done[t.name()]["best"]["chosen_by"])
     return {name: getattr(best, name) for name in ("lr", "weight_decay", "dropout", "noise")}
 
 def main_part(done: dict):
     """Every mode at every size, with its best settings and without any remedy."""
+    if missing := sum(trial.name() not in done for trial in sweep()):
+        raise InputError(f"{missing} trials of --part=sweep are not done; its choices come first")
     for stories, seed in itertools.product(SIZES, SEEDS):
         common = dict(stories=stories, seed=seed, steps=STEPS[stories])
         if stories == SIZES[1]:         # the figure's

@@ -152,7 +152,7 @@ def test_few_stories(few, monkeypatch, capsys):
         few_stories.main()
         return capsys.readouterr().out
 
-    with pytest.raises(InputError, match="--part=sweep"):
+    with pytest.raises(InputError, match="4 trials of --part=sweep are not done"):
         command("--part=main")
     for part in ("sweep", "main", "why"):
         assert "above the law at step" in command(f"--part={part}")
