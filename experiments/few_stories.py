@@ -4,6 +4,8 @@ Few stories, many epochs: how near to the toy's law does each mode come, and wha
     python -m experiments.few_stories --part=sweep          each mode's settings, at the smallest sizes
     python -m experiments.few_stories --part=main           with them every size, three seeds; after sweep
     python -m experiments.few_stories --part=why            K orders, or K epochs' masks again and again
+    python -m experiments.few_stories --part=rates          learning rates of narrow and of wide networks
+    python -m experiments.few_stories --part=widths         with them five widths, all stories; after rates
     python -m experiments.few_stories --json=F --plot=G     all that is done, as tables and figures
 
 A trial is a run at a constant learning rate. Its distance from the law is that of held-out stories, in nats
@@ -49,6 +51,8 @@ class Trial:
     noise: float = 0.0              # share of the tokens read that are replaced by random ones
     orders: int = 0                 # aogpt: so many in all, drawn from the seed; 0: a fresh one each time
     repeat: int = 0                 # after so many epochs the same batches, masks and orders again; 0: never
+    width: int = 0                  # n_embd; 0: the preset's
+    final_lr: float = 1.0           # fraction of the learning rate that a cosine ends at; 1: constant
     steps: int = 3000               # at most
     until: float = 1.5              # stop where the distance is so many times its best
 
@@ -57,10 +61,13 @@ class Trial:
         return "-".join([self.mode, *(f"{name}={value}" for name, value in changed
                                       if value != getattr(Trial, name))])
 
+MODES = "ar", "aogpt", "mdlm"
 SEEDS = 1, 2, 3
 SIZES = 300, 1000, 3000, 10000, 0
+WIDTHS = 48, 72, 112, 168, 256                          # 0.1M to 2.5M parameters
+RATES = 7e-4, 1.5e-3, 3e-3, 6e-3
 SWEPT = SIZES[:2]                                       # sizes at which the settings are chosen
-STEPS = {300: 1500, 1000: 3000, 3000: 4000, 10000: 6000, 0: 6000}
+STEPS = {300: 1500, 1000: 3000, 3000: 4000, 10000: 6000, 0: 6000, "widths": 3000}
 
 def sweep():
     """Learning rates, and the remedies that the field knows: dropout, noise in what is read, weight decay."""
@@ -94,7 +101,7 @@ def main_part(done: dict):
         common = dict(stories=stories, seed=seed, steps=STEPS[stories])
         if stories == SIZES[1]:         # the figure's
             common["until"] = 5.0
-        for mode in ("ar", "aogpt", "mdlm"):
+        for mode in MODES:
             yield Trial(mode, **common | chosen(done, mode, stories))
             yield Trial(mode, **common)
 
@@ -105,6 +112,24 @@ def why():
             yield Trial("aogpt", orders=orders, seed=seed)
         for mode, repeat in itertools.product(("aogpt", "mdlm"), (1, 4, 16)):
             yield Trial(mode, repeat=repeat, seed=seed)
+
+def rates():
+    """The narrowest and the widest, where one seed chooses."""
+    for width, mode, lr in itertools.product((WIDTHS[0], WIDTHS[-1]), MODES, RATES):
+        yield Trial(mode, 0, seed=0, lr=lr, width=width, final_lr=0.0, steps=STEPS["widths"] // 2)
+
+def widths(done: dict):
+    """All stories, each width with the best learning rate of the end that it is nearer to."""
+    best = {}
+    for trial in rates():
+        if trial.name() not in done:
+            raise InputError("run --part=rates to its end first; its choices are needed")
+        reached = done[trial.name()]["best"]["chosen_by"], trial.lr
+        best[trial.mode, trial.width] = min(reached, best.get((trial.mode, trial.width), reached))
+    for width, mode, seed in itertools.product(WIDTHS, MODES, SEEDS):
+        end = min((WIDTHS[0], WIDTHS[-1]), key=lambda w: abs(math.log(w / width)))
+        yield Trial(mode, 0, seed=seed, lr=best[mode, end][1], width=width, final_lr=0.0,
+                    steps=STEPS["widths"])
 
 # ---- A trial -----------------------------------------------------------------------------------------------
 
@@ -175,7 +200,8 @@ def run(trial: Trial, o) -> dict:
     """Train; returns the trial, its curve, what stood at the chosen step, and what that model writes."""
     torch._dynamo.reset()           # it counts the models it has compiled, and would stop
     values = PRESETS["toy"] | dataclasses.asdict(trial)
-    values |= dict(token_noise=trial.noise, max_steps=trial.steps, final_lr=1.0)
+    values |= dict(token_noise=trial.noise, max_steps=trial.steps)
+    values |= dict(n_embd=trial.width, n_hidden=3 * trial.width) if trial.width else {}
     train = Windows("toy", "train", values["block_size"], seed=trial.seed, first=trial.stories)
     val = Windows("toy", "val", values["block_size"])
     tokenizer = Tokenizer(**val.meta["tokenizer"])
@@ -251,6 +277,18 @@ def row_of(first: list, runs: list, way: str = "best") -> list:
         rows.append(f"{np.mean([r['samples'][share] for r in runs]):.1%}")
     return rows
 
+def flops_of(result: dict) -> float:
+    """What a whole run takes in training."""
+    s = PRESETS["toy"]
+    return result["trial"]["steps"] * s["batch_size"] * s["block_size"] * result["flops_per_token"]
+
+def exponent(points: list):
+    """Slope of log y on log x over points (x, y), and its 95% interval from resampling the points."""
+    x, y = np.log(points).T
+    rng, n = np.random.default_rng(1), len(points)
+    picks = [pick for pick in rng.integers(n, size=(2000, n)) if len(set(x[pick])) > 1]
+    return np.polyfit(x, y, 1)[0], *np.quantile([np.polyfit(x[p], y[p], 1)[0] for p in picks], (0.025, 0.975))
+
 def tables(done: dict) -> dict:
     """{title: rows}, of every part that has trials."""
     found = {}
@@ -276,6 +314,17 @@ def tables(done: dict) -> dict:
                 f"{t.repeat} epoch{'s' * (t.repeat > 1)} again and again")
             rows.append(row_of([f"{t.mode}, {what}"], groups[t]))
         found["1,000 stories, fewer tasks"] = rows
+    if groups := by_settings(done, "widths"):
+        rows, fits = [["", "width", "parameters", "lr", "training FLOPs", *head]], {}
+        for t in sorted(groups, key=lambda t: (t.mode, t.width)):
+            flops = flops_of(groups[t][0])
+            row = [t.mode, str(t.width), f"{groups[t][0]['parameters']:,}", f"{t.lr:g}", f"{flops:.2g}"]
+            rows.append(row_of(row, groups[t]))
+            fits.setdefault(t.mode, []).extend((flops, r["best"]["distance"]) for r in groups[t])
+        found["All stories, five widths"] = rows
+        found["Exponent of the distance in training FLOPs"] = [["", "exponent", "95% interval"], *(
+            [mode, "{:.3f}".format(fit[0]), "{:.3f} to {:.3f}".format(*fit[1:])]
+            for mode, points in fits.items() if (fit := exponent(points)))]
     return found
 
 COLOURS = {"ar": "C0", "aogpt": "C2", "mdlm": "C1"}
@@ -326,7 +375,7 @@ def draw_stories(done: dict, path: str):
 @dataclass
 class FewStoriesOptions:
     """what to run, and what to write of all that has been run"""
-    part: Literal["none", "sweep", "main", "why"] = "none"  # the trials to make
+    part: Literal["none", "sweep", "main", "why", "rates", "widths"] = "none"  # the trials to make
     folder: str = "out/few-stories"     # where each trial's file goes
     stories: int = 1000         # held-out ones that choose; 2,083 others are reported
     draws: int = 2              # masks or orders for each reported story's bound
@@ -375,7 +424,9 @@ def write_markdown(path: str, found: dict, command: str):
 
 def main():
     o = build(FewStoriesOptions, parse_flags(__doc__, FewStoriesOptions))
-    parts = {"none": list, "sweep": sweep, "main": lambda: main_part(read_trials(o.folder)), "why": why}
+    before = read_trials(o.folder)
+    parts = {"none": list, "sweep": sweep, "main": lambda: main_part(before), "why": why,
+             "rates": rates, "widths": lambda: widths(before)}
     make(parts[o.part](), o.part, o)
     done, made = read_trials(o.folder), provenance(SEEDS)
     for title, rows in (found := tables(done)).items():

@@ -106,8 +106,10 @@ def few(workdir, monkeypatch):
     prepare(PrepareOptions(max_tokens=30_000))
     small = dict(n_layer=1, n_head=1, n_embd=16, n_hidden=16, batch_size=8, compile="false", dtype="float32")
     monkeypatch.setattr(few_stories, "PRESETS", {"toy": PRESETS["toy"] | small})
-    monkeypatch.setattr(few_stories, "STEPS", {20: 75, 40: 75})
+    monkeypatch.setattr(few_stories, "STEPS", {20: 75, 40: 75, "widths": 50})
     monkeypatch.setattr(few_stories, "SIZES", (20, 40))
+    monkeypatch.setattr(few_stories, "WIDTHS", (8, 16))
+    monkeypatch.setattr(few_stories, "RATES", (3e-3,))
     monkeypatch.setattr(few_stories, "SEEDS", (1, 2))
     return workdir
 
@@ -152,13 +154,15 @@ def test_few_stories(few, monkeypatch, capsys):
         few_stories.main()
         return capsys.readouterr().out
 
+    with pytest.raises(InputError, match="--part=rates to its end"):
+        command("--part=widths")
     with pytest.raises(InputError, match="4 trials of --part=sweep are not done"):
         command("--part=main")
-    for part in ("sweep", "main", "why"):
+    for part in ("sweep", "main", "why", "rates", "widths"):
         assert "above the law at step" in command(f"--part={part}")
         assert "above the law at step" not in command(f"--part={part}")         # what is there stays
     text = command("--json=f.json", "--md=f.md", "--plot=f.png")
-    for title in ("The settings", "From few stories", "1,000 stories, fewer tasks"):
+    for title in ("The settings", "From few stories", "1,000 stories, fewer tasks", "All stories, five"):
         assert title in text and f"## {title}" in open("f.md").read()
     trials = json.load(open("f.json"))["trials"]
     # ar's best may be the plain one
