@@ -2,16 +2,17 @@
 Few stories, many epochs: how near to the toy's law does each mode come, and what does it learn by heart?
 
     python -m experiments.few_stories --part=sweep          each mode's settings, at the smallest sizes
-    python -m experiments.few_stories --part=main           with them every size, three seeds; after sweep
+    python -m experiments.few_stories --part=sizes          with them every size, three seeds; after sweep
     python -m experiments.few_stories --part=why            K orders, or K epochs' masks again and again
     python -m experiments.few_stories --part=rates          learning rates of narrow and of wide networks
     python -m experiments.few_stories --part=widths         with them five widths, all stories; after rates
     python -m experiments.few_stories --json=F --plot=G     all that is done, as tables and figures
 
-A trial is a run at a constant learning rate. Its distance from the law is that of held-out stories, in nats
-per token, what the law itself scores on the same ones taken off: exact for ar, that of an upper bound for the
-others. Every other held-out story chooses (the step, the settings), the ones between are reported. Each
-trial is a file in --folder; those that are there are not made again, and several processes share the work.
+A trial is a run, at a constant learning rate but for widths. Its distance from the law is that of held-out
+stories: nats per token, less what the law itself scores on the same ones; exact for ar, that of an upper
+bound for the others. Some held-out stories choose the step and the settings, others are reported. A trial has
+turned if it ended at over 1.5 times its best distance. Each trial is a file in --folder; those that are there
+are not made again, and several processes share the work, best with one core each (OMP_NUM_THREADS=1).
 """
 import dataclasses
 import itertools
@@ -51,10 +52,11 @@ class Trial:
     noise: float = 0.0              # share of the tokens read that are replaced by random ones
     orders: int = 0                 # aogpt: so many in all, drawn from the seed; 0: a fresh one each time
     repeat: int = 0                 # after so many epochs the same batches, masks and orders again; 0: never
+    l2r_fraction: float = 0.1       # aogpt: share of the rows read from left to right
     width: int = 0                  # n_embd; 0: the preset's
     final_lr: float = 1.0           # fraction of the learning rate that a cosine ends at; 1: constant
     steps: int = 3000               # at most
-    until: float = 1.5              # stop where the distance is so many times its best
+    until: float = 1.5              # stop where the distance is so many times its best, half the way back
 
     def name(self) -> str:
         changed = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "mode"]
@@ -67,69 +69,68 @@ SIZES = 300, 1000, 3000, 10000, 0
 WIDTHS = 48, 72, 112, 168, 256                          # 0.1M to 2.5M parameters
 RATES = 7e-4, 1.5e-3, 3e-3, 6e-3
 SWEPT = SIZES[:2]                                       # sizes at which the settings are chosen
-STEPS = {300: 1500, 1000: 3000, 3000: 4000, 10000: 6000, 0: 6000, "widths": 3000}
+OTHERS = (0.0, 0.0), (0.3, 0.0), (0.1, 0.1), (0.3, 0.1), (0.3, 0.3)             # dropout, noise
+STEPS = {300: 1500, 1000: 3000, 3000: 4000, 10000: 4000, 0: 4000, "widths": 3000}
 
-def sweep():
-    """Learning rates, and the remedies that the field knows: dropout, noise in what is read, weight decay."""
-    for stories in SWEPT:
-        remedies = [dict(dropout=d, noise=n) for d in (0.0, 0.1, 0.3) for n in (0.0, 0.1, 0.3)]
-        settings = dict(lr=5e-4), dict(lr=3e-3), dict(weight_decay=1.0)
-        for changed in remedies + [s | r for s in settings for r in (remedies[0], remedies[4])]:
-            yield Trial("ar", stories, seed=0, steps=STEPS[stories], **changed)
-    for d, n, lr in (0.3, 0.5, 1.5e-3), (0.5, 0.3, 1.5e-3), (0.3, 0.3, 3e-3):     # few take more
-        yield Trial("ar", SWEPT[0], seed=0, steps=STEPS[SWEPT[0]], dropout=d, noise=n, lr=lr)
-    for mode, lr in itertools.product(("aogpt", "mdlm"), (7e-4, 1.5e-3, 3e-3)):
-        yield Trial(mode, SWEPT[0], seed=0, lr=lr, steps=STEPS[SWEPT[0]])
-    for mode in ("aogpt", "mdlm"):
-        for remedy in dict(dropout=0.1), dict(dropout=0.3), dict(noise=0.1), dict(dropout=0.3, noise=0.1):
-            yield Trial(mode, SWEPT[0], seed=0, steps=STEPS[SWEPT[0]], **remedy)
+def sweep(done: dict):
+    """Learning rates, and the remedies that the field knows, one seed; ar's are tried more finely."""
+    for stories, mode in itertools.product(SWEPT, MODES):
+        common = dict(mode=mode, stories=stories, seed=0, steps=STEPS[stories])
+        for d, n in itertools.product((0.0, 0.1, 0.3), repeat=2) if mode == "ar" else OTHERS:
+            yield Trial(**common, dropout=d, noise=n)
+        for lr, d, n in (7e-4, 0.0, 0.0), (3e-3, 0.0, 0.0), (6e-3, 0.0, 0.0), (3e-3, 0.3, 0.3):
+            yield Trial(**common, lr=lr, dropout=d, noise=n)
+        yield Trial(**common, weight_decay=1.0)
+        yield Trial(**common | dict(steps=2 * STEPS[stories]), dropout=0.5, noise=0.3)
 
-def chosen(done: dict, mode: str, stories: int) -> dict:
-    """The settings that the sweep chose for this size, or the next smaller one that was swept."""
-    swept = [Trial(**r["trial"]) for r in done.values() if r["part"] == "sweep"]
-    of_mode = [trial for trial in swept if trial.mode == mode]
-    sizes = sorted({trial.stories for trial in of_mode})
-    size = max((s for s in sizes if 0 < s <= (stories or math.inf)), default=sizes[0])
-    best = min((t for t in of_mode if t.stories == size), key=lambda t: done[t.name()]["best"]["chosen_by"])
+def chosen(done: dict, mode: str, stories: int, remedies: bool) -> dict:
+    """The settings, with remedies or without, that the sweep chose for this size, or the largest swept."""
+    size = stories if stories in SWEPT else SWEPT[-1]
+    trials = [t for t in sweep(done) if (t.mode, t.stories) == (mode, size) and (remedies or plain(t))]
+    best = min(trials, key=lambda t: done[t.name()]["best"]["chosen_by"])
     return {name: getattr(best, name) for name in ("lr", "weight_decay", "dropout", "noise")}
 
-def main_part(done: dict):
-    """Every mode at every size, with its best settings and without any remedy."""
-    if missing := sum(trial.name() not in done for trial in sweep()):
-        raise InputError(f"{missing} trials of --part=sweep are not done; its choices come first")
-    for stories, seed in itertools.product(SIZES, SEEDS):
-        common = dict(stories=stories, seed=seed, steps=STEPS[stories])
-        if stories == SIZES[1]:         # the figure's
-            common["until"] = 5.0
-        for mode in MODES:
-            yield Trial(mode, **common | chosen(done, mode, stories))
-            yield Trial(mode, **common)
+def plain(trial: Trial) -> bool:
+    return (trial.weight_decay, trial.dropout, trial.noise) == (0.01, 0, 0)
 
-def why():
-    """How often the task is another one, with the same stories."""
+def sizes(done: dict):
+    """Every mode at every size, with the settings chosen, and with the best of those without a remedy."""
+    for stories, seed, mode, remedies in itertools.product(SIZES, SEEDS, MODES, (True, False)):
+        settings = chosen(done, mode, stories, remedies)
+        # at the size of the figure all train equally long, and show what they know by heart then
+        until = math.inf if stories == SIZES[1] else 1.5
+        yield Trial(mode, stories, seed, steps=STEPS[stories], until=until, **settings)
+
+def why(done: dict):
+    """How often the task is another one, with the same stories; 0: always."""
     for seed in SEEDS:
+        yield Trial("ar", seed=seed)
+        yield Trial("ar", seed=seed, repeat=1)
+        yield Trial("aogpt", seed=seed, l2r_fraction=0.0)
         for orders in (1, 4, 16):
-            yield Trial("aogpt", orders=orders, seed=seed)
-        for mode, repeat in itertools.product(("aogpt", "mdlm"), (1, 4, 16)):
-            yield Trial(mode, repeat=repeat, seed=seed)
+            yield Trial("aogpt", seed=seed, orders=orders)
+        for mode, repeat in itertools.product(("aogpt", "mdlm"), (0, 1, 4, 16)):
+            yield Trial(mode, seed=seed, repeat=repeat)
 
-def rates():
+def rates(done: dict):
     """The narrowest and the widest, where one seed chooses."""
     for width, mode, lr in itertools.product((WIDTHS[0], WIDTHS[-1]), MODES, RATES):
-        yield Trial(mode, 0, seed=0, lr=lr, width=width, final_lr=0.0, steps=STEPS["widths"] // 2)
+        yield Trial(mode, 0, seed=0, lr=lr, width=width, final_lr=0.0, steps=STEPS["widths"])
 
 def widths(done: dict):
-    """All stories, each width with the best learning rate of the end that it is nearer to."""
-    best = {}
-    for trial in rates():
-        if trial.name() not in done:
-            raise InputError("run --part=rates to its end first; its choices are needed")
-        reached = done[trial.name()]["best"]["chosen_by"], trial.lr
-        best[trial.mode, trial.width] = min(reached, best.get((trial.mode, trial.width), reached))
+    """All stories; learning rates between those of the two ends."""
+    def rate(mode, width):
+        trials = [t for t in rates(done) if (t.mode, t.width) == (mode, width)]
+        return min(trials, key=lambda t: done[t.name()]["best"]["chosen_by"]).lr
+
     for width, mode, seed in itertools.product(WIDTHS, MODES, SEEDS):
-        end = min((WIDTHS[0], WIDTHS[-1]), key=lambda w: abs(math.log(w / width)))
-        yield Trial(mode, 0, seed=seed, lr=best[mode, end][1], width=width, final_lr=0.0,
+        ends = WIDTHS[0], WIDTHS[-1]
+        lr = math.exp(np.interp(math.log(width), np.log(ends), np.log([rate(mode, end) for end in ends])))
+        yield Trial(mode, 0, seed=seed, lr=float(f"{lr:.2g}"), width=width, final_lr=0.0,
                     steps=STEPS["widths"])
+
+PARTS = {"sweep": sweep, "sizes": sizes, "why": why, "rates": rates, "widths": widths}
+NEEDS = {"sizes": "sweep", "widths": "rates"}           # whose choices they take
 
 # ---- A trial -----------------------------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ def held_out(trial: Trial, config: Config, x, tokenizer: Tokenizer, draws: int =
         number = [(torch.arange(len(x)) + draw) % trial.orders for draw in range(draws)]
         batches = [order_batch(config, x, all_orders(trial, x.size(1))[n]) for n in number]
     else:
-        batches = [evaluation_batch(config, x, mask_generator(trial.seed, 2, draw), left_to_right)
+        batches = [evaluation_batch(config, x, mask_generator(trial.seed, 2, draw + 1), left_to_right)
                    for draw in range(draws)]
     return batches, score(toy_oracle("mdlm"), batches) if trial.mode == "mdlm" else law_of(x, tokenizer)
 
@@ -240,7 +241,7 @@ def run(trial: Trial, o) -> dict:
         b["turned"] = curve[-1][way] > 1.5 * b["chosen_by"]
     result = {"trial": dataclasses.asdict(trial), "parameters": count_parameters(model), "curve": curve,
               "flops_per_token": flops_per_token(config), "best": best.pop("bound"), **best}
-    if o.part == "main":
+    if o.part == "sizes":
         x = torch.from_numpy(train.batch(0, len(train)))
         nats = law_of(x, tokenizer) * config.block_size
         known = dict(zip(map(tokenizer.decode_story, x.tolist()), nats.tolist()))
@@ -251,123 +252,129 @@ def run(trial: Trial, o) -> dict:
 
 # ---- What has been found -----------------------------------------------------------------------------------
 
-def spread(values) -> str:
-    """Mean ± standard deviation over seeds."""
-    values = np.array(values)
-    return f"{values.mean():.4f}" + (f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else "")
+def missing(part: str, done: dict) -> list:
+    """The trials of a part that are not done; all, where those that it needs are not."""
+    if NEEDS.get(part) and missing(NEEDS[part], done):
+        raise InputError(f"--part={NEEDS[part]} is not done; its choices come first")
+    return [trial for trial in dict.fromkeys(PARTS[part](done)) if trial.name() not in done]
 
-def by_settings(done: dict, part: str) -> dict:
-    """{trial without its seed: results of all its seeds}."""
+def by_settings(part: str, done: dict) -> dict:
+    """{trial without its seed: results of all its seeds} of a part that is done."""
     groups = {}
-    for result in sorted(done.values(), key=lambda r: r["trial"]["seed"]):
-        if result["part"] == part:
-            groups.setdefault(Trial(**result["trial"] | {"seed": 0}), []).append(result)
+    for trial in dict.fromkeys(PARTS[part](done)):
+        groups.setdefault(dataclasses.replace(trial, seed=0), []).append(done[trial.name()])
     return groups
 
 def label(trial: Trial) -> str:
-    remedies = [f"{name} {getattr(trial, name):g}" for name in ("dropout", "noise") if getattr(trial, name)]
-    return ", ".join([trial.mode, *remedies])
+    """The mode, and what it is helped by."""
+    names = {"dropout": "dropout", "noise": "noise", "weight_decay": "weight decay"}
+    return ", ".join([trial.mode, *(f"{names[name]} {getattr(trial, name):g}" for name in names
+                                    if getattr(trial, name) != getattr(Trial, name))])
+
+HEAD = ["above the law, mean ± s.d. of seeds", "each seed", "best after epochs", "turned"]
 
 def row_of(first: list, runs: list, way: str = "best") -> list:
-    """A row of a table: what is reported, how it was chosen, and what the model of that step writes."""
-    best = [r[way] for r in runs]
-    rows = [*first, spread([b["distance"] for b in best]), ", ".join(f"{b['distance']:.4f}" for b in best),
+    """A row of a table: nats per token of the reported stories above the law, at the steps chosen."""
+    best = [run[way] for run in runs]
+    values = np.array([b["distance"] for b in best])
+    mean = f"{values.mean():.4f}" + (f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else "")
+    return [*first, mean, ", ".join(f"{value:.4f}" for value in values),
             ", ".join(f"{b['epochs']:.3g}" for b in best), "yes" if all(b["turned"] for b in best) else "no"]
-    for share in ("grammatical", "copied", "new") if "samples" in runs[0] else ():
-        rows.append(f"{np.mean([r['samples'][share] for r in runs]):.1%}")
+
+def shares(runs: list, when: str) -> list:
+    """Of the stories that the models wrote: grammatical, known by heart, grammatical and new."""
+    names = "grammatical", "copied", "new"
+    return [f"{np.mean([run[when][name] for run in runs]):.1%}" for name in names]
+
+def stories_of(trial: Trial) -> str:
+    return f"{trial.stories:,}" if trial.stories else "all"
+
+def slope(points: list) -> list:
+    """Of log y on log x over five points (x, y): the slope and its 95% interval, t with 3 d.o.f."""
+    (exponent, _), covariance = np.polyfit(*np.log(points).T, 1, cov="unscaled")
+    rest = np.log(points) @ [-exponent, 1]
+    error = 3.182 * math.sqrt(covariance[0, 0] * ((rest - rest.mean()) ** 2).sum() / (len(points) - 2))
+    return [f"{exponent:.3f}", f"{exponent - error:.3f} to {exponent + error:.3f}"]
+
+def table_of(part: str, done: dict) -> list:
+    """Rows of text, the first is the head."""
+    groups = by_settings(part, done)
+    if part == "sweep":
+        order = sorted(groups, key=lambda t: (t.stories, t.mode, groups[t][0]["best"]["chosen_by"]))
+        return [["one seed, the best by the other half first", "stories", "lr", *HEAD]] + [
+            row_of([label(t), stories_of(t), f"{t.lr:g}"], groups[t]) for t in order]
+    if part == "sizes":
+        shared = ["grammatical", "known by heart", "grammatical and new"]
+        rows = [["", "stories", "lr", *HEAD, *shared, *(f"{name}, at the end" for name in shared)]]
+        for t, runs in groups.items():
+            about = [stories_of(t), f"{t.lr:g}"]
+            rows.append(row_of([label(t), *about], runs)
+                        + shares(runs, "samples") + shares(runs, "samples_at_the_end"))
+            if t.mode == "aogpt":
+                rows.append(row_of([f"{label(t)}, left to right", *about], runs, "left_to_right") + [""] * 6)
+        return rows
+    if part == "why":
+        rows = [["1,000 stories, without remedies", *HEAD]]
+        for t in groups:
+            what = "in its own orders, {} in all".format(t.orders) if t.orders else (
+                f"the same {t.repeat} epochs over and over" if t.repeat else "as it is")
+            what += ", no row left to right" * (not t.l2r_fraction)
+            rows.append(row_of([f"{t.mode}, {what}"], groups[t]))
+        return rows
+    rows = [["all stories", "width", "parameters", "lr", *HEAD]]
+    lines = {}
+    for t, runs in groups.items():
+        rows.append(row_of([t.mode, str(t.width), f"{runs[0]['parameters']:,}", f"{t.lr:g}"], runs))
+        flops, distances = runs[0]["flops_per_token"], [run["best"]["distance"] for run in runs]
+        lines.setdefault(t.mode, []).append((flops, np.mean(distances)))
+    if part == "widths":
+        rows += [[f"{mode}: exponent in FLOPs, 95% interval", *slope(points), *[""] * 5]
+                 for mode, points in lines.items()]
     return rows
 
-def flops_of(result: dict) -> float:
-    """What a whole run takes in training."""
-    s = PRESETS["toy"]
-    return result["trial"]["steps"] * s["batch_size"] * s["block_size"] * result["flops_per_token"]
-
-def exponent(points: list):
-    """Slope of log y on log x over points (x, y), and its 95% interval from resampling the points."""
-    x, y = np.log(points).T
-    rng, n = np.random.default_rng(1), len(points)
-    picks = [pick for pick in rng.integers(n, size=(2000, n)) if len(set(x[pick])) > 1]
-    return np.polyfit(x, y, 1)[0], *np.quantile([np.polyfit(x[p], y[p], 1)[0] for p in picks], (0.025, 0.975))
-
-def tables(done: dict) -> dict:
-    """{title: rows}, of every part that has trials."""
-    found = {}
-    head = ["nats per token above the law", "each seed", "epochs then", "turned"]
-    if groups := by_settings(done, "sweep"):
-        rows = [["", "stories", "lr", "weight decay", *head]]
-        for t in sorted(groups, key=lambda t: (t.mode, t.stories, groups[t][0]["best"]["chosen_by"])):
-            rows.append(row_of([label(t), str(t.stories), f"{t.lr:g}", f"{t.weight_decay:g}"], groups[t]))
-        found["The settings, one seed, best first"] = rows
-    if groups := by_settings(done, "main"):
-        rows = [["", "stories", *head, "grammatical", "copied", "new"]]
-        for t in sorted(groups, key=lambda t: (t.stories or math.inf, t.mode, t.dropout + t.noise)):
-            stories = f"{t.stories:,}" if t.stories else "all"
-            rows.append(row_of([label(t), stories], groups[t]))
-            if t.mode == "aogpt":
-                rows.append(row_of(["aogpt, left to right", stories], groups[t], "left_to_right")[:-3])
-                rows[-1] += [""] * 3
-        found["From few stories"] = rows
-    if groups := by_settings(done, "why"):
-        rows = [["", *head]]
-        for t in sorted(groups, key=lambda t: (t.mode, t.orders, t.repeat)):
-            what = f"{t.orders} order{'s' * (t.orders > 1)} in all" if t.orders else (
-                f"{t.repeat} epoch{'s' * (t.repeat > 1)} again and again")
-            rows.append(row_of([f"{t.mode}, {what}"], groups[t]))
-        found["1,000 stories, fewer tasks"] = rows
-    if groups := by_settings(done, "widths"):
-        rows, fits = [["", "width", "parameters", "lr", "training FLOPs", *head]], {}
-        for t in sorted(groups, key=lambda t: (t.mode, t.width)):
-            flops = flops_of(groups[t][0])
-            row = [t.mode, str(t.width), f"{groups[t][0]['parameters']:,}", f"{t.lr:g}", f"{flops:.2g}"]
-            rows.append(row_of(row, groups[t]))
-            fits.setdefault(t.mode, []).extend((flops, r["best"]["distance"]) for r in groups[t])
-        found["All stories, five widths"] = rows
-        found["Exponent of the distance in training FLOPs"] = [["", "exponent", "95% interval"], *(
-            [mode, "{:.3f}".format(fit[0]), "{:.3f} to {:.3f}".format(*fit[1:])]
-            for mode, points in fits.items() if (fit := exponent(points)))]
-    return found
+# ---- The figures -------------------------------------------------------------------------------------------
 
 COLOURS = {"ar": "C0", "aogpt": "C2", "mdlm": "C1"}
 
+def lines_of(trial: Trial) -> dict:
+    """{which result: how its line is drawn} of a trial: with remedies solid, without dashed."""
+    helped, colour = not plain(trial), COLOURS[trial.mode]
+    kind = f"{trial.mode}, {'with remedies' if helped else 'as it is'}"
+    style = dict(color=colour, ls="-" if helped else "--")
+    if trial.mode != "aogpt":
+        return {"bound": dict(label=kind + " (exact)" * (trial.mode == "ar"), **style)}
+    left = dict(label=f"{kind}, left to right", color="C6", ls=style["ls"])
+    return {"bound": dict(label=kind, **style), "left_to_right": left}
+
 def draw_epochs(done: dict, path: str):
     """Distance of the stories that choose against epochs, at one size: seeds thin, their mean thick."""
-    with figure(path, (8, 4.6)) as axes:
-        for t, runs in by_settings(done, "main").items():
-            for way in ("bound", "left_to_right") if t.stories == SIZES[1] else ():
-                curves = [{e["epochs"]: e[way] for e in r["curve"] if way in e} for r in runs]
-                style = dict(color=COLOURS[t.mode], ls="-" if way == "bound" else ":")
-                style["ls"] = style["ls"] if t.dropout + t.noise or way != "bound" else "--"
-                for curve in curves if all(curves) else ():
-                    axes.plot(*zip(*curve.items()), lw=0.6, alpha=0.6, **style)
-                shared = [epoch for epoch in curves[0] if all(epoch in curve for curve in curves)]
-                if shared:
-                    kind = {"ar": "exact"}.get(t.mode, "upper bound" if way == "bound" else "left to right")
-                    mean = [np.mean([curve[epoch] for curve in curves]) for epoch in shared]
-                    axes.plot(shared, mean, lw=2, label=f"{label(t)} ({kind})", **style)
+    with figure(path, (9, 5)) as axes:
+        for t, runs in by_settings("sizes", done).items():
+            for way, style in lines_of(t).items() if t.stories == SIZES[1] else ():
+                epochs = [entry["epochs"] for entry in runs[0]["curve"]]
+                curves = np.array([[entry[way] for entry in run["curve"]] for run in runs])     # (seeds, n)
+                axes.plot(epochs, curves.T, lw=0.6, alpha=0.6, **style | {"label": None})
+                axes.plot(epochs, curves.mean(axis=0), lw=2, **style)
         axes.set(xscale="log", yscale="log", xlabel=f"epochs over {SIZES[1]:,} stories",
                  ylabel="nats per token above the true law")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:g}")
 
-def draw_stories(done: dict, path: str):
+def draw_sizes(done: dict, path: str):
     """Best distance of the reported stories against the number of stories; a point for each seed."""
     lines = {}
-    for t, runs in by_settings(done, "main").items():
-        tuned = ", best remedy" if t.dropout + t.noise else ""
-        for way in ("best", "left_to_right") if t.mode == "aogpt" else ("best",):
-            kind = "left to right" if way != "best" else "exact" if t.mode == "ar" else "upper bound"
-            values = [r[way]["distance"] for r in runs]
-            lines.setdefault((f"{t.mode}{tuned} ({kind})", t.mode), {})[t.stories] = values
-    with figure(path, (8, 4.6)) as axes:
-        for (name, mode), values in lines.items():
-            ls = ":" if "to right" in name else "-" if "remedy" in name else "--"
-            x, values = zip(*sorted((stories or 83333, v) for stories, v in values.items()))
-            axes.plot(x, [np.mean(v) for v in values], color=COLOURS[mode], ls=ls, lw=2, label=name)
-            for stories, v in zip(x, values):
-                axes.plot([stories] * len(v), v, "o", ms=3, color=COLOURS[mode])
+    for t, runs in by_settings("sizes", done).items():
+        for way, style in lines_of(t).items():
+            style, points = lines.setdefault(style["label"], (style, {}))
+            points[t.stories or 83333] = [run["best" if way == "bound" else way]["distance"] for run in runs]
+    with figure(path, (9, 5)) as axes:
+        for style, points in lines.values():
+            axes.plot(points.keys(), [np.mean(values) for values in points.values()], lw=2, **style)
+            for stories, values in points.items():
+                axes.plot([stories] * len(values), values, "o", ms=3, color=style["color"])
         axes.set(xscale="log", yscale="log", xlabel="stories to train on",
                  ylabel="best nats per token above the true law")
-        axes.set_xticks(x, [f"{stories:,}" for stories in x])
+        axes.set_xticks(list(points), [f"{stories:,}" for stories in points])
         axes.yaxis.set_major_formatter("{x:g}")
 
 # ---- The command -------------------------------------------------------------------------------------------
@@ -375,14 +382,14 @@ def draw_stories(done: dict, path: str):
 @dataclass
 class FewStoriesOptions:
     """what to run, and what to write of all that has been run"""
-    part: Literal["none", "sweep", "main", "why", "rates", "widths"] = "none"  # the trials to make
+    part: Literal["none", "sweep", "sizes", "why", "rates", "widths"] = "none"  # the trials to make
     folder: str = "out/few-stories"     # where each trial's file goes
     stories: int = 1000         # held-out ones that choose; 2,083 others are reported
     draws: int = 2              # masks or orders for each reported story's bound
-    samples: int = 500          # stories that each model of --part=main writes (a multiple of 100)
+    samples: int = 500          # stories that each model of --part=sizes writes (a multiple of 100)
     json: str = ""              # file for all trials' results
     md: str = ""                # file for the tables
-    plot: str = ""              # file for a figure (.png): distance against epochs; -n: against stories
+    plot: str = ""              # file for a figure (.png): distance against epochs; -sizes: against stories
 
 def read_trials(folder: str) -> dict:
     """{name: result} of the trials that are done."""
@@ -393,30 +400,32 @@ def read_trials(folder: str) -> dict:
                 done[file.removesuffix(".json")] = json.load(f)
     return done
 
-def make(trials, part: str, o: FewStoriesOptions):
-    """Run those of the trials that are not done, and that no other process is at."""
+def make(part: str, o: FewStoriesOptions):
+    """Run the trials of a part that are not done, and wait for those that other processes are at."""
     os.makedirs(o.folder, exist_ok=True)
-    for trial in dict.fromkeys(trials):
-        path = os.path.join(o.folder, trial.name())
-        try:
-            lock = open_locked(f"{path}.lock")
-        except InputError:
-            continue
-        with lock:
-            if not os.path.exists(f"{path}.json"):
-                result = run(trial, o)
-                write_json(f"{path}.tmp", {"part": part, **result})
-                os.replace(f"{path}.tmp", f"{path}.json")
-                b = result["best"]
-                print(f"{trial.name()}: {b['distance']:.4f} ± {b['distance_se']:.4f} above the law at step "
-                      f"{b['step']:,}, {result['seconds']:.0f} s", flush=True)
+    while left := missing(part, read_trials(o.folder)):
+        for trial in left:
+            path = os.path.join(o.folder, trial.name())
+            try:
+                lock = open_locked(f"{path}.lock")
+            except InputError:                          # another process is at it
+                continue
+            with lock:
+                if not os.path.exists(f"{path}.json"):
+                    result = run(trial, o)
+                    write_json(f"{path}.tmp", result)
+                    os.replace(f"{path}.tmp", f"{path}.json")
+                    b = result["best"]
+                    print(f"{trial.name()}: {b['distance']:.4f} ± {b['distance_se']:.4f} above the law at "
+                          f"step {b['step']:,}, {result['seconds']:.0f} s", flush=True)
+        time.sleep(2)
 
-def write_markdown(path: str, found: dict, command: str):
+def write_markdown(path: str, tables: dict, command: str):
     """The tables, for reading."""
     with open(path, "w") as f:
-        print(f"# Few stories, many epochs\n\nMade by `{command}`.", file=f)
-        for title, rows in found.items():
-            print(f"\n## {title}\n", file=f)
+        print(f"# Few stories, many epochs\n\nMade by `{command}`.\n{__doc__}", file=f)
+        for part, rows in tables.items():
+            print(f"\n## {part}\n", file=f)
             for i, row in enumerate(rows):
                 print("|", " | ".join(row), "|", file=f)
                 if i == 0:
@@ -424,21 +433,21 @@ def write_markdown(path: str, found: dict, command: str):
 
 def main():
     o = build(FewStoriesOptions, parse_flags(__doc__, FewStoriesOptions))
-    before = read_trials(o.folder)
-    parts = {"none": list, "sweep": sweep, "main": lambda: main_part(before), "why": why,
-             "rates": rates, "widths": lambda: widths(before)}
-    make(parts[o.part](), o.part, o)
-    done, made = read_trials(o.folder), provenance(SEEDS)
-    for title, rows in (found := tables(done)).items():
-        print(f"\n{title}")
-        print_table(rows)
+    if o.part != "none":
+        make(o.part, o)
+    done, made, tables = read_trials(o.folder), provenance(SEEDS), {}
+    for part in PARTS:
+        if not (NEEDS.get(part) and missing(NEEDS[part], done)) and not missing(part, done):
+            tables[part] = table_of(part, done)
+            print(f"\n{part}")
+            print_table(tables[part])
     if o.md:
-        write_markdown(o.md, found, made["command"])
+        write_markdown(o.md, tables, made["command"])
     if o.json:
         write_json(o.json, {**made, "trials": done})
-    if o.plot:
+    if o.plot and "sizes" in tables:
         draw_epochs(done, o.plot)
-        draw_stories(done, o.plot.replace(".", "-n."))
+        draw_sizes(done, "-sizes".join(os.path.splitext(o.plot)))
 
 if __name__ == "__main__":
     command(main, "the trials that are done are kept, each in a file of its own")
