@@ -204,6 +204,8 @@ def test_real_text(trained, monkeypatch):
     rows = {row[0]: row for row in content["table"]}
     assert rows["ar"][1:4] == [f"{exact:.4f} ± 0.0000", f"{exact:.4f}, {exact:.4f}", "0.0000 ± 0.0000"]
     assert {"mdlm", "aogpt", "aogpt, left to right"} < set(rows) and content["windows"] == len(x)
+    done = experiment("real_text", "ar=out/ar", "--report=t", cwd=trained)
+    assert done.returncode == 2 and "the stories of data/t chose out/ar/best.pt" in done.stderr
     curve = content["runs"]["mdlm"][0]["curve"][-1]
     assert curve["predicted tokens"] == curve["steps"] * 8 * 49 / 2
 
