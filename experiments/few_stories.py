@@ -175,14 +175,14 @@ def distance(model, batches: list, law):
     return excess.mean().item(), excess.std().item() / math.sqrt(len(law))
 
 @torch.no_grad()
-def copies(model, tokenizer: Tokenizer, known: dict, seed: int, samples: int = 1000) -> dict:
+def copies(model, tokenizer: Tokenizer, known: dict, seed: int, samples: int) -> dict:
     """Shares of sampled stories: grammatical, among the known {story: nats under the law}, grammatical and
     not among them; and the share of known ones that the law itself would draw."""
     model.eval()
     texts, blank = [], torch.full((model.config.block_size,), model.config.mask_id)
     o = SampleOptions(sampler="first_hitting", seed=seed)
     for first in range(0, samples, 100):
-        tokens, _ = generate(model, range(first, first + 100), blank, o)
+        tokens, _ = generate(model, range(first, min(samples, first + 100)), blank, o)
         texts += [tokenizer.decode_story(row) for row in tokens.tolist()]
     good = np.array([TOY.log_probs(text) is not None for text in texts])
     copied = np.array([text in known for text in texts])
@@ -291,9 +291,8 @@ def stories_of(trial: Trial) -> str:
 
 def slope(points: list) -> list:
     """Of log y on log x over five points (x, y): the slope and its 95% interval, t with 3 d.o.f."""
-    (exponent, _), covariance = np.polyfit(*np.log(points).T, 1, cov="unscaled")
-    rest = np.log(points) @ [-exponent, 1]
-    error = 3.182 * math.sqrt(covariance[0, 0] * ((rest - rest.mean()) ** 2).sum() / (len(points) - 2))
+    (exponent, _), covariance = np.polyfit(*np.log(points).T, 1, cov=True)
+    error = 3.182 * math.sqrt(covariance[0, 0])
     return [f"{exponent:.3f}", f"{exponent - error:.3f} to {exponent + error:.3f}"]
 
 def table_of(part: str, done: dict) -> list:
@@ -316,8 +315,8 @@ def table_of(part: str, done: dict) -> list:
     if part == "why":
         rows = [["1,000 stories, without remedies", *HEAD]]
         for t in groups:
-            what = "in its own orders, {} in all".format(t.orders) if t.orders else (
-                f"the same {t.repeat} epochs over and over" if t.repeat else "as it is")
+            what = f"{t.orders} order{'s' * (t.orders > 1)} in all, scored in them" if t.orders else (
+                f"the same {t.repeat} epoch{'s' * (t.repeat > 1)} over and over" if t.repeat else "as it is")
             what += ", no row left to right" * (not t.l2r_fraction)
             rows.append(row_of([f"{t.mode}, {what}"], groups[t]))
         return rows
@@ -359,6 +358,7 @@ def draw_epochs(done: dict, path: str):
                  ylabel="nats per token above the true law")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter(lambda x, _: "")
 
 def draw_sizes(done: dict, path: str):
     """Best distance of the reported stories against the number of stories; a point for each seed."""
@@ -374,8 +374,10 @@ def draw_sizes(done: dict, path: str):
                 axes.plot([stories] * len(values), values, "o", ms=3, color=style["color"])
         axes.set(xscale="log", yscale="log", xlabel="stories to train on",
                  ylabel="best nats per token above the true law")
-        axes.set_xticks(list(points), [f"{stories:,}" for stories in points])
+        ticks = [stories or 83333 for stories in SIZES]
+        axes.set_xticks(ticks, [f"{stories:,}" for stories in ticks])
         axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(lambda x, _: "")
 
 # ---- The command -------------------------------------------------------------------------------------------
 
@@ -386,7 +388,7 @@ class FewStoriesOptions:
     folder: str = "out/few-stories"     # where each trial's file goes
     stories: int = 1000         # held-out ones that choose; 2,083 others are reported
     draws: int = 2              # masks or orders for each reported story's bound
-    samples: int = 500          # stories that each model of --part=sizes writes (a multiple of 100)
+    samples: int = 500          # stories that each model of --part=sizes writes
     json: str = ""              # file for all trials' results
     md: str = ""                # file for the tables
     plot: str = ""              # file for a figure (.png): distance against epochs; -sizes: against stories
@@ -443,11 +445,14 @@ def main():
             print_table(tables[part])
     if o.md:
         write_markdown(o.md, tables, made["command"])
-    if o.json:
-        write_json(o.json, {**made, "trials": done})
     if o.plot and "sizes" in tables:
         draw_epochs(done, o.plot)
         draw_sizes(done, "-sizes".join(os.path.splitext(o.plot)))
+    for result in done.values() if o.json else ():      # shorter, a list for each column
+        names = [name for name in result["curve"][0] if name != "epochs"]
+        result["curve"] = {name: [float(f"{e[name]:.5g}") for e in result["curve"]] for name in names}
+    if o.json:
+        write_json(o.json, {**made, "trials": done})
 
 if __name__ == "__main__":
     command(main, "the trials that are done are kept, each in a file of its own")

@@ -155,7 +155,7 @@ def test_few_stories(few, monkeypatch, capsys):
     monkeypatch.setattr(few_stories, "sweep", sweep)
 
     def command(*flags):
-        monkeypatch.setattr(sys, "argv", ["few_stories.py", "--samples=100", "--stories=50", *flags])
+        monkeypatch.setattr(sys, "argv", ["few_stories.py", "--samples=10", "--stories=50", *flags])
         few_stories.main()
         return capsys.readouterr().out
 
@@ -172,8 +172,9 @@ def test_few_stories(few, monkeypatch, capsys):
     # three modes, two sizes, two seeds; ar with its remedies too, if they were better
     assert len([name for name in trials if "samples" in trials[name]]) in (12, 16)
     for t in trials.values():
-        chosen_by = [(e["bound"], e["step"]) for e in t["curve"]]
-        assert (t["best"]["chosen_by"], t["best"]["step"]) == min(chosen_by) and t["best"]["distance"] > 0
+        chosen_by, step = min(zip(t["curve"]["bound"], t["curve"]["step"]))
+        assert t["best"]["chosen_by"] == pytest.approx(chosen_by, rel=1e-4) and t["best"]["step"] == step
+        assert t["best"]["distance"] > 0
     assert min(os.path.getsize(f) for f in ("f.png", "f-sizes.png")) > 5000
 
 def test_a_trial_trains_as_the_command_does(few):
