@@ -117,10 +117,12 @@ def main():
         rows.append(row_of(name, results, first))
         if "nats_l2r" in results[0]:
             rows.append(row_of(f"{name}, left to right", results, first, "nats_l2r"))
-    print(f"{len(stories)} windows of data/{o.report}")
+    seen = np.unique(stories.starts[:, None] + np.arange(block_size)).size / len(stories.tokens)
+    print(f"{len(stories)} windows of data/{o.report}, which hold {seen:.1%} of its tokens")
     print_table(rows)
     if o.json:
-        write_json(o.json, {**provenance(o.seed), "windows": len(stories), "table": rows, "runs": found})
+        facts = {"windows": len(stories), "share_of_tokens": seen, "table": rows, "runs": found}
+        write_json(o.json, provenance(o.seed) | facts)
     if o.plot:
         draw_curves(found, o.plot)
 
