@@ -2,7 +2,6 @@
 The toy: stories of a small grammar whose law is known exactly, so that a model's loss has a floor to be read
 against, and every story is right or wrong.
 """
-import functools
 import math
 import random
 import re
@@ -35,7 +34,7 @@ class Grammar:
             weights = rules[self.owner[name]].values()
             self.weights[name] = [w / sum(weights) for w in weights]
 
-    def _tell(self, choose) -> str:
+    def tell(self, choose) -> str:
         """The story in which each choice takes its alternative number choose(name, words so far)."""
         words, chosen = [], {}
 
@@ -54,7 +53,7 @@ class Grammar:
 
     def draw(self, rng: random.Random) -> str:
         """One story."""
-        return self._tell(lambda name, _: rng.choices(range(len(self.texts[name])), self.weights[name])[0])
+        return self.tell(lambda name, _: rng.choices(range(len(self.texts[name])), self.weights[name])[0])
 
     def log_probs(self, story: str):
         """(words,) ln p of every word given the words before it, or None if this is no story."""
@@ -69,7 +68,7 @@ class Grammar:
                     return i
             return 0                                    # the only one; or none fits: another story
 
-        return log_p if self._tell(choose) == story else None
+        return log_p if self.tell(choose) == story else None
 
     def entropy(self, text: str = "{story}") -> float:
         """Nats per story, exact: of each choice and, with their probabilities, of those inside it."""
@@ -92,62 +91,6 @@ class Grammar:
         """The vocabulary, sorted."""
         texts = [text for texts in self.texts.values() for text in texts]
         return sorted({word for text in texts for *_, word in self.PART.findall(text) if word})
-
-    def _ways(self, group: set):
-        """Every way to choose in a group of choices while others take their first alternative: the stories
-        (K, W) as numbers of words(), and the probability of each way (K,). Raises ValueError where their
-        lengths differ."""
-        stories, p, scripts = [], [], [{}]
-        number = {word: i for i, word in enumerate(self.words())}
-        for script in scripts:                          # grows: {choice: alternative}
-            asked = []
-            story = self._tell(lambda name, before: asked.append(name) or script.get(name, 0))
-            left = [name for name in asked if name in group and name not in script]
-            if left:
-                scripts += [script | {left[0]: i} for i in range(len(self.texts[left[0]]))]
-            else:
-                stories.append([number[word] for word in split_words(story)])
-                p.append(math.prod(self.weights[name][i] for name, i in script.items()))
-        if len(set(map(len, stories))) > 1:
-            raise ValueError(f"stories differ in length by the choice of {', '.join(sorted(group))}")
-        return np.array(stories), np.array(p)
-
-    @functools.cached_property
-    def _groups(self) -> list:
-        """Choices form groups, so that a word depends on one group only and groups are independent. Of each:
-        F pairs of a place (F,) and a word there (F,) that some ways have and others have not; which of them
-        each of its K ways has (K, F); the ways' probabilities (K,). Raises ValueError: no fixed places."""
-        groups = [{name} for name, rule in self.rules.items() if isinstance(rule, dict) and len(rule) > 1]
-        for name, texts in self.texts.items():
-            if len(texts) > 1:                          # its words depend on it, and on all that they name
-                names = [name]
-                for known in names:                     # grows
-                    found = self.REFERENCE.findall("".join(self.texts[known]))
-                    names += {other for _, other in found}.difference(names)
-                joined = [group for group in groups if group & {self.owner[name] for name in names}]
-                groups = [group for group in groups if group not in joined] + [set().union(*joined)]
-        result = []
-        for group in groups:
-            stories, p = self._ways(group)
-            pairs = {(j, i) for j in (stories != stories[0]).any(axis=0).nonzero()[0] for i in stories[:, j]}
-            place, word = np.array(sorted(pairs), dtype=int).reshape(-1, 2).T    # (F,) each
-            result.append((place, word, (stories[:, place] == word).astype(float), p))
-        places = [place for place, *_ in result for place in set(place.tolist())]
-        if len(set(places)) < len(places):
-            raise ValueError("the places of words depend on choices that do not concern them")
-        return result
-
-    def conditionals(self, x):
-        """(N, W, V): exact p(word | the known words) at every place of N stories of W words, V in all. x
-        (N, W): numbers of the known words in words(), other numbers elsewhere. Of known words that no story
-        has together, as many count as some story has. Raises ValueError where words have no fixed places."""
-        p = np.zeros((*x.shape, len(self.words())))
-        p[:, np.arange(x.shape[1]), self._ways(set())[0][0]] = 1                    # what differs comes next
-        for place, word, has, prior in self._groups:
-            agree = (x[:, place] == word).astype(float) @ has.T                     # (N, K)
-            posterior = prior * (agree == agree.max(axis=1, keepdims=True))         # (N, K), not normalized
-            p[:, place, word] = posterior @ has / posterior.sum(axis=1, keepdims=True)
-        return p
 
 TOY = Grammar({
     "story": {"{opening}, a {hero} {got} a {look} {thing} {where} the {place}. {She} took it to {her} "

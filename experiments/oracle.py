@@ -3,13 +3,80 @@ A perfect denoiser: an exact law in place of a Transformer, so that what a sampl
 what a network does wrong.
 """
 import collections
+import functools
 import math
 
 import numpy as np
 import torch
 
 from model import Config
-from toy import TOY, split_words
+from toy import TOY, Grammar, split_words
+
+# ---- What the law says of a word, given any others ---------------------------------------------------------
+
+def ways(grammar: Grammar, group: set):
+    """Every way to choose in a group of choices while others take their first alternative: the stories
+    (K, W) as numbers of words(), and the probability of each way (K,). Raises ValueError where their
+    lengths differ."""
+    stories, p, scripts = [], [], [{}]
+    number = {word: i for i, word in enumerate(grammar.words())}
+    for script in scripts:                              # grows: {choice: alternative}
+        asked = []
+        story = grammar.tell(lambda name, before: asked.append(name) or script.get(name, 0))
+        left = [name for name in asked if name in group and name not in script]
+        if left:
+            scripts += [script | {left[0]: i} for i in range(len(grammar.texts[left[0]]))]
+        else:
+            stories.append([number[word] for word in split_words(story)])
+            p.append(math.prod(grammar.weights[name][i] for name, i in script.items()))
+    if len(set(map(len, stories))) > 1:
+        raise ValueError(f"stories differ in length by the choice of {', '.join(sorted(group))}")
+    return np.array(stories), np.array(p)
+
+@functools.cache
+def independent_groups(grammar: Grammar) -> list:
+    """Choices form groups, so that a word depends on one group only and groups are independent. Of each:
+    F pairs of a place (F,) and a word there (F,) that some ways have and others have not; which of them
+    each of its K ways has (K, F); the ways' probabilities (K,). Raises ValueError: no fixed places."""
+    groups = [{name} for name, rule in grammar.rules.items() if isinstance(rule, dict) and len(rule) > 1]
+    for name, texts in grammar.texts.items():
+        if len(texts) > 1:                              # its words depend on it, and on all that they name
+            names = [name]
+            for known in names:                         # grows
+                found = grammar.REFERENCE.findall("".join(grammar.texts[known]))
+                names += {other for _, other in found}.difference(names)
+            joined = [group for group in groups if group & {grammar.owner[name] for name in names}]
+            groups = [group for group in groups if group not in joined] + [set().union(*joined)]
+    result = []
+    for group in groups:
+        stories, p = ways(grammar, group)
+        pairs = {(j, i) for j in (stories != stories[0]).any(axis=0).nonzero()[0] for i in stories[:, j]}
+        place, word = np.array(sorted(pairs), dtype=int).reshape(-1, 2).T        # (F,) each
+        result.append((place, word, (stories[:, place] == word).astype(float), p))
+    places = [place for place, *_ in result for place in set(place.tolist())]
+    if len(set(places)) < len(places):
+        raise ValueError("the places of words depend on choices that do not concern them")
+    return result
+
+def exact_conditionals(grammar: Grammar, x) -> np.ndarray:
+    """(N, W, V): exact p(word | the known words) at every place of N stories of W words, V in all. x
+    (N, W): numbers of the known words in words(), other numbers elsewhere. Of known words that no story
+    has together, as many count as some story has. Raises ValueError where words have no fixed places."""
+    p = np.zeros((*x.shape, len(grammar.words())))
+    p[:, np.arange(x.shape[1]), ways(grammar, set())[0][0]] = 1                 # what differs comes next
+    for place, word, has, prior in independent_groups(grammar):
+        agree = (x[:, place] == word).astype(float) @ has.T                     # (N, K)
+        posterior = prior * (agree == agree.max(axis=1, keepdims=True))         # (N, K), not normalized
+        p[:, place, word] = posterior @ has / posterior.sum(axis=1, keepdims=True)
+    return p
+
+def toy_conditionals(x) -> np.ndarray:
+    """Of the toy's stories x (N, 48) with their end-of-text, the last of the 135 tokens: (N, 48, 135)."""
+    p = np.pad(exact_conditionals(TOY, x[:, :-1]), ((0, 0), (0, 1), (0, 1)))
+    p[:, -1, -1] = 1
+    return p
+
+# ---- In place of a Transformer -----------------------------------------------------------------------------
 
 class Oracle(torch.nn.Module):
     """Answers as a Transformer of this config that knew the law; forward is called alike.
@@ -46,12 +113,6 @@ class Oracle(torch.nn.Module):
         p = torch.from_numpy(self.conditionals(known.numpy())).clamp(min=1e-300)    # no infinities: 0 · inf
         return p.log().float()[which, target].view(*rows.shape, -1)                 # (G, N, V)
 
-def toy_conditionals(x) -> np.ndarray:
-    """Of the toy's stories x (N, 48) with their end-of-text, the last of the 135 tokens: (N, 48, 135)."""
-    p = np.pad(TOY.conditionals(x[:, :-1]), ((0, 0), (0, 1), (0, 1)))
-    p[:, -1, -1] = 1
-    return p
-
 def toy_oracle(mode: str) -> Oracle:
     sizes = dict(vocab_size=len(TOY.words()) + 1, block_size=int(TOY.mean_words()) + 1)
     return Oracle(Config(mode, n_layer=1, n_head=1, n_embd=2, **sizes), toy_conditionals)
@@ -67,7 +128,7 @@ def choices_of(story: str) -> dict:
         chosen[name] = first.index(words[len(before)]) if len(first) > 1 else 0
         return chosen[name]
 
-    TOY._tell(choose)
+    TOY.tell(choose)
     return chosen
 
 def distance(texts: list) -> dict:

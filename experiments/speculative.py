@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import sample
-from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
+from cli import InputError, build, command, parse_flags, provenance, write_json
 from model import Config, Transformer
 from show import figure
 

@@ -43,7 +43,7 @@ def test_the_distance_of_the_law_from_itself_is_nil():
 def test_choices_tell_the_story_again():
     for text in stories(50):
         chosen = choices_of(text)
-        assert TOY._tell(lambda name, before: chosen[name]) == text
+        assert TOY.tell(lambda name, before: chosen[name]) == text
         weights = [TOY.weights[name][i] for name, i in chosen.items()]
         assert np.log(weights).sum() == pytest.approx(TOY.log_probs(text).sum())
 
