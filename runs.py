@@ -31,7 +31,7 @@ except ImportError:     # Windows: nothing keeps two processes out of one folder
 
 FORMAT = 1              # of checkpoints
 # settings that --resume may change, without a word or with one
-UNSAID = {"resume", "out_dir", "preset", "save_minutes"}
+UNSAID = {"resume", "out_dir", "preset", "save_minutes", "quiet"}
 FREE = UNSAID | {"grad_accum", "device", "dtype", "compile"}
 
 # ---- Several processes: each trains on its share of every batch; the first one speaks and writes -----------
@@ -260,11 +260,11 @@ class Run:
             self.bar.set_postfix_str(f"loss {train_loss:.3f}, {tokens / elapsed:,.0f} tok/s")
             self.start_clock()
 
-    def record_evaluation(self, **result):
-        """A line of the log and of the screen; best.pt, where val_nll is the lowest so far."""
+    def record_evaluation(self, story: str, **result):
+        """A line of the log; of the screen, with a story; best.pt, where val_nll is the lowest so far."""
         self.write_log(**result)
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.items())
-        self.bar.write(f"step {self.step:,}: {values}")
+        self.bar.write(f"step {self.step:,}: {values}" + (f"\n    {story}\n" if story else ""))
         if result["val_nll"] < self.best:
             self.best = result["val_nll"]
             if RANK == 0:

@@ -15,6 +15,7 @@ import re
 import shlex
 import signal
 import sys
+import textwrap
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -41,6 +42,7 @@ class Settings:
     train_stories: int = 0          # train on so many windows only (aligned: stories), drawn by seed; 0: all
     out_dir: str = ""               # folder of the run; default: out/DATA-MODE
     resume: bool = False            # go on with the run in out_dir
+    init_from: str = ""             # folder of a run whose best weights this one starts from, of any mode
     max_steps: int = 20000          # optimizer steps
     batch_size: int = 32            # windows per optimizer step
     grad_accum: int = 1             # split each batch into so many micro-batches; same result, less memory
@@ -53,6 +55,7 @@ class Settings:
     eval_interval: int = 500        # steps between evaluations
     eval_windows: int = 512         # validation windows, the same ones each time
     save_minutes: float = 2.0       # ckpt.pt is written after so many minutes, and at the end
+    quiet: bool = False             # no story of the model at every evaluation
     seed: int = 1337                # of weights, data order and masks
     device: str = "auto"            # auto, cpu, cuda or mps
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of the matrix products in training
@@ -151,6 +154,24 @@ def evaluate(model: Transformer, x: torch.Tensor, windows_at_once: int, seed: in
         result["val_masked_ce"] = losses(masked_ce_batch(config, x, generator, "cosine")).mean().item()
     return result
 
+# ---- Beginning with the weights of another run -------------------------------------------------------------
+
+@torch.no_grad()
+def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
+    """Set the model to the best weights of a run, maybe of another mode. What only the model has, embeddings
+    of target positions or of the timestep, begins at zero and so changes nothing: an aogpt that starts from
+    an ar *is* that ar, read left to right. Raises InputError where sizes or tokenizers differ."""
+    source, checkpoint = load(os.path.join(folder, "best.pt"), needs=["tokenizer"])
+    sizes = "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_hidden", "tie_head"
+    there, here = ({name: getattr(m.config, name) for name in sizes} for m in (source, model))
+    if other := [f"{name} {there[name]}, not {here[name]}" for name in sizes if there[name] != here[name]]:
+        raise InputError(f"--init_from={folder} has {', '.join(other)}; give the same sizes")
+    if checkpoint["tokenizer"] != tokenizer.to_dict():
+        raise InputError(f"--init_from={folder} has another tokenizer; give data prepared with the same one")
+    weights = source.state_dict()
+    for name, p in model.named_parameters():
+        p.copy_(weights[name]) if name in weights else p.zero_()
+
 # ---- A training step ---------------------------------------------------------------------------------------
 
 def numerics(s: Settings, device: torch.device):
@@ -231,6 +252,14 @@ def announce(run: Run, why: str, windows: int, floor: float | None):
                      train_windows=windows, dtype=str(dtype), compiled=compile_it, torch=torch.__version__)
         write_json(run.path("config.json"), facts | provenance(s.seed))
 
+def write_stories(model: Transformer, tokenizer: Tokenizer, count: int, seed: int, most_steps: int) -> list:
+    """So many stories of the model as it is, the same ones each time; by mdlm in at most these steps."""
+    config = model.eval().config
+    steps = min(most_steps, config.block_size) if config.mode == "mdlm" else None
+    o = SampleOptions(sampler="first_hitting", steps=steps, seed=seed)
+    blank = torch.full((config.block_size,), config.mask_id)
+    return [tokenizer.decode_story(ids) for ids in generate(model, range(count), blank, o)[0].tolist()]
+
 def show_best(run: Run, tokenizer: Tokenizer):
     """Three stories of best.pt, and what to do next."""
     model, checkpoint = load(run.path("best.pt"), run.model.head.weight.device)
@@ -238,10 +267,8 @@ def show_best(run: Run, tokenizer: Tokenizer):
     kind = "" if config.mode == "ar" else " (upper bound)"
     print(f"best validation loss {checkpoint['val_nll']:.4f} nats per token{kind} at step "
           f"{checkpoint['step']:,}; three samples of that model:\n")
-    blank = torch.full((config.block_size,), config.mask_id)
-    o = SampleOptions(sampler="first_hitting", seed=run.s.seed)
-    for ids in generate(model, range(3), blank, o)[0].tolist():
-        print(tokenizer.decode_story(ids), end="\n\n")
+    stories = write_stories(model, tokenizer, 3, run.s.seed, most_steps=config.block_size)
+    print(*stories, sep="\n\n", end="\n\n")
     print(f"{out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py --out_dir={out_dir} "
           f"--num_samples=1000{' --sampler=first_hitting' if config.mode == 'mdlm' else ''}")
 
@@ -263,6 +290,8 @@ def main():
     # the model, its optimizer, and how it takes a step
     torch.manual_seed(s.seed)
     model = Transformer(config).to(device)
+    if s.init_from and not s.resume:
+        start_from(s.init_from, model, tokenizer)
     optimizer, update = make_update(model, s)
     if device.type == "cuda" and numerics(s, device)[0] == torch.bfloat16:
         torch.set_float32_matmul_precision("high")      # TF32, where float32 is left: in evaluation
@@ -275,6 +304,13 @@ def main():
     windows_at_once = max(1, s.batch_size // (s.grad_accum * WORLD_SIZE) // 2)
     law = {} if floor is None else {"val_floor": floor}     # the true law's own loss on x_val
 
+    def story() -> str:
+        """The beginning of what the model writes now; nothing with --quiet."""
+        stories = [] if s.quiet else write_stories(model, tokenizer, 1, s.seed, most_steps=64)
+        return textwrap.shorten(" ".join(stories), 300, placeholder=" …")
+
+    if run.step == 0 and not s.quiet:
+        print(f"before training: {story()}\n")
     with run.training():
         for step in range(run.step, s.max_steps):
             torch.manual_seed(s.seed + step)            # of dropout; a resumed run drops the same
@@ -285,7 +321,7 @@ def main():
             if run.evaluation_due():
                 result = evaluate(model, x_val, windows_at_once, s.seed)
                 result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
-                run.record_evaluation(**result, **law)  # log; best.pt where it is the best
+                run.record_evaluation(story(), **result, **law)     # log; best.pt where it is the best
             stop = run.asked_to_stop()                  # by Ctrl-C or SIGTERM
             if stop or run.checkpoint_due():
                 run.checkpoint()                        # ckpt.pt, all that --resume needs

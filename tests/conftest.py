@@ -88,7 +88,7 @@ def plain_samplers():
 
 TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", "--n_hidden=16",
         "--batch_size=8", "--max_steps=30", "--warmup=5", "--eval_interval=10", "--eval_windows=20",
-        "--save_minutes=0", "--compile=false", "--device=cpu"]
+        "--save_minutes=0", "--compile=false", "--device=cpu", "--quiet"]
 
 def run(script, *arguments, **kwargs):
     command = [sys.executable, os.path.join(ROOT, script), *arguments]

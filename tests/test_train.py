@@ -1,9 +1,11 @@
 """Training, sampling and comparing as a user runs them: real processes in a folder of their own."""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
 import numpy as np
@@ -12,11 +14,12 @@ import torch
 
 import runs
 from conftest import ROOT, TINY, read_log, run, small_model
-from model import training_batch
+from cli import InputError
+from model import Config, Transformer, evaluation_batch, group_losses, training_batch
 from prepare_data import Tokenizer, Windows
 from runs import load
 from toy import TOY
-from train import Settings, evaluate, make_update
+from train import Settings, evaluate, make_update, mask_generator, start_from
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_a_run_leaves_what_it_promises(trained, mode):
@@ -37,6 +40,16 @@ def test_a_run_leaves_what_it_promises(trained, mode):
     text = (trained / f"{mode}.txt").read_text()
     assert text.startswith("preset toy (as asked)")
     assert "float" in text and "not compiled" in text and "python sample.py" in text
+
+def test_a_story_before_training_and_at_every_evaluation(trained):
+    """It doesn't change the run, and the last one is the first of those at the end."""
+    done = run("train.py", "--mode=ar", "--out_dir=out/told", *TINY, "--quiet=false", cwd=trained)
+    before, *shown = re.findall(r"^(?:before training: |    )(.+)$", done.stdout, re.MULTILINE)
+    end = re.search(r"three samples of that model:\n\n(.+)\n", done.stdout)[1]
+    assert len(shown) == 3 and before != shown[0]
+    assert textwrap.shorten(end, 300, placeholder=" …") == shown[2]
+    assert read_log(trained / "out/told") == read_log(trained / "out/ar")
+    assert "before training" not in (trained / "ar.txt").read_text()
 
 def test_best_checkpoint_scores_what_the_log_says(trained, monkeypatch):
     for mode in ("ar", "mdlm", "aogpt"):
@@ -141,6 +154,45 @@ def test_evaluation_is_repeatable_and_leaves_training_alone():
     assert first == evaluate(model, x, 4, seed=1) != evaluate(model, x, 4, seed=2)
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+
+@pytest.mark.parametrize("other, settings", [("aogpt", {}), ("mdlm", {}), ("mdlm", {"time_embedding": "add"}),
+                                             ("ar", {})])
+def test_a_run_starts_from_another(trained, monkeypatch, other, settings):
+    """What the other mode adds changes nothing yet: aogpt is the ar that it starts from, read left to right;
+    the rest asks the same weights another question."""
+    monkeypatch.chdir(trained)
+    source, checkpoint = load("out/ar/best.pt")
+    words = Tokenizer(**checkpoint["tokenizer"])
+    fields = {name: getattr(source.config, name) for name in ("vocab_size", "block_size", "n_layer", "n_head",
+                                                              "n_embd", "n_hidden")}
+    model, plain = (Transformer(Config(other, **fields, **more)).eval() for more in (settings, {}))
+    assert not torch.equal(model.embed.weight, source.embed.weight)
+    for m in (model, plain):
+        start_from("out/ar", m, words)
+    weights = model.state_dict()
+    assert all(torch.equal(w, weights[name]) for name, w in source.state_dict().items())
+    x = torch.from_numpy(Windows("t", "val", 48).spread(10))
+    batch = evaluation_batch(model.config, x, mask_generator(0), left_to_right=True)
+    assert torch.equal(group_losses(model, batch), group_losses(plain, batch))      # a timestep of no effect
+    if other != "mdlm":
+        assert torch.equal(group_losses(model, batch), group_losses(source, batch))
+
+def test_a_run_starts_from_another_of_the_same_sizes_only(trained, monkeypatch):
+    monkeypatch.chdir(trained)
+    source, checkpoint = load("out/ar/best.pt")
+    words = Tokenizer("words", words=TOY.words()[:-1] + ["zebra"])
+    with pytest.raises(InputError, match="another tokenizer"):
+        start_from("out/ar", source, words)
+    done = run("train.py", "--mode=mdlm", "--out_dir=out/on", "--init_from=out/ar", *TINY, "--n_hidden=32",
+               cwd=trained)
+    assert done.returncode == 2 and "--init_from=out/ar has n_hidden 16, not 32" in done.stderr
+    assert not os.path.exists("out/on")
+    flags = ["--mode=aogpt", "--out_dir=out/on", "--init_from=out/ar", *TINY, "--max_steps=10"]
+    done = run("train.py", *flags, cwd=trained)
+    first, fresh = (read_log(trained / "out" / name)[0] for name in ("on", "aogpt"))
+    assert done.returncode == 0 and first["train_loss"] < fresh["train_loss"] - 0.05
+    done = run("train.py", *flags, "--resume", cwd=trained)
+    assert done.returncode == 0 and read_log(trained / "out/on")[0] == first        # not begun anew
 
 def test_dropout_is_for_training_alone():
     x = torch.randint(10, (4, 8), generator=torch.Generator().manual_seed(0))
