@@ -16,7 +16,7 @@ import math
 import os
 import sys
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +35,6 @@ class DiversityOptions:
     """what to compare with, and what to write"""
     data: str = ""              # data set whose stories are the real text
     judge: str = ""             # folder of an ar model that scores the stories; several: A,B
-    protocol: Literal["full", "paper"] = "full"  # paper: Self-BLEU of 200 random samples against 50 others
     json: str = ""              # file for the results
     plot: str = ""              # file for a figure (.png): distances to real text
     seed: int = 1337            # of what is drawn at random
@@ -81,21 +80,6 @@ def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
     closest = lengths[gap.argmin(axis=1)][among]                    # of two equally close the shorter
     brevity = np.where(length > closest, 0.0, 1 - closest / np.maximum(1, length))
     return np.where(length > 0, np.exp(np.minimum(0, brevity) + log_precision), 0.0)
-
-def paper_self_bleu(words: list, seed: int) -> np.ndarray:
-    """The paper's: 200 random candidates, against 50 random others each and their mean length."""
-    rng, scores = np.random.default_rng(seed), []
-    for i in rng.permutation(len(words))[:200]:
-        others = rng.permutation(np.delete(np.arange(len(words)), i))[:50]
-        log_precision = 0.0
-        for n in range(1, 5):
-            grams = [zip(*(words[j][k:] for k in range(n))) for j in (i, *others)]
-            mine, *theirs = map(collections.Counter, grams)
-            matched = sum(min(count, max(other[gram] for other in theirs)) for gram, count in mine.items())
-            log_precision += math.log(matched / (len(words[i]) - n + 1)) / 4 if matched else -math.inf
-        mean = np.mean([len(words[j]) for j in others])
-        scores.append(math.exp(log_precision + min(0, 1 - mean / max(1, len(words[i])))))
-    return np.array(scores)
 
 def longest_copies(samples: list, training: np.ndarray) -> np.ndarray:
     """Tokens of each sample's longest stretch that occurs in the training tokens, (len(samples),). Stretches
@@ -161,7 +145,7 @@ def score(model, encoded: list):
         nats.append(group_losses(model, batch._replace(weight=real).to(model.head.weight.device)).cpu())
     return torch.cat(nats).double().numpy(), np.array([len(row) for row in ids])
 
-def measure(texts: list, o: DiversityOptions, judges: dict, corpus) -> dict:
+def measure(texts: list, judges: dict, corpus, bleu_of=self_bleu) -> dict:
     """{metric: (value, half of its 95% interval)}; judges: {name: (model, tokenizer)}."""
     words = [[*map(sys.intern, text.replace(EOT, " ").lower().split())] for text in texts]  # each kept once
     samples = len(words)
@@ -175,7 +159,7 @@ def measure(texts: list, o: DiversityOptions, judges: dict, corpus) -> dict:
         if n == 4:                                                  # of each sample: how many, how many kinds
             total = np.bincount(who, minlength=samples)
             different = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
-    bleu = paper_self_bleu(words, o.seed) if o.protocol == "paper" else self_bleu(ids, owner, samples)
+    bleu = bleu_of(ids, owner, samples)
     # its interval takes the references as given: groups are left out of the mean only
     metrics["self-BLEU"] = of_sums(bleu, np.arange(len(bleu)) % GROUPS)
     metrics["vocabulary used"] = of_counts(np.count_nonzero, ids, group[owner])
@@ -298,7 +282,7 @@ def open_judges(o: DiversityOptions, corpus) -> dict:
         judges[folder] = model, tokenizer
     return judges
 
-def columns_of(sets: dict, o: DiversityOptions, corpus, judges: dict) -> tuple:
+def columns_of(sets: dict, o: DiversityOptions, corpus, judges: dict, bleu_of=self_bleu) -> tuple:
     """({name: metrics}, notes) of the sets {name: [(texts, settings) of each seed]}, and of "real text"
     where o.data names some. Over several seeds a metric is (mean, standard deviation)."""
     notes, columns = incomparable(sets), {}
@@ -310,27 +294,27 @@ def columns_of(sets: dict, o: DiversityOptions, corpus, judges: dict) -> tuple:
         if len(reference) < len(texts):
             notes.append(f"real text: data/{o.data} holds {len(reference)} pieces only")
     for name, seeds in sets.items():
-        runs = [measure(texts, o, judges, corpus) for texts, _ in seeds]
+        runs = [measure(texts, judges, corpus, bleu_of) for texts, _ in seeds]
         columns[name] = runs[0]
         if len(runs) > 1:
             values = {metric: [run[metric][0] for run in runs] for metric in runs[0]}
             columns[name] = {k: (np.mean(v).item(), np.std(v, ddof=1).item()) for k, v in values.items()}
     if corpus:
-        columns["real text"] = measure(reference, o, judges, corpus)
+        columns["real text"] = measure(reference, judges, corpus, bleu_of)
     return columns, notes
 
-def main():
-    flags = parse_flags(__doc__, DiversityOptions, named="NAME=FILE")
+def main(doc=__doc__, bleu_of=self_bleu):
+    flags = parse_flags(doc, DiversityOptions, named="NAME=FILE")
     o = build(DiversityOptions, flags)
     if o.plot and not o.data:
         raise InputError(f"--plot={o.plot} draws distances to real text; give --data=NAME")
     corpus = load_corpus(o.data) if o.data else None
     judges = open_judges(o, corpus)
     sets = {name: [read_samples(path) for path in files.split(",")] for name, files in flags["named"].items()}
-    columns, notes = columns_of(sets, o, corpus, judges)
+    columns, notes = columns_of(sets, o, corpus, judges, bleu_of)
     show_table(columns, notes)
     if o.json:
-        write_json(o.json, {**provenance(o.seed), "protocol": o.protocol, "columns": columns, "notes": notes})
+        write_json(o.json, {**provenance(o.seed), "columns": columns, "notes": notes})
     if o.plot:
         draw_distances(columns, o.plot)
 

@@ -30,7 +30,7 @@ from cli import InputError, build, command, parse_flags, pick_device, provenance
 from model import Cache, Config, Transformer, masking_batch, new_keys_values, timestep
 from prepare_data import Tokenizer
 from runs import load
-from show import Screen, draw_picture, token_texts
+from show import Screen, draw_moving, draw_picture, token_texts
 from toy import TOY
 
 @dataclass
@@ -55,7 +55,7 @@ class SampleOptions:
     batch_size: int = 64        # stories at a time; changes speed, not stories
     full_length: bool = False   # keep what comes after the end of the story
     show: bool = False          # watch the tokens appear
-    picture: str = ""           # file for a picture (.png) of each setting's first story, shaded by step
+    picture: str = ""           # file for a picture of each setting's first story: .png, or .svg, which moves
     out: str = ""               # where the stories go; default: samples.jsonl in out_dir
     json: str = ""              # file for summaries: settings, seconds, of the toy the grammatical share
     seed: int = 1337            # of the stories
@@ -481,7 +481,8 @@ def main():
     if flags.get("json"):
         write_json(flags["json"], [summary for summary, _ in done])
     if flags.get("picture"):
-        draw_picture([panel for _, panel in done], flags["picture"])
+        draw = draw_moving if flags["picture"].endswith(".svg") else draw_picture
+        draw([panel for _, panel in done], flags["picture"])
 
 if __name__ == "__main__":
     command(main, "the stories written so far are in a file that ends in .tmp")

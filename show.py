@@ -1,6 +1,7 @@
 """Stories as they are revealed, in the terminal and as a picture; and the figures of results/."""
 import collections
 import contextlib
+import html
 import itertools
 import os
 import shutil
@@ -81,6 +82,28 @@ def draw_picture(panels: list, path: str):
     axes.axis("off")
     canvas.set_size_inches(10, 0.235 * (y + 2))
     canvas.savefig(path)
+
+def draw_moving(panels: list, path: str, width=84):
+    """The same as an SVG in which the stories appear, a step of one beside a step of the others, rest, and
+    begin again. Where nothing moves, it shows them whole. A character is 8 wide, a line 20 high."""
+    last, y, parts = max(max(steps) for *_, steps in panels), 0, []
+    colours = ["#d7e3f4", "#d7ecd9", "#f8e3cf"]                     # of one panel each
+    for (title, pieces, steps), colour in zip(panels, itertools.cycle(colours)):
+        parts.append(f'<text x="8" y="{y + 24}" font-weight="bold">{html.escape(title)}</text>')
+        for step, (line, column, piece) in zip(steps, layout(pieces, width)):
+            text, begin = piece.strip(), 0.8 * max(0, step) / max(1, last)      # of the time
+            x, top = 8 * (1 + column + len(piece) - len(piece.lstrip())), y + 32 + 20 * line
+            box = f'<rect x="{x - 1}" y="{top}" width="{8 * len(text) + 2}" height="18" rx="3" fill="'
+            parts.append(f'{box}#e4e4e4"/><g>{box}{colour}"/><text x="{x}" y="{top + 14}" textLength='
+                         f'"{8 * len(text)}">{html.escape(text)}</text><animate attributeName="opacity" '
+                         f'calcMode="discrete" values="0;1" keyTimes="0;{begin:.3f}" dur="12s" '
+                         f'repeatCount="indefinite"/></g>')
+        y = top + 28
+    size = f"{8 * (width + 2)} {y + 8}"
+    with open(path, "w", encoding="utf-8") as f:
+        print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-size="13" font-family='
+              '"ui-monospace, Menlo, Consolas, monospace"><rect width="100%" height="100%" fill="white"/>',
+              *parts, "</svg>", sep="\n", file=f)
 
 # ---- Figures -----------------------------------------------------------------------------------------------
 

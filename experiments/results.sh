@@ -59,9 +59,9 @@ laptop() {
   python sample.py --out_dir=$ar --protocol=paper --num_samples=1000 --dtype=bfloat16 --out=out/paper-ar.jsonl
   python sample.py --out_dir=$paper --protocol=paper --num_samples=1000 --dtype=bfloat16 \
     --out=out/paper-mdlm.jsonl
-  python diversity.py ar=out/paper-ar.jsonl --data=$data --judge=$ar --protocol=paper \
+  python -m experiments.paper_diversity ar=out/paper-ar.jsonl --data=$data --judge=$ar \
     --json=results/laptop-paper-ar.json
-  python diversity.py mdlm=out/paper-mdlm.jsonl --data=$data --judge=$ar --protocol=paper \
+  python -m experiments.paper_diversity mdlm=out/paper-mdlm.jsonl --data=$data --judge=$ar \
     --json=results/laptop-paper-mdlm.json
   python -m experiments.frontier --models=$ar,$mdlm,$aogpt --length=128 --dtype=bfloat16 --num_samples=100 \
     --temperatures=0.6,0.8,1.0,1.1 --data=$data --judge=$ar --json=results/laptop-frontier.json \

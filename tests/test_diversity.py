@@ -11,8 +11,9 @@ import torch
 import diversity
 from cli import InputError
 from conftest import experiment, run, small_model
-from diversity import (DiversityOptions, entropy, score, longest_copies, measure, ngrams, as_ids,
-                       of_counts, of_sums, paper_self_bleu, self_bleu)
+from diversity import (entropy, score, longest_copies, measure, ngrams, as_ids,
+                       of_counts, of_sums, self_bleu)
+from experiments.paper_diversity import paper_self_bleu
 from model import evaluation_batch, group_losses
 from prepare_data import Tokenizer
 from toy import TOY, toy_stories
@@ -68,17 +69,29 @@ def test_the_papers_self_bleu():
     """Candidates and references of one length: its brevity penalty is 1, and all 50 references are nltk's."""
     rng = np.random.default_rng(0)
     words = [[f"w{i}" for i in rng.integers(4, size=12)] for _ in range(51)]    # each meets all the others
-    assert sorted(paper_self_bleu(words, 0)) == pytest.approx(sorted(nltk_self_bleu(words)), abs=1e-12)
-    assert paper_self_bleu(words, 0).tolist() == paper_self_bleu(words, 0).tolist()
+    scores = paper_self_bleu(*flat(words), len(words))
+    assert sorted(scores) == pytest.approx(sorted(nltk_self_bleu(words)), abs=1e-12)
+    assert scores.tolist() == paper_self_bleu(*flat(words), len(words)).tolist()
     long_references = [["a", "b", "c", "d"]] + [["a", "b", "c", "d"] * 2] * 3
-    assert min(paper_self_bleu(long_references, 0)) == pytest.approx(math.exp(1 - 8 / 4))
+    assert min(paper_self_bleu(*flat(long_references), 4)) == pytest.approx(math.exp(1 - 8 / 4))
+    assert min(paper_self_bleu(*flat([[], ["a", "b"], []]), 3)) == 0
+
+def test_the_papers_diversity_command(workdir):
+    """As diversity.py, but for one line."""
+    stories = ["a b c d e f.", "a b c d e g.", "a b c d e f a b c d e f."]
+    (workdir / "s.txt").write_text("<|endoftext|>".join(stories))
+    tables = [run("diversity.py", "s=s.txt"), experiment("paper_diversity", "s=s.txt", "--json=f.json")]
+    assert all(done.returncode == 0 for done in tables), tables
+    ours, papers = (done.stdout.splitlines() for done in tables)
+    [[_, other]] = [pair for pair in zip(ours, papers) if pair[0] != pair[1]]
+    assert other.startswith("self-BLEU") and json.load(open("f.json"))["seed"] == 1337
 
 # ------------------------------------------------------------------------------------------------ counting
 
 def test_hand_worked_example():
     # 11 words, 7 distinct; 8 bigrams, 8 distinct
     texts = ["The cat sat on the mat", "the dog sat", "A cat"]
-    got = {k: v for k, (v, _) in measure(texts, DiversityOptions(), {}, None).items()}
+    got = {k: v for k, (v, _) in measure(texts, {}, None).items()}
     words = np.array([3, 2, 2, 1, 1, 1, 1]) / 11
     assert got == pytest.approx({
         "distinct-1": 7 / 11, "distinct-2": 8 / 8, "distinct-3": 5 / 5, "distinct-4": 3 / 3, "self-BLEU": 0,
@@ -96,18 +109,18 @@ def test_ngrams_are_those_of_a_plain_loop():
         assert len(pairs) == len(set(gram.tolist())) == len({g for g, _ in plain})
 
 def test_edge_cases():
-    same = {k: v for k, (v, _) in measure(["a b c d e f"] * 30, DiversityOptions(), {}, None).items()}
+    same = {k: v for k, (v, _) in measure(["a b c d e f"] * 30, {}, None).items()}
     assert same["distinct-1"] == 1 / 30 and same["entropy of openings"] == 0
     assert same["self-BLEU"] == pytest.approx(1)
     for texts in (["", ""], ["one", ""], ["a b"] * 2, [f"x{i} y{i}" for i in range(50)]):
-        values = {k: v for k, (v, _) in measure(texts, DiversityOptions(), {}, None).items()}
+        values = {k: v for k, (v, _) in measure(texts, {}, None).items()}
         assert math.isnan(values.pop("repeated 4-grams"))       # there are none
         assert all(map(math.isfinite, values.values()))
-    assert measure(["a a a a a a a"] * 2, DiversityOptions(), {}, None)["repeated 4-grams"][0] == 3 / 4
+    assert measure(["a a a a a a a"] * 2, {}, None)["repeated 4-grams"][0] == 3 / 4
 
 def test_values_do_not_depend_on_the_order_of_samples():
     texts = [" ".join(w) for w in random_words(np.random.default_rng(5), 60)]
-    a, b = (measure(t, DiversityOptions(), {}, None) for t in (texts, texts[::-1]))
+    a, b = (measure(t, {}, None) for t in (texts, texts[::-1]))
     assert {k: v for k, (v, _) in a.items()} == pytest.approx({k: v for k, (v, _) in b.items()}, abs=1e-12)
 
 def test_intervals():
@@ -157,7 +170,7 @@ def test_the_toys_own_metrics(trained, monkeypatch):
     training, fresh = toy_stories(1337), toy_stories(99)
     copies, new = [next(training) for _ in range(10)], [next(fresh) for _ in range(30)]
     wrong = ["One day, a boy named Lily found a ball."] * 10
-    got = measure(copies + new + wrong, DiversityOptions(data="t"), {}, corpus)
+    got = measure(copies + new + wrong, {}, corpus)
     assert got["grammatical"][0] == 0.8 and got["copied stories"][0] == pytest.approx(0.2, abs=0.03)
     true = [TOY.log_probs(text) for text in copies + new]
     nats = -sum(p.sum() for p in true) / sum(map(len, true))

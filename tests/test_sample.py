@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from cli import InputError
 from model import Config, order_batch
 from prepare_data import Tokenizer
 from sample import SampleOptions, complete, draw, generate, plan, uniforms
-from show import layout
+from show import draw_moving, layout
 from toy import TOY
 
 MODES = ["ar", "mdlm", "aogpt"]
@@ -454,6 +455,17 @@ def test_show_in_a_pipe_and_in_a_terminal(trained):
         shown = shown.decode().replace("\r\n", "\n")
         assert "░" in shown and "\x1b[J" in shown and ("\x1b[1;32m" in shown) == colour
         assert text in shown.split("\x1b[J")[-1]
+
+def test_a_moving_picture(tmp_path):
+    """Each token comes at its step of the longest story's; what is given, and the first, at once."""
+    panels = [("ar & co", ["One", " <b>", "\n"], [0, 1, 2]), ("mdlm", ["a", " b", "."], [4, -1, 0])]
+    draw_moving(panels, str(tmp_path / "f.svg"))
+    svg = "{http://www.w3.org/2000/svg}"
+    root = ElementTree.parse(tmp_path / "f.svg").getroot()
+    texts = [text.text for text in root.iter(svg + "text")]
+    assert texts == ["ar & co", "One", "<b>", None, "mdlm", "a", "b", "."]
+    when = [float(a.get("keyTimes").removeprefix("0;")) for a in root.iter(svg + "animate")]
+    assert when == [0, 0.2, 0.4, 0.8, 0, 0]
 
 def test_layout_breaks_between_tokens():
     assert list(layout(["ab", " cd", " ef", " ghijkl", ".", " m"], 7)) == \
