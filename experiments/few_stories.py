@@ -73,7 +73,7 @@ STEPS = {300: 1500, 1000: 3000, 3000: 4000, 10000: 4000, 0: 4000, "widths": 1500
 
 def sweep(done: dict):
     """Learning rates, and the remedies that the field knows, one seed. Token noise is ar's: to the others,
-    whose masks and orders are noise already, it did harm at the smaller size."""
+    whose masks and orders are noise already, it was no help at the smaller size."""
     for stories, mode in itertools.product(SWEPT, MODES):
         common = dict(mode=mode, stories=stories, seed=0, steps=STEPS[stories])
         own = 0.3 if mode == "ar" else 0.0
@@ -93,8 +93,7 @@ def chosen(done: dict, mode: str, stories: int, remedies: bool) -> dict:
     size = stories if stories in SWEPT else SWEPT[-1]
     trials = [t for t in sweep(done) if (t.mode, t.stories) == (mode, size) and (remedies or plain(t))]
     best = min(trials, key=lambda t: done[t.name()]["best"]["chosen_by"])
-    changed = {name: getattr(best, name) for name in ("lr", "weight_decay", "dropout", "noise")}
-    return changed | {"steps": max(best.steps, STEPS[stories])}
+    return {name: getattr(best, name) for name in ("lr", "weight_decay", "dropout", "noise")}
 
 def plain(trial: Trial) -> bool:
     return (trial.weight_decay, trial.dropout, trial.noise) == (0.01, 0, 0)
@@ -104,10 +103,9 @@ def sizes(done: dict):
     for stories, seed, mode, remedies in itertools.product(SIZES, SEEDS, MODES, (True, False)):
         if remedies and stories not in SIZES[:3]:
             continue
-        settings = chosen(done, mode, stories, remedies)
-        # at the size of the figure none stops early, and all show what they know by heart at the end
-        until = math.inf if stories == SIZES[1] else 1.5
-        yield Trial(mode, stories, seed, until=until, **settings)
+        steps = 2 * STEPS[stories] if stories in SWEPT else STEPS[stories]
+        until = 4.0 if stories == SIZES[1] else 1.5         # at the size of the figure, far past the turn
+        yield Trial(mode, stories, seed, steps=steps, until=until, **chosen(done, mode, stories, remedies))
 
 def why(done: dict):
     """How often the task is another one, with the same stories; 0: always."""
