@@ -31,6 +31,7 @@ from cli import InputError, build, command, parse_flags, print_table, provenance
 from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, group_losses,
                    order_batch, training_batch)
 from experiments.oracle import toy_oracle
+from experiments.report import write_markdown
 from prepare_data import Tokenizer, Windows
 from runs import open_locked
 from sample import SampleOptions, generate
@@ -427,17 +428,6 @@ def make(part: str, o: FewStoriesOptions):
                           f"step {b['step']:,}, {result['seconds']:.0f} s", flush=True)
         time.sleep(2)
 
-def write_markdown(path: str, tables: dict, command: str):
-    """The tables, for reading."""
-    with open(path, "w") as f:
-        print(f"# Few stories, many epochs\n\nMade by `{command}`.\n{__doc__}", file=f)
-        for part, rows in tables.items():
-            print(f"\n## {part}\n", file=f)
-            for i, row in enumerate(rows):
-                print("|", " | ".join(row), "|", file=f)
-                if i == 0:
-                    print("|---" * len(row) + "|", file=f)
-
 def main():
     o = build(FewStoriesOptions, parse_flags(__doc__, FewStoriesOptions))
     if o.part != "none":
@@ -449,7 +439,7 @@ def main():
             print(f"\n{part}")
             print_table(tables[part])
     if o.md:
-        write_markdown(o.md, tables, made["command"])
+        write_markdown(o.md, "Few stories, many epochs", made, __doc__, tables)
     if o.plot and "sizes" in tables:
         draw_epochs(done, o.plot)
         draw_sizes(done, "-sizes".join(os.path.splitext(o.plot)))

@@ -6,16 +6,31 @@
 #     bash experiments/results.sh own FOLDER      after toy and laptop; an hour
 #     bash experiments/results.sh sampling        after toy and laptop; an hour
 #     bash experiments/results.sh few             after toy; ten hours, by as many calls at once as there are cores
-#     bash experiments/results.sh real FOLDER     a day
+#     bash experiments/results.sh real FOLDER     a day, by as many calls at once as there are cores
+#     bash experiments/results.sh confounds       after real; half a day, likewise
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
 # Runs that have begun are resumed. Only a tree without uncommitted changes makes figures to be made again.
 set -euo pipefail
 
-train() {   # folder of the run, flags
+train() {   # folder of the run, flags; a run that another call is at is left to it
   local resume=""
-  [ ! -e "$1/ckpt.pt" ] || resume=--resume
-  python train.py --out_dir="$1" "${@:2}" $resume
+  mkdir -p "$(dirname "$1")"
+  [ ! -e "$1.done" ] || return 0
+  (
+    flock --nonblock 9 || exit 0
+    [ ! -e "$1/ckpt.pt" ] || resume=--resume
+    python train.py --out_dir="$1" --quiet "${@:2}" $resume
+    touch "$1.done"
+  ) 9> "$1.lock"
+}
+
+finished() {        # folders: waits until other calls have done their runs
+  local run
+  for run; do
+    flock "$run.lock" true
+    [ -e "$run.done" ] || { echo "results.sh: $run is not done; call this again" >&2; exit 1; }
+  done
 }
 
 toy() {
@@ -129,22 +144,117 @@ few() {     # distance from the toy's law, from few stories. Several calls share
     --plot=results/few-stories.png
 }
 
-real() {    # an excerpt of TinyStories whole and its first 500 stories; half of the held-out ones choose
-  local mode lr seed run="--preset=laptop --data=excerpt-choose --eval_windows=150 --eval_interval=50"
-  python - "$1/valid.txt" <<'END'
+halves() {  # data/excerpt-choose and data/excerpt-report: one training text, half of the held-out stories each
+  mkdir -p data
+  (
+    flock 9
+    [ ! -e data/excerpt-report/meta.json ] || exit 0
+    python - "$1/valid.txt" <<'END'
 import sys
 from prepare_data import EOT, read_stories
 stories = list(read_stories(sys.argv[1]))
 for name, part in ("choose", stories[:150]), ("report", stories[150:]):
     open(f"data/{name}.txt", "w", encoding="utf-8").write(EOT.join(part))
 END
-  for half in choose report; do
-    python prepare_data.py --text="$1/train.txt" --val=data/$half.txt --vocab_size=4096 --name=excerpt-$half
-  done
+    for half in choose report; do
+      python prepare_data.py --text="$1/train.txt" --val=data/$half.txt --vocab_size=4096 --name=excerpt-$half
+    done
+  ) 9> data/excerpt.lock
+}
+
+best_of() {  # folders of runs: the one that the stories which choose like best
+  python - "$@" <<'END'
+import sys
+from runs import read_run
+print(min(sys.argv[1:], key=lambda folder: min(entry["val_nll"] for entry in read_run(folder)["curve"])))
+END
+}
+
+lr_of() {   # a mode: its best learning rate on real text, after 1,000 steps
+  local best runs=$(echo out/real/$1-lr-{1e-3,2e-3,4e-3})
+  finished $runs
+  best=$(best_of $runs)
+  echo ${best##*-lr-}
+}
+
+seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
+
+real() {    # an excerpt of TinyStories, whole and its first 500 stories; half of the held-out ones choose
+  local mode lr best seed stories remedy runs to=out/real
+  local run="--preset=laptop --data=excerpt-choose --eval_windows=150 --eval_interval=50"
+  local remedies="0.1-0.1 0.3-0.1 0.3-0.3"          # dropout, token noise
+  halves "$1"
   for mode in ar mdlm aogpt; do
     for lr in 1e-3 2e-3 4e-3; do
-      train out/real/$mode-lr$lr --mode=$mode --lr=$lr --max_steps=1000 $run
+      train $to/$mode-lr-$lr --mode=$mode --lr=$lr --max_steps=1000 $run
     done
+  done
+  for stories in all 500; do
+    local few=--train_stories=${stories/all/0}
+    for seed in 1 2 3; do
+      for mode in ar mdlm aogpt; do
+        lr=$(lr_of $mode)
+        train $to/$mode-$stories-$seed --mode=$mode --lr=$lr --seed=$seed $few $run
+      done
+    done
+    lr=$(lr_of ar)
+    for remedy in $remedies; do
+      train $to/ar-$stories-$remedy-1 --mode=ar --lr=$lr --seed=1 $few $run --dropout=${remedy%-*} \
+        --token_noise=${remedy#*-}
+    done
+    finished $to/ar-$stories-{0.1,0.3}*-1
+    best=$(best_of $to/ar-$stories-{0.1,0.3}*-1)
+    remedy=${best#*-$stories-} remedy=${remedy%-1}
+    for seed in 2 3; do
+      train $to/ar-$stories-$remedy-$seed --mode=ar --lr=$lr --seed=$seed $few $run --dropout=${remedy%-*} \
+        --token_noise=${remedy#*-}
+    done
+    for mode in mdlm aogpt; do
+      lr=$(lr_of $mode)
+      train $to/$mode-$stories-long --mode=$mode --lr=$lr --seed=1 $few $run --max_steps=15000 \
+        --eval_interval=250
+    done
+    finished $to/{ar,mdlm,aogpt}-$stories-{1,2,3} $to/ar-$stories-$remedy-{2,3} $to/{mdlm,aogpt}-$stories-long
+    python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
+      ar=$(seeds $to/ar-$stories) mdlm=$(seeds $to/mdlm-$stories) aogpt=$(seeds $to/aogpt-$stories) \
+      "ar, dropout ${remedy%-*}, token noise ${remedy#*-}=$(seeds $to/ar-$stories-$remedy)" \
+      "mdlm, 15,000 steps=$to/mdlm-$stories-long" "aogpt, 15,000 steps=$to/aogpt-$stories-long" \
+      --json=results/real-$stories.json --md=results/real-$stories.md --plot=results/real-$stories.png
+  done
+}
+
+confounds() {       # what each thing does that the paper has otherwise, one at a time; after real's first runs
+  local mode lr seed name modes flags dir args rest="--init=paper --shared_init=false"
+  local run="--preset=laptop --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=250"
+  local variants="as it is            | mdlm ar |
+    untied head                       | mdlm ar | --tie_head=false
+    no common vector                  | mdlm ar | --shared_init=false
+    init of the paper                 | mdlm ar | $rest
+    warm-up of 500 steps              | mdlm ar | --warmup=500
+    constant learning rate            | mdlm ar | --final_lr=1
+    windows of the paper              | mdlm ar | --windows=paper
+    float32                           | mdlm ar | --dtype=float32
+    time embedding                    | mdlm    | --time_embedding=add
+    time embedding and init of the paper | mdlm | --time_embedding=add $rest
+    masked_ce, uniform schedule       | mdlm    | --objective=masked_ce
+    masked_ce, cosine schedule        | mdlm    | --objective=masked_ce --schedule=cosine
+    all of it                         | ar      | --tie_head=false --windows=paper --dtype=float32 $rest
+    all of it                         | mdlm    | --tie_head=false --windows=paper --dtype=float32 $rest \
+--time_embedding=add --objective=masked_ce --schedule=cosine"
+  for mode in mdlm ar; do
+    lr=$(lr_of $mode) args=()
+    for seed in 1 2 3; do
+      while IFS='|' read -r name modes flags; do
+        [[ $modes == *$mode* ]] || continue
+        name=$(echo $name) dir=out/confounds/$mode-$(echo $name | tr -d , | tr ' ' -)
+        train $dir-$seed --mode=$mode --lr=$lr --seed=$seed $run $flags < /dev/null
+        [ $seed != 3 ] || args+=("$name=$(seeds $dir)")
+      done <<< "$variants"
+    done
+    finished $(printf '%s\n' "${args[@]}" | sed 's/.*=//' | tr , ' ')
+    python -m experiments.held_out --report=excerpt-report --title="What each difference does to $mode" \
+      "${args[@]}" --json=results/confounds-$mode.json --md=results/confounds-$mode.md \
+      --forest=results/confounds-$mode.png
   done
 }
 

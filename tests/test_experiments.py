@@ -190,11 +190,12 @@ def test_a_trial_trains_as_the_command_does(few):
     distance, _ = few_stories.distance(model, *few_stories.held_out(trial, model.config, x, WORDS))
     assert result["curve"][-1]["bound"] == pytest.approx(distance, abs=1e-6)
 
-def test_real_text(trained, monkeypatch):
+def test_held_out(trained, monkeypatch):
     """The numbers of best.pt on other stories; what is above itself is nothing."""
     run("prepare_data.py", "--name=others", "--max_tokens=30000", "--seed=9", cwd=trained)
-    done = experiment("real_text", "ar=out/ar,out/ar", "mdlm=out/mdlm", "aogpt=out/aogpt", "--report=others",
-                      "--draws=2", "--json=f.json", "--plot=f.png", cwd=trained)
+    done = experiment("held_out", "ar=out/ar,out/ar", "mdlm=out/mdlm", "aogpt=out/aogpt", "--draws=2",
+                      "--report=others", "--json=f.json", "--plot=f.png", "--forest=g.png", "--md=f.md",
+                      cwd=trained)
     assert done.returncode == 0, done.stderr
     content = json.load(open(trained / "f.json"))
     model, _ = load(trained / "out/ar/best.pt")
@@ -202,10 +203,13 @@ def test_real_text(trained, monkeypatch):
     x = torch.from_numpy(Windows("others", "val", 48).spread(10 ** 9))
     with torch.no_grad():
         exact = group_losses(model, training_batch(model.config, x, None)).mean().item()
-    rows = {row[0]: row for row in content["table"]}
-    assert rows["ar"][1:4] == [f"{exact:.4f} ± 0.0000", f"{exact:.4f}, {exact:.4f}", "0.0000 ± 0.0000"]
-    assert {"mdlm", "aogpt", "aogpt, left to right"} < set(rows) and content["windows"] == len(x)
-    done = experiment("real_text", "ar=out/ar", "--report=t", cwd=trained)
+    compared = content["compared"]
+    assert compared["ar"]["seeds"] == pytest.approx([exact, exact]) and compared["ar"]["above"] == 0
+    assert list(compared) == ["ar", "mdlm", "aogpt", "aogpt, left to right"] and content["windows"] == len(x)
+    assert f"\n| ar | {exact:.4f} ± 0.0000 | {exact:.4f}, {exact:.4f} | 0.0000 ± 0.0000 |" in \
+        (trained / "f.md").read_text()
+    assert min(os.path.getsize(trained / name) for name in ("f.png", "g.png")) > 5000
+    done = experiment("held_out", "ar=out/ar", "--report=t", cwd=trained)
     assert done.returncode == 2 and "the stories of data/t chose out/ar/best.pt" in done.stderr
     curve = content["runs"]["mdlm"][0]["curve"][-1]
     assert curve["predicted tokens"] == curve["steps"] * 8 * 49 / 2

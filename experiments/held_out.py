@@ -1,15 +1,16 @@
 """
-Real text: how low does each mode get, on stories that chose nothing?
+How low do runs get on stories that chose nothing, and how far is each from the first one?
 
-    python -m experiments.real_text ar=out/a,out/b mdlm=out/c,out/d --report=DATA --json=F --plot=G
+    python -m experiments.held_out ar=out/a,out/b mdlm=out/c,out/d --report=DATA --json=F --plot=G
 
 NAME=FOLDER,FOLDER,… are runs of train.py, one for each seed, whose own validation stories chose best.pt (by
 val_nll: for aogpt by its bound) and make the curves. Scored are the validation stories of data/DATA, which
-are others: nats per token, ar's exact, the others' bounds, from several masks or orders; and how far each
-NAME is above the first one, window by window, with the standard error that stories and seeds leave. A window
-is the first block_size tokens from a story's start. Where a story is shorter, the next one's beginning
-follows, so that neighbours share text: the stories' part of the error comes from leaving out ten neighbours
-at a time. Where it is longer, the rest is in no window.
+are others: nats per token, ar's exact, the others' bounds, from several masks or orders (the same ones for
+all), also of runs that were trained on another loss or other windows; and how far each NAME is above the
+first one, window by window, with the standard error that stories and seeds leave. A window is the first
+block_size tokens from a story's start. Where a story is shorter, the next one's beginning follows, so that
+neighbours share text: the stories' part of the error comes from leaving out ten neighbours at a time. Where
+it is longer, the rest is in no window.
 """
 import math
 import os
@@ -17,10 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy import stats
 from tqdm import tqdm
 
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from diversity import interval
+from experiments.report import write_markdown
 from model import evaluation_batch, flops_per_token, group_losses
 from prepare_data import Tokenizer, Windows
 from runs import load, read_run
@@ -28,13 +31,16 @@ from show import figure
 from train import mask_generator
 
 @dataclass
-class RealTextOptions:
+class HeldOutOptions:
     """what to score"""
     report: str = ""            # data set whose validation stories are scored
     draws: int = 16             # masks or orders for each window's bound
     seed: int = 1337            # of masks and orders
     json: str = ""              # file for the results
-    plot: str = ""              # file for the figure (.png): the curves against steps, tokens, FLOPs, seconds
+    plot: str = ""              # file for a figure (.png): the curves against steps, tokens, FLOPs, seconds
+    forest: str = ""            # file for a figure (.png): how far each NAME is above the first
+    md: str = ""                # file for the table
+    title: str = "On stories that chose nothing"    # of that
 
 @torch.no_grad()
 def score(model, x, draws: int, seed: int, left_to_right: bool = False):
@@ -46,13 +52,13 @@ def score(model, x, draws: int, seed: int, left_to_right: bool = False):
         total += torch.cat([group_losses(model, part) for part in batch.split(8)]).double().numpy()
     return total / (1 if exact else draws)
 
-def measure(folder: str, stories: Windows, o: RealTextOptions) -> dict:
+def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
     """Of a run: its best model's nats per token of each window, when that was, and its curve."""
     model, checkpoint = load(os.path.join(folder, "best.pt"), needs=("data", "tokenizer", "windows"))
     run, s, c = read_run(folder), checkpoint["step"], model.config
     x = torch.from_numpy(stories.spread(len(stories)))                              # (N, T)
-    if checkpoint["windows"] != "aligned" or x.size(1) != c.block_size:
-        raise InputError(f"{folder} was not trained on aligned windows of {x.size(1)} tokens")
+    if x.size(1) != c.block_size:
+        raise InputError(f"{folder} was not trained on windows of {x.size(1)} tokens")
     if checkpoint["tokenizer"] != Tokenizer(**stories.meta["tokenizer"]).to_dict():
         raise InputError(f"{folder} has another tokenizer than data/{o.report}")
     if checkpoint["data"]["val"]["crc32"] == stories.meta["splits"]["val"]["crc32"]:
@@ -77,17 +83,22 @@ def difference(nats, others) -> tuple:
     mean, half = interval(lambda keep: gap[keep].mean(), np.arange(len(gap)) // 10)
     return mean, half / 1.96
 
-def row_of(name: str, results: list, first: list, key: str = "nats") -> list:
-    """Mean and standard deviation over seeds; and what is above the first, with its standard error."""
+def compare(results: list, first: list, key: str = "nats") -> dict:
+    """Each seed's mean; what is above the first; its standard error, from stories and from seeds; and half
+    of its 95% interval, by a t distribution of as many degrees of freedom as the seeds leave, if any."""
     ours, theirs = (np.array([result[k] for result in several])                     # (seeds, N) each
                     for k, several in ((key, results), ("nats", first)))
     gap, error = difference(ours.mean(axis=0), theirs.mean(axis=0))
     of_seeds = [np.var(nats.mean(axis=1), ddof=1) / len(nats) for nats in (ours, theirs) if len(nats) > 1]
-    means = ours.mean(axis=1)
-    deviation = f" ± {np.std(means, ddof=1):.4f}" if len(means) > 1 else ""
-    return [name, f"{means.mean():.4f}{deviation}", ", ".join(f"{mean:.4f}" for mean in means),
-            f"{gap:.4f} ± {math.sqrt(error ** 2 + sum(of_seeds)):.4f}",
-            ", ".join(f"{result['epochs']:.3g}" for result in results)]
+    error = math.sqrt(error ** 2 + sum(of_seeds))
+    freedom = len(ours) + len(theirs) - 2 or math.inf
+    return {"seeds": ours.mean(axis=1).tolist(), "above": gap, "error": error,
+            "half": error * stats.t.ppf(0.975, freedom), "epochs": [result["epochs"] for result in results]}
+
+def row_of(name: str, of: dict) -> list:
+    deviation = f" ± {np.std(of['seeds'], ddof=1):.4f}" if len(of["seeds"]) > 1 else ""
+    return [name, f"{np.mean(of['seeds']):.4f}{deviation}", ", ".join(f"{mean:.4f}" for mean in of["seeds"]),
+            f"{of['above']:.4f} ± {of['error']:.4f}", ", ".join(f"{epochs:.3g}" for epochs in of["epochs"])]
 
 def draw_curves(found: dict, path: str):
     """The stories that choose, against what training took: a line for each seed."""
@@ -101,9 +112,25 @@ def draw_curves(found: dict, path: str):
             axes.set(xlabel=label, xscale="log")
         panels[0].set(ylabel="validation loss, nats per token")
 
+def draw_forest(compared: dict, path: str):
+    """Each one's difference from the first, with its 95% interval; a dot for each seed."""
+    first, *names = compared
+    base = np.mean(compared[first]["seeds"])
+    with figure(path, (8, 0.34 * len(names) + 1.2), grid="x") as axes:
+        for i, name in enumerate(names):
+            of = compared[name]
+            axes.plot(np.array(of["seeds"]) - base, [i + 0.2] * len(of["seeds"]), "o", ms=3, color="0.6",
+                      label=None if i else "each seed")
+            axes.errorbar(of["above"], i, xerr=of["half"], fmt="o", ms=5, capsize=3, color="C0",
+                          label=None if i else "mean, 95% interval")
+        axes.axvline(0, color="k", ls="--", lw=1, label=first)
+        axes.set_yticks(range(len(names)), names)
+        axes.set(xlabel=f"nats per token above {first}; left of the line is better")
+        axes.invert_yaxis()
+
 def main():
-    flags = parse_flags(__doc__, RealTextOptions, named="NAME=FOLDER")
-    o = build(RealTextOptions, flags)
+    flags = parse_flags(__doc__, HeldOutOptions, named="NAME=FOLDER")
+    o = build(HeldOutOptions, flags)
     if not o.report:
         raise InputError("which stories? give --report=NAME, a data set that chose nothing")
     folders = {name: text.split(",") for name, text in flags["named"].items()}
@@ -111,18 +138,27 @@ def main():
     stories = Windows(o.report, "val", block_size)
     found = {name: [measure(folder, stories, o) for folder in several] for name, several in folders.items()}
     first = next(iter(found.values()))
-    rows = [["", "nats per token, ± s.d. of seeds", "each seed", f"above {next(iter(found))}, ± s.e.",
-             "best after epochs"]]
+    compared = {}
     for name, results in found.items():
-        rows.append(row_of(name, results, first))
+        compared[name] = compare(results, first)
         if "nats_l2r" in results[0]:
-            rows.append(row_of(f"{name}, left to right", results, first, "nats_l2r"))
+            compared[f"{name}, left to right"] = compare(results, first, "nats_l2r")
+    rows = [["", "nats per token, ± s.d. of seeds", "each seed", f"above {next(iter(found))}, ± s.e.",
+             "best after epochs"], *(row_of(name, of) for name, of in compared.items())]
     seen = np.unique(stories.starts[:, None] + np.arange(block_size)).size / len(stories.tokens)
-    print(f"{len(stories)} windows of data/{o.report}, which hold {seen:.1%} of its tokens")
+    about = f"{len(stories)} windows of data/{o.report}, which hold {seen:.1%} of its tokens"
+    print(about)
     print_table(rows)
+    facts = provenance(o.seed) | {"windows": len(stories), "share_of_tokens": seen, "compared": compared}
     if o.json:
-        facts = {"windows": len(stories), "share_of_tokens": seen, "table": rows, "runs": found}
-        write_json(o.json, provenance(o.seed) | facts)
+        for results in found.values():
+            for result in results:          # of each window; shorter
+                result |= {k: [round(v, 4) for v in result[k]] for k in ("nats", "nats_l2r") if k in result}
+        write_json(o.json, facts | {"runs": found})
+    if o.md:
+        write_markdown(o.md, o.title, facts, about + ".", {"": rows})
+    if o.forest:
+        draw_forest(compared, o.forest)
     if o.plot:
         draw_curves(found, o.plot)
 

@@ -1,0 +1,14 @@
+"""Tables as a results/*.md shows them."""
+
+def write_markdown(path: str, title: str, made: dict, text: str, tables: dict):
+    """A page: what it is, where it is from (made: provenance), and {heading: rows of text, the first the
+    head}; a heading may be empty."""
+    with open(path, "w", encoding="utf-8") as f:
+        print(f"# {title}\n\n{text.strip()}\n\nMade by `{made['command']}`: {made['machine']}, "
+              f"{made['date']}, commit {made['commit'][:7]}.", file=f)
+        for heading, rows in tables.items():
+            print(f"\n## {heading}\n" if heading else "", file=f)
+            for i, row in enumerate(rows):
+                print("|", " | ".join(row), "|", file=f)
+                if i == 0:
+                    print("|---" * len(row) + "|", file=f)
