@@ -82,7 +82,7 @@ def sweep(done: dict):
         noises = (0.0, 0.1, 0.3) if mode == "ar" else (0.0, 0.1) if first else (0.0,)
         for pair in itertools.product((0.0, 0.1, 0.3) if everything else (0.0, 0.3), noises):
             yield Trial(**common, dropout=pair[0], noise=pair[1])
-        for lr in (7e-4, 3e-3, 6e-3) if everything else (3e-3,):
+        for lr in (7e-4, 3e-3, 6e-3, 1.2e-2) if everything else (3e-3, 6e-3):
             yield Trial(**common, lr=lr)
         yield Trial(**common, lr=3e-3, dropout=0.3, noise=noise)
         if everything:
