@@ -5,9 +5,11 @@
 #     bash experiments/results.sh laptop FOLDER   FOLDER holds real text, train.txt and valid.txt; hours
 #     bash experiments/results.sh own FOLDER      after toy and laptop; an hour
 #     bash experiments/results.sh sampling        after toy and laptop; an hour
-#     bash experiments/results.sh few             after toy; ten hours, by as many calls at once as there are cores
-#     bash experiments/results.sh real FOLDER     a day, by as many calls at once as there are cores
+#     bash experiments/results.sh few             after toy; ten hours, which as many calls as cores share
+#     bash experiments/results.sh real FOLDER     a day, likewise
 #     bash experiments/results.sh confounds       after real; half a day, likewise
+#     bash experiments/results.sh orders          after real; likewise
+#     bash experiments/results.sh adapt           after real; likewise
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
 # Runs that have begun are resumed. Only a tree without uncommitted changes makes figures to be made again.
@@ -49,8 +51,8 @@ toy() {
   python diversity.py ar=out/toy-ar/samples.jsonl mdlm=out/toy-mdlm/samples.jsonl \
     aogpt=out/toy-aogpt/samples.jsonl --data=toy --judge=out/toy-ar \
     --json=results/toy-diversity.json --plot=results/toy-diversity.png
-  python -m experiments.frontier --models=$runs --num_samples=300 --temperatures=0.4,0.6,0.8,1.0,1.2 --data=toy \
-    --judge=out/toy-ar --json=results/toy-frontier.json --plot=results/toy-frontier.png
+  python -m experiments.frontier --models=$runs --num_samples=300 --temperatures=0.4,0.6,0.8,1.0,1.2 \
+    --data=toy --judge=out/toy-ar --json=results/toy-frontier.json --plot=results/toy-frontier.png
 }
 
 laptop() {
@@ -125,7 +127,8 @@ own() {     # what is this code's own way, beside the paper's or an earlier one
 sampling() {        # what samplers lose, with trained networks of three seeds and with a perfect one
   local ar=out/toy-ar,out/toy-ar-1,out/toy-ar-2 mdlm=out/toy-mdlm,out/toy-mdlm-1,out/toy-mdlm-2
   local aogpt=out/toy-aogpt,out/toy-aogpt-1,out/toy-aogpt-2 real=out/tinystories-excerpt
-  python -m experiments.steps --models=$ar,$mdlm,$aogpt --json=results/toy-steps.json --plot=results/toy-steps.png
+  python -m experiments.steps --models=$ar,$mdlm,$aogpt --json=results/toy-steps.json \
+    --plot=results/toy-steps.png
   python -m experiments.planners --mdlm=$mdlm --aogpt=$aogpt --num_samples=500 \
     --json=results/toy-planners.json
   python -m experiments.infill --models=$ar,$mdlm,$aogpt --json=results/toy-infill.json \
@@ -144,7 +147,7 @@ few() {     # distance from the toy's law, from few stories. Several calls share
     --plot=results/few-stories.png
 }
 
-halves() {  # data/excerpt-choose and data/excerpt-report: one training text, half of the held-out stories each
+halves() {  # data/excerpt-choose and -report: the same training text, half of the held-out stories each
   mkdir -p data
   (
     flock 9
@@ -223,7 +226,7 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
   done
 }
 
-confounds() {       # what each thing does that the paper has otherwise, one at a time; after real's first runs
+confounds() {       # what each thing does that the paper has otherwise, one at a time; after real
   local mode lr seed name modes flags dir args rest="--init=paper --shared_init=false"
   local run="--preset=laptop --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=250"
   local variants="as it is            | mdlm ar |
@@ -256,6 +259,54 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
       "${args[@]}" --json=results/confounds-$mode.json --md=results/confounds-$mode.md \
       --forest=results/confounds-$mode.png
   done
+}
+
+orders() {  # aogpt: left to right how often, the rotation and the common vector; after real
+  local seed fraction rotation common name names="" args=() lr=$(lr_of aogpt)
+  local run="--mode=aogpt --preset=laptop --data=excerpt-choose --max_steps=1000 --eval_windows=150 --lr=$lr"
+  for seed in 1 2 3; do
+    for fraction in 0.1 0 0.25 0.5 1; do
+      train out/orders/fraction-$fraction-$seed --seed=$seed $run --l2r_fraction=$fraction
+    done
+    for name in "false true" "true false" "false false"; do
+      read -r rotation common <<< "$name"
+      train out/orders/rotation-$rotation-common-$common-$seed --seed=$seed $run --target_rotation=$rotation \
+        --shared_init=$common
+    done
+  done
+  for name in fraction-{0.1,0,0.25,0.5,1} \
+              rotation-{false-common-true,true-common-false,false-common-false}; do
+    finished out/orders/$name-{1,2,3}
+    args+=("$name=$(seeds out/orders/$name)")
+  done
+  python -m experiments.held_out --report=excerpt-report --title="aogpt, in other ways" "${args[@]}" \
+    --json=results/orders-held-out.json --md=results/orders-held-out.md --forest=results/orders-held-out.png
+  python -m experiments.orders "${args[@]:0:5}" --data=excerpt-report --json=results/orders.json \
+    --md=results/orders.md --plot=results/orders.png
+}
+
+adapt() {   # from one mode to another, beside from scratch; after real
+  local seed to from name args=()
+  local run="--preset=laptop --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=50"
+  for seed in 1 2 3; do
+    for name in "ar ar" "aogpt ar" "mdlm ar" "aogpt aogpt" "ar aogpt" "mdlm mdlm"; do
+      read -r to from <<< "$name"
+      local start=--init_from=out/real/$from-all-$seed
+      [ $to != $from ] || start=""
+      train out/adapt/$to-from-$from-$seed --mode=$to --lr=$(lr_of $to) --seed=$seed $run $start
+    done
+  done
+  for to in ar aogpt mdlm; do
+    for from in ar aogpt mdlm; do
+      [ -e out/adapt/$to-from-$from-1 ] || continue
+      finished out/adapt/$to-from-$from-{1,2,3}
+      name="$to from $from"
+      [ $to != $from ] || name="$to from scratch"
+      args+=("$name=$(seeds out/adapt/$to-from-$from)")
+    done
+  done
+  python -m experiments.held_out --report=excerpt-report --title="From one mode to another" "${args[@]}" \
+    --json=results/adapt.json --md=results/adapt.md --plot=results/adapt.png
 }
 
 speed() {

@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import re
 import sys
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import sample
 from cli import InputError
 from conftest import experiment, run, small_model
-from experiments import few_stories
+from experiments import few_stories, orders
 from experiments.few_stories import Trial
 from experiments.infill import InfillOptions, exact_nats, fill, nats
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
@@ -88,6 +89,8 @@ def test_a_rule_that_looks_at_the_token_it_drew_is_biased_and_others_are_not():
     ("planners", ["--mdlm=out/mdlm", "--aogpt=out/aogpt", "--per_step=16", "--bounds=0.5", "--masked=4,47",
                   "--num_samples=10"]),
     ("infill", ["--models=out/ar,out/mdlm,out/aogpt", "--windows=10", "--lengths=1,3", "--plot=f.png"]),
+    ("orders", ["a=out/aogpt,out/aogpt", "--data=t", "--windows=9", "--orders=3", "--plot=f.png",
+                "--md=f.md"]),
     ("speculative", ["--models=out/aogpt", "--drafts=2,8", "--total=4", "--stories=1,2", "--repeats=1",
                      "--plot=f.png"])])
 def test_commands(trained, name, flags):
@@ -98,7 +101,8 @@ def test_commands(trained, name, flags):
     if "--plot=f.png" in flags:
         assert (trained / "f.png").stat().st_size > 5000
     done = experiment(name, cwd=trained)
-    assert done.returncode == 2 and "which models?" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and re.search("which models|give NAME", done.stderr)
+    assert "Traceback" not in done.stderr
 
 @pytest.fixture
 def few(workdir, monkeypatch):
@@ -214,6 +218,22 @@ def test_held_out(trained, monkeypatch):
     assert done.returncode == 2 and "the stories of data/t chose out/ar/best.pt" in done.stderr
     curve = content["runs"]["mdlm"][0]["curve"][-1]
     assert curve["predicted tokens"] == curve["steps"] * 8 * 49 / 2
+
+def test_the_mixture_over_orders():
+    """Against the definition, order by order; and a perfect network scores alike in any of them."""
+    rng = np.random.default_rng(0)
+    scores, T = rng.uniform(0.5, 1.5, size=(5, 3)), 4
+    p = np.exp(-T * scores)
+    assert orders.mixture(scores, T) == pytest.approx({
+        1: scores[:5].mean(), 2: -np.log((p[:4:2] + p[1:4:2]) / 2).mean() / T,
+        4: -np.log(p[:4].mean(axis=0)).mean() / T})
+    x, generator = as_tokens(stories(5)), mask_generator(0)
+    blocks = orders.in_blocks(x, 16, generator)
+    assert sorted(blocks[0].tolist()) == list(range(48)) and len(set(blocks[:, 0].tolist())) > 1
+    assert ((blocks.diff(dim=1) == 1).sum(dim=1) >= 45).all() and set(blocks[:, 0].tolist()) <= {0, 16, 32}
+    exact = [-TOY.log_probs(WORDS.decode_story(row)).sum() / 48 for row in x.tolist()]
+    for of_order in orders.nats(toy_oracle("aogpt"), x, [blocks, torch.arange(47, -1, -1).expand(5, 48)]):
+        assert of_order == pytest.approx(exact, abs=1e-5)
 
 def test_a_model_that_repeats_how_many_drafts_another_kept_takes_as_many_passes():
     options = SpeculativeOptions(drafts=(2, 4), stories=(1, 3), total=5, repeats=2)

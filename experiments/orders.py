@@ -1,0 +1,128 @@
+"""
+What aogpt scores in which order, and how much of its bound's gap is Jensen's inequality.
+
+    python -m experiments.orders aogpt=out/a,out/b --data=toy --json=F --md=G --plot=H
+
+NAME=FOLDER,FOLDER,… are runs of aogpt, one for each seed. A fixed order gives an exact likelihood of its own:
+from left to right, from right to left, in blocks (of neighbours, each read from left to right; the blocks
+shuffled), and at random, which is one draw from a mixture over all orders. Training minimizes the mean of
+−log p over orders; the mixture's own −log of the mean p lies below it (Jensen), and is bounded from above by
+the same with K orders, which falls towards it as K grows (Burda et al. 2016, arXiv 1509.00519).
+"""
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
+from experiments.report import write_markdown
+from model import group_losses, identity_order, order_batch
+from prepare_data import Windows
+from sample import open_model
+from show import figure
+from train import mask_generator
+
+@dataclass
+class OrdersOptions:
+    """what to score"""
+    data: str = ""              # data set whose validation stories are scored
+    windows: int = 150          # of them
+    orders: int = 64            # random ones for each window: the largest K
+    blocks: tuple[int, ...] = (4, 16, 64)   # tokens of a block
+    seed: int = 1337            # of the orders
+    json: str = ""              # file for the results
+    md: str = ""                # file for the tables
+    plot: str = ""              # file for a figure (.png): nats against K
+
+def in_blocks(x, size: int, generator):
+    """(B, T): blocks of `size` neighbours in a random order, each read from left to right."""
+    B, T = x.shape
+    rank = torch.rand(B, math.ceil(T / size), generator=generator).argsort(dim=1)   # of each block
+    key = rank.repeat_interleave(size, dim=1)[:, :T] * T + torch.arange(T)
+    return key.argsort(dim=1)
+
+@torch.no_grad()
+def nats(model, x, orders: list):
+    """(K, N) nats per token of the windows x (N, T) in each of K orders, (N, T) each."""
+    rows = []
+    for order in tqdm(orders, leave=False, disable=None):
+        batch = order_batch(model.config, x, order)
+        rows.append(torch.cat([group_losses(model, part) for part in batch.split(16)]))
+    return torch.stack(rows).double().numpy()
+
+def mixture(scores, T: int) -> dict:
+    """{K: mean over windows of −log of the mean probability over K orders, per token}, K = 1, 2, 4, …, from
+    scores (orders, N) in nats per token: the orders are cut into groups of K, and the groups averaged."""
+    result, K = {}, 1
+    while K <= len(scores):
+        groups = -T * scores[:len(scores) // K * K].reshape(-1, K, scores.shape[1])     # ln p, (groups, K, N)
+        highest = groups.max(axis=1, keepdims=True)
+        log_mean = np.log(np.exp(groups - highest).mean(axis=1)) + highest[:, 0]        # (groups, N)
+        result[K], K = float(-log_mean.mean() / T), 2 * K
+    return result
+
+def measure(folder: str, o: OrdersOptions) -> dict:
+    """Of a run: nats per token in each kind of order, and of the mixture over K."""
+    model, _, _ = open_model(folder, "cpu")
+    if model.config.mode != "aogpt":
+        raise InputError(f"{folder} is {model.config.mode}; only aogpt reads in any order")
+    val, generator = Windows(o.data, "val", model.config.block_size), mask_generator(o.seed)
+    x = torch.from_numpy(val.spread(o.windows))                                     # (N, T)
+    forwards = identity_order(x)
+    shuffled = [torch.rand(x.shape, generator=generator).argsort(dim=1) for _ in range(o.orders)]
+    of_mixture = mixture(nats(model, x, shuffled), x.size(1))
+    kinds = {"left to right": forwards, "right to left": forwards.flip(1)}
+    kinds |= {f"blocks of {size}": in_blocks(x, size, generator) for size in o.blocks if size < x.size(1)}
+    found = {kind: float(nats(model, x, [order]).mean()) for kind, order in kinds.items()}
+    found["random (the bound)"] = of_mixture[1]
+    return {"orders": found, "mixture": {str(K): value for K, value in of_mixture.items()},
+            "law": val.floor(o.windows)}
+
+def table_of(found: dict, key: str) -> list:
+    """A row for each order or K, a column for each NAME: mean ± standard deviation over seeds."""
+    rows = [["", *found]]
+    for name in next(iter(found.values()))[0][key]:
+        values = [[run[key].get(name, math.nan) for run in runs] for runs in found.values()]
+        spread = [f" ± {np.std(v, ddof=1):.4f}" if len(v) > 1 else "" for v in values]
+        rows.append([name, *(f"{np.mean(v):.4f}{s}" for v, s in zip(values, spread))])
+    return rows
+
+def draw(found: dict, path: str):
+    """The mixture against K: a line for each seed; and what left to right alone scores."""
+    with figure(path, (7, 4.5)) as axes:
+        for i, (name, runs) in enumerate(found.items()):
+            for j, run in enumerate(runs):
+                K, value = zip(*((int(K), value) for K, value in run["mixture"].items()))
+                axes.plot(K, value, marker="o", ms=3, color=f"C{i}", label=None if j else name)
+                axes.axhline(run["orders"]["left to right"], color=f"C{i}", ls=":", lw=1,
+                             label=None if j else f"{name}, left to right alone")
+        if run["law"] is not None:
+            axes.axhline(run["law"], color="k", ls="--", lw=1, label="the true law")
+        axes.set(xscale="log", xlabel="orders in the mixture, K",
+                 ylabel="−log of their mean probability, nats per token")
+        axes.set_xticks(K, K)
+        axes.minorticks_off()
+
+def main():
+    flags = parse_flags(__doc__, OrdersOptions, named="NAME=FOLDER")
+    o = build(OrdersOptions, flags)
+    if not o.data:
+        raise InputError("whose stories? give --data=NAME")
+    found = {name: [measure(folder, o) for folder in folders.split(",")]
+             for name, folders in flags["named"].items()}
+    tables = {"in this order": table_of(found, "orders"), "mixture of K orders": table_of(found, "mixture")}
+    for title, rows in tables.items():
+        print(f"\n{title}")
+        print_table(rows)
+    made = provenance(o.seed)
+    if o.json:
+        write_json(o.json, made | {"runs": found})
+    if o.md:
+        write_markdown(o.md, "Orders", made, __doc__, tables)
+    if o.plot:
+        draw(found, o.plot)
+
+if __name__ == "__main__":
+    command(main, "nothing was written")
