@@ -16,7 +16,6 @@ are not made again, and several processes share the work, best with one core eac
 """
 import dataclasses
 import itertools
-import json
 import math
 import os
 import time
@@ -32,8 +31,8 @@ from model import (Config, Transformer, count_parameters, evaluation_batch, flop
                    order_batch, training_batch)
 from experiments.oracle import toy_oracle
 from experiments.report import write_markdown
+from experiments.trials import make_trials, read_trials
 from prepare_data import Tokenizer, Windows
-from runs import open_locked
 from sample import SampleOptions, generate
 from show import figure
 from toy import TOY
@@ -400,39 +399,15 @@ class FewStoriesOptions:
     md: str = ""                # file for the tables
     plot: str = ""              # file for a figure (.png): distance against epochs; -sizes: against stories
 
-def read_trials(folder: str) -> dict:
-    """{name: result} of the trials that are done."""
-    done = {}
-    for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        if file.endswith(".json"):
-            with open(os.path.join(folder, file)) as f:
-                done[file.removesuffix(".json")] = json.load(f)
-    return done
-
-def make(part: str, o: FewStoriesOptions):
-    """Run the trials of a part that are not done, and wait for those that other processes are at."""
-    os.makedirs(o.folder, exist_ok=True)
-    while left := missing(part, read_trials(o.folder)):
-        for trial in left:
-            path = os.path.join(o.folder, trial.name())
-            try:
-                lock = open_locked(f"{path}.lock")
-            except InputError:                          # another process is at it
-                continue
-            with lock:
-                if not os.path.exists(f"{path}.json"):
-                    result = run(trial, o)
-                    write_json(f"{path}.tmp", result)
-                    os.replace(f"{path}.tmp", f"{path}.json")
-                    b = result["best"]
-                    print(f"{trial.name()}: {b['distance']:.4f} ± {b['distance_se']:.4f} above the law at "
-                          f"step {b['step']:,}, {result['seconds']:.0f} s", flush=True)
-        time.sleep(2)
+def line(result: dict) -> str:
+    b = result["best"]
+    return f"{b['distance']:.4f} ± {b['distance_se']:.4f} above the law at step {b['step']:,}, " \
+           f"{result['seconds']:.0f} s"
 
 def main():
     o = build(FewStoriesOptions, parse_flags(__doc__, FewStoriesOptions))
     if o.part != "none":
-        make(o.part, o)
+        make_trials(o.folder, lambda done: missing(o.part, done), lambda trial: run(trial, o), line)
     done, made, tables = read_trials(o.folder), provenance(SEEDS), {}
     for part in PARTS:
         if not (NEEDS.get(part) and missing(NEEDS[part], done)) and not missing(part, done):

@@ -9,6 +9,7 @@
 #     bash experiments/results.sh real FOLDER     a day, likewise
 #     bash experiments/results.sh confounds       after real; half a day, likewise
 #     bash experiments/results.sh orders          after real; likewise
+#     bash experiments/results.sh plateau         after real; three hours, likewise
 #     bash experiments/results.sh adapt           after real; likewise
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
@@ -283,6 +284,13 @@ orders() {  # aogpt: left to right how often, the rotation and the common vector
     --json=results/orders-held-out.json --md=results/orders-held-out.md --forest=results/orders-held-out.png
   python -m experiments.orders "${args[@]:0:5}" --data=excerpt-report --json=results/orders.json \
     --md=results/orders.md --plot=results/orders.png
+}
+
+plateau() { # what ends mdlm's first hundreds of steps on real text; needs what real prepares
+  local part
+  export OMP_NUM_THREADS=1
+  for part in where how_much settings; do python -m experiments.plateau --part=$part; done
+  python -m experiments.plateau --json=results/plateau.json --md=results/plateau.md --plot=results/plateau.png
 }
 
 adapt() {   # from one mode to another, beside from scratch; after real

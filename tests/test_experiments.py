@@ -1,4 +1,5 @@
 """The commands behind the figures on sampling: a perfect network has no error, and each of them runs."""
+import dataclasses
 import json
 import os
 import random
@@ -12,13 +13,13 @@ import torch
 import sample
 from cli import InputError
 from conftest import experiment, run, small_model
-from experiments import few_stories, orders
+from experiments import few_stories, orders, plateau
 from experiments.few_stories import Trial
 from experiments.infill import InfillOptions, exact_nats, fill, nats
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
 from experiments.planners import write
 from experiments.speculative import SpeculativeOptions, measure, record
-from model import Config, group_losses, training_batch
+from model import Config, Transformer, group_losses, training_batch
 from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
 from runs import load
 from sample import SampleOptions, generate
@@ -244,3 +245,29 @@ def test_a_model_that_repeats_how_many_drafts_another_kept_takes_as_many_passes(
     assert [row["passes"] for row in theirs] == [row["passes"] for row in mine]
     assert [row["passes"] for row in theirs if not row["draft"]] == [8, 8]
     assert sample.confirm.__module__ == "sample"            # restored
+
+def test_plateau(workdir, monkeypatch, capsys):
+    """Every thing that can be added, a step or two; c ends up where its name says."""
+    prepare(PrepareOptions(max_tokens=30_000))
+    small = dict(n_layer=2, n_head=1, n_embd=16, n_hidden=16, batch_size=8, compile="false", dtype="float32")
+    monkeypatch.setattr(plateau, "PRESETS", {"laptop": PRESETS["toy"] | small})
+    monkeypatch.setattr(plateau, "PARTS", {"where": lambda: [
+        dataclasses.replace(probe, block_size=48, steps=200) for probe in plateau.where() if probe.seed < 3]})
+    monkeypatch.setattr(sys, "argv", ["plateau.py", "--part=where", "--data=toy", "--windows=8", "--md=f.md"])
+    monkeypatch.setattr(plateau, "make_update", lambda model, s: (None, lambda batch, lr: None))
+    plateau.main()
+    assert "| c to [MASK]-" in open("f.md").read()
+    found = {}
+    for added, change in plateau.ADDED.items():
+        torch.manual_seed(0)
+        model = Transformer(Config("mdlm", 60, 8, n_layer=2, n_head=1, n_embd=16, n_hidden=16))
+        before = model.embed.weight.clone()
+        change(model, torch.ones(16), 2 * torch.ones(16))
+        added_to = (model.embed.weight - before).mean(dim=1)
+        found[added] = round(added_to[0].item()), round(added_to[60].item())
+        biases = [p for name, p in model.named_parameters() if name.startswith("probe")]
+        assert len(biases) == ("bias" in added) * (4 if "MLP" in added else 2)
+    rows = {"all embeddings": (1, 1), "real tokens": (1, 0), "[MASK]": (0, 1),
+            "real tokens, -c to [MASK]": (1, -1), "real tokens, another to [MASK]": (1, 2)}
+    assert {what: found[f"c to {what}"] for what in rows} == rows
+    assert all(found[added] == (0, 0) for added in found if "c to" not in added)

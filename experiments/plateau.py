@@ -1,0 +1,223 @@
+"""
+Why does mdlm on real text stay for hundreds of steps at the frequencies of single words, and what ends that?
+
+    python -m experiments.plateau --part=where      each list of probes; several processes share the work
+    python -m experiments.plateau --json=F --md=G --plot=H
+
+A probe is a short run of the preset laptop without --shared_init, at a constant learning rate after warm-up,
+with one thing added. c is a random vector of the norm of a token's embedding, as --shared_init adds it.
+"""
+import dataclasses
+import math
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from cli import build, command, parse_flags, print_table, provenance, write_json
+from experiments.report import write_markdown
+from experiments.trials import make_trials, read_trials
+from model import Config, Transformer, masking_batch, rotate, training_batch
+from prepare_data import Windows
+from show import figure
+from train import PRESETS, Settings, evaluate, learning_rate, make_update, mask_generator
+
+@dataclass(frozen=True)
+class Probe:
+    added: str = "nothing"      # a name of ADDED
+    mode: str = "mdlm"
+    seed: int = 1
+    block_size: int = 256
+    size: float = 1.0           # of what is added, times the usual
+    lr: float = 2e-3
+    warmup: int = 100
+    init: str = "scaled"
+    steps: int = 300
+
+    def name(self) -> str:
+        changed = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self)[1:]]
+        said = [f"{name}={value}" for name, value in changed if value != getattr(Probe, name)]
+        return "-".join([self.added.replace(" ", "_"), *said])
+
+# ---- What is added -----------------------------------------------------------------------------------------
+
+def to_embeddings(model, c, mask=1.0, others=1.0, other=None):
+    """c times so much to the rows of real tokens, and to the row of [MASK], or there another vector."""
+    with torch.no_grad():
+        model.embed.weight += others * c
+        model.embed.weight[model.config.mask_id] += (mask * c if other is None else other) - others * c
+
+def to_norms(model, c, attention, mlp):
+    """c to the input of these layers' norms, as a constant: not trained, not part of the residual stream."""
+    for i, block in enumerate(model.blocks):
+        for norm, layers in ((block.norm1, attention), (block.norm2, mlp)):
+            if i in layers:
+                norm.register_forward_pre_hook(lambda module, inputs: (inputs[0] + c,))
+
+def biases(model, scale, parts="qkv", mlp=False):
+    """A bias on these parts of q, k and v, and maybe on the MLP's first layer: learned, from zero. With scale
+    s what is learned is a number that the bias is s times as large as: AdamW moves it s times as fast."""
+    of_qkv = torch.tensor([float(part in parts) for part in "qkv"]).repeat_interleave(model.config.n_embd)
+    for i, block in enumerate(model.blocks):
+        layers = [(block.attention.qkv, of_qkv)]
+        layers += [(block.mlp.gate_up, torch.ones(2 * model.config.n_hidden))] if mlp else []
+        for j, (linear, where) in enumerate(layers):
+            bias = torch.nn.Parameter(torch.zeros_like(where))
+            model.register_parameter(f"probe_{i}_{j}", bias)
+            linear.register_forward_hook(
+                lambda module, inputs, y, bias=bias, where=scale * where: y + (bias * where).to(y.dtype))
+
+ADDED = {       # what a model of n layers gets, with c (C,) and, for what needs another vector, c2 (C,)
+    "nothing": lambda m, c, c2: None,
+    "c to all embeddings": lambda m, c, c2: to_embeddings(m, c),
+    "c to real tokens": lambda m, c, c2: to_embeddings(m, c, mask=0),
+    "c to [MASK]": lambda m, c, c2: to_embeddings(m, c, others=0),
+    "c to real tokens, -c to [MASK]": lambda m, c, c2: to_embeddings(m, c, mask=-1),
+    "c to real tokens, another to [MASK]": lambda m, c, c2: to_embeddings(m, c, other=c2),
+    "c before all norms": lambda m, c, c2: to_norms(m, c, range(99), range(99)),
+    "c before attention": lambda m, c, c2: to_norms(m, c, range(99), ()),
+    "c before attention of layer 1": lambda m, c, c2: to_norms(m, c, (0,), ()),
+    "c before attention of later layers": lambda m, c, c2: to_norms(m, c, range(1, 99), ()),
+    "c before MLPs": lambda m, c, c2: to_norms(m, c, (), range(99)),
+    "bias on q, k, v": lambda m, c, c2: biases(m, 1.0),
+    "bias on q, k, v, fast": lambda m, c, c2: biases(m, math.sqrt(len(c))),
+    "bias on q, fast": lambda m, c, c2: biases(m, math.sqrt(len(c)), "q"),
+    "bias on k, fast": lambda m, c, c2: biases(m, math.sqrt(len(c)), "k"),
+    "bias on v, fast": lambda m, c, c2: biases(m, math.sqrt(len(c)), "v"),
+    "bias on q, k, v and MLP, fast": lambda m, c, c2: biases(m, math.sqrt(len(c)), mlp=True),
+}
+
+# ---- The probes --------------------------------------------------------------------------------------------
+
+SEEDS = 1, 2, 3
+
+def where():
+    """Which rows need c, which layers; and is it a bias that learns fast?"""
+    return [Probe(added, seed=seed) for seed in SEEDS for added in ADDED]
+
+def how_much():
+    sizes = 0.25, 0.5, 2.0, 4.0
+    return [Probe("c to all embeddings", seed=seed, size=size) for seed in SEEDS for size in sizes]
+
+def settings():
+    """Without c: is it the window, the learning rate, the warm-up, the initialisation, the mode?"""
+    return [Probe(seed=seed, **other) for seed in SEEDS for other in (
+        dict(block_size=32), dict(block_size=64), dict(block_size=128), dict(lr=1e-3), dict(lr=4e-3),
+        dict(warmup=20), dict(init="paper"), dict(mode="aogpt"), dict(mode="ar"))] + [
+        Probe("c to all embeddings", seed=seed, mode=mode) for seed in SEEDS for mode in ("aogpt", "ar")]
+
+PARTS = {"where": where, "how_much": how_much, "settings": settings}
+
+# ---- A probe -----------------------------------------------------------------------------------------------
+
+@torch.no_grad()
+def near(model, x, generator) -> float:
+    """mdlm: attention of layer 1 from masked slots to their visible neighbours at distance 1, mean over
+    heads, as a share of what all visible slots get, divided by the share that even attention would give."""
+    config, block = model.config, model.blocks[0]
+    masked = torch.rand(x.shape, generator=generator) < 0.5
+    batch = masking_batch(config, x, masked, torch.full((len(x),), 0.5))
+    h = model.embed(batch.tokens)
+    qkv = block.attention.qkv(block.norm1(h)).view(*h.shape[:2], 3, config.n_head, -1)
+    q, k, _ = qkv.permute(2, 0, 3, 1, 4)                                                # (B, H, S, D) each
+    rotary = model.rotary[:, batch.key_pos + 1].unsqueeze(2)
+    scores = rotate(q, rotary) @ rotate(k, rotary).transpose(-2, -1) / math.sqrt(q.size(-1))    # (B, H, S, S)
+    visible = (batch.tokens != config.mask_id)[:, None, None]                                   # (B, 1, 1, S)
+    share = scores.masked_fill(~visible, -math.inf).softmax(dim=-1).mean(dim=1)                 # (B, S, S)
+    place = torch.arange(h.size(1))
+    beside = ((place[:, None] - place).abs() == 1) & visible[:, 0] & ~visible[:, 0].mT          # (B, S, S)
+    even = visible[:, 0].float() / visible.sum(dim=-1)                                          # (B, 1, S)
+    return (share[beside].sum() / even.expand_as(share)[beside].sum()).item()
+
+def run(probe: Probe, o) -> dict:
+    """Train; returns the validation losses every 25 steps, and for mdlm where its first layer looks."""
+    torch._dynamo.reset()
+    values = PRESETS["laptop"] | dataclasses.asdict(probe)
+    values |= dict(shared_init=False, final_lr=1.0, max_steps=probe.steps)
+    train = Windows(o.data, "train", probe.block_size, seed=probe.seed)
+    val = Windows(o.data, "val", probe.block_size)
+    x = torch.from_numpy(val.spread(o.windows))
+    vocab_size = val.meta["tokenizer"]["vocab_size"]
+    config, s = build(Config, values | {"vocab_size": vocab_size}), build(Settings, values)
+    torch.manual_seed(probe.seed)
+    model = Transformer(config)
+    c, c2 = probe.size * torch.randn(2, config.n_embd) / math.sqrt(config.n_embd)
+    ADDED[probe.added](model, c, c2)
+    _, update = make_update(model, s)
+    curve, began = [], time.perf_counter()
+    for step in tqdm(range(probe.steps), desc=probe.name(), unit="step", leave=False, disable=None):
+        batch = training_batch(config, torch.from_numpy(train.batch(step, s.batch_size)),
+                               mask_generator(probe.seed, step))
+        update(batch, learning_rate(s, step))
+        if (step + 1) % 25 == 0:
+            curve.append({"step": step + 1, **evaluate(model, x, 8, probe.seed)})
+            if config.mode == "mdlm":
+                curve[-1]["near"] = near(model, x[:16], mask_generator(probe.seed, 1))
+    return {"probe": dataclasses.asdict(probe), "curve": curve, "seconds": time.perf_counter() - began,
+            **provenance(probe.seed)}
+
+# ---- What has been found -----------------------------------------------------------------------------------
+
+def table_of(part: str, done: dict) -> list:
+    """A row for each probe but for its seed: the loss after 200 steps and at the end, and where it looks."""
+    groups = {}
+    for probe in PARTS[part]():
+        groups.setdefault(dataclasses.replace(probe, seed=1).name(), []).append(done[probe.name()])
+    rows = [["added", "after 200 steps", "each seed", "at the end", "each seed", "looks beside, at the end"]]
+    for name, runs in groups.items():
+        cells = []
+        for when in (7, -1):
+            values = [run["curve"][when]["val_nll"] for run in runs]
+            cells += [f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}",
+                      ", ".join(f"{value:.2f}" for value in values)]
+        near_of = [run["curve"][-1].get("near", math.nan) for run in runs]
+        rows.append([name.replace("_", " "), *cells, f"{np.mean(near_of):.1f}"])
+    return rows
+
+def draw(done: dict, path: str):
+    """The curves of the list `where`, a line for each kind: its mean over seeds."""
+    with figure(path, (9, 6)) as axes:
+        for i, added in enumerate(ADDED):
+            runs = [done[Probe(added, seed=seed).name()] for seed in SEEDS]
+            steps = [entry["step"] for entry in runs[0]["curve"]]
+            mean = np.mean([[entry["val_nll"] for entry in run["curve"]] for run in runs], axis=0)
+            axes.plot(steps, mean, color=f"C{i % 10}", ls=("-", "--")[i // 10], label=added)
+        axes.set(xlabel="step", ylabel="validation bound, nats per token")
+
+@dataclass
+class PlateauOptions:
+    """what to run, and what to write of all that has been run"""
+    part: Literal["none", "where", "how_much", "settings"] = "none"     # the probes to make
+    data: str = "excerpt-choose"    # data set with 4,096 tokens
+    windows: int = 100          # of its validation stories
+    folder: str = "out/plateau"     # where each probe's file goes
+    json: str = ""              # file for all probes' results
+    md: str = ""                # file for the tables
+    plot: str = ""              # file for a figure (.png)
+
+def main():
+    o = build(PlateauOptions, parse_flags(__doc__, PlateauOptions))
+
+    def missing(done, part=o.part):
+        return [probe for probe in dict.fromkeys(PARTS[part]()) if probe.name() not in done]
+
+    if o.part != "none":
+        make_trials(o.folder, missing, lambda probe: run(probe, o),
+                    lambda result: f"{result['curve'][-1]['val_nll']:.3f}, {result['seconds']:.0f} s")
+    done, made = read_trials(o.folder), provenance(SEEDS)
+    tables = {part: table_of(part, done) for part in PARTS if not missing(done, part)}
+    for part, rows in tables.items():
+        print(f"\n{part}")
+        print_table(rows)
+    if o.json:
+        write_json(o.json, {**made, "probes": done})
+    if o.md:
+        write_markdown(o.md, "What ends the plateau", made, __doc__, tables)
+    if o.plot and "where" in tables:
+        draw(done, o.plot)
+
+if __name__ == "__main__":
+    command(main, "the probes that are done are kept, each in a file of its own")

@@ -1,0 +1,35 @@
+"""Runs that several processes share: each is a file in a folder, made once, by whoever locks it first."""
+import json
+import os
+import time
+
+from cli import InputError, write_json
+from runs import open_locked
+
+def read_trials(folder: str) -> dict:
+    """{name: result} of the trials that are done."""
+    done = {}
+    for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        if file.endswith(".json"):
+            with open(os.path.join(folder, file)) as f:
+                done[file.removesuffix(".json")] = json.load(f)
+    return done
+
+def make_trials(folder: str, missing, run, line):
+    """Run the trials that missing({name: result}) lists, each of which has a name(), and wait for those that
+    other processes are at. run(trial) returns the result, line(result) what is printed of it."""
+    os.makedirs(folder, exist_ok=True)
+    while left := missing(read_trials(folder)):
+        for trial in left:
+            path = os.path.join(folder, trial.name())
+            try:
+                lock = open_locked(f"{path}.lock")
+            except InputError:                          # another process is at it
+                continue
+            with lock:
+                if not os.path.exists(f"{path}.json"):
+                    result = run(trial)
+                    write_json(f"{path}.tmp", result)
+                    os.replace(f"{path}.tmp", f"{path}.json")
+                    print(f"{trial.name()}: {line(result)}", flush=True)
+        time.sleep(2)
