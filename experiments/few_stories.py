@@ -83,7 +83,8 @@ def sweep(done: dict):
             yield Trial(**common, dropout=pair[0], noise=pair[1])
         for lr in (7e-4, 3e-3, 6e-3, 1.2e-2) if everything else (3e-3, 6e-3):
             yield Trial(**common, lr=lr)
-        yield Trial(**common, lr=3e-3, dropout=0.3, noise=noise)
+        for lr in (3e-3, 6e-3) if mode == "ar" else (3e-3,):
+            yield Trial(**common, lr=lr, dropout=0.3, noise=noise)
         if everything:
             yield Trial(**common, weight_decay=1.0)
         if first:
