@@ -1,7 +1,9 @@
 """Used from Python, not as commands: who imports whom, and only a command ends the interpreter."""
 import ast
 import os
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -97,11 +99,21 @@ def test_library_code_raises_one_line(trained, monkeypatch, request, call, words
     assert isinstance(e.value, (InputError, OSError)) or words == "n_layer is 0"     # model.py knows no cli
 
 def test_every_result_has_its_command():
-    """Each file of results/ is written by a command of results.sh, but speed.md, which is prose."""
-    with open(os.path.join(ROOT, "experiments/results.sh"), encoding="utf-8") as f:
-        commands = f.read()
-    files = set(os.listdir(os.path.join(ROOT, "results"))) - {"speed.md"}
-    assert not [file for file in files if f"results/{file}" not in commands]
+    """Each file of results/ is written by a command of results.sh, or a page that results/README.md lists."""
+    commands, pages = (Path(ROOT, name).read_text("utf-8") for name in ("experiments/results.sh",
+                                                                        "results/README.md"))
+    files = set(os.listdir(os.path.join(ROOT, "results"))) - {"README.md"}
+    assert not [file for file in files if f"results/{file}" not in commands and f"]({file})" not in pages]
+
+def test_every_link_leads_somewhere_and_every_result_is_shown():
+    shown = set()
+    for page in [Path(ROOT, "README.md"), *Path(ROOT, "results").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+            if not link.startswith("http"):
+                assert (page.parent / link).exists(), f"{page.name}: {link}"
+                shown.add((page.parent / link).resolve().name)
+        shown |= set(re.findall(r"[\w-]+\.json", page.read_text("utf-8")))
+    assert set(os.listdir(os.path.join(ROOT, "results"))) <= shown | {"README.md"}
 
 def test_a_commit_is_dirty_when_anything_but_the_results_has_changed(workdir, monkeypatch):
     monkeypatch.setattr(cli, "ROOT", workdir)
