@@ -154,6 +154,9 @@ class PrepareOptions:
             raise InputError(f"--text={self.text} is a pipe, but is read twice to hold out stories; give a "
                              f"file, or --val too")
         self.toy = self.dataset == "toy" and not self.text
+        name, what = ("vocab_size", "the toy") if self.toy else ("seed", "text")
+        if getattr(self, name) != getattr(PrepareOptions, name):
+            raise InputError(f"--{name}={getattr(self, name)} means nothing for {what}; leave it out")
         if not self.name:
             cut = "" if self.toy or self.vocab_size == 50257 else f"-{self.vocab_size}"
             self.name = (Path(self.text).stem or self.dataset) + cut

@@ -105,6 +105,17 @@ def test_every_result_has_its_command():
     files = set(os.listdir(os.path.join(ROOT, "results"))) - {"README.md"}
     assert not [file for file in files if f"results/{file}" not in commands and f"]({file})" not in pages]
 
+def test_readmes_ten_lines(trained, monkeypatch, capsys):
+    """They run, and score an ar exactly."""
+    text = Path(ROOT, "README.md").read_text("utf-8")
+    code = re.search(r"```python\n(import torch.+?)```", text, re.DOTALL)[1]
+    monkeypatch.chdir(trained)
+    assert code.count("out/toy-mdlm") == 1
+    for mode in ("mdlm", "ar"):
+        exec(code.replace("out/toy-mdlm", f"out/{mode}"), names := {})
+        assert names["nats"].shape == (4, 100) and (names["nats"].std(dim=1).max() > 1e-3) == (mode == "mdlm")
+        assert " ± tensor" in capsys.readouterr().out
+
 def test_every_link_leads_somewhere_and_every_result_is_shown():
     shown = set()
     for page in [Path(ROOT, "README.md"), *Path(ROOT, "results").glob("*.md")]:
