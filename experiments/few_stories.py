@@ -73,22 +73,24 @@ STEPS = {300: 1500, 1000: 3000, 3000: 3000, 10000: 3000, 0: 3000, "widths": 1000
 LONG = 4000                                              # steps at the sizes swept, in the end
 
 def sweep(done: dict):
-    """Learning rates, and the remedies that the field knows, one seed. What helped a mode at 300 stories less
-    than others, 1,000 don't try again; but ar is tried with everything at both."""
+    """Learning rates, and the remedies that the field knows, one seed. At 1,000 stories aogpt and mdlm are not
+    tried again with what helped them less at 300, ar with everything."""
     for stories, mode in itertools.product(SWEPT, MODES):
         first, common = stories == SWEPT[0], dict(mode=mode, stories=stories, seed=0, steps=STEPS[stories])
         everything, noise = first or mode == "ar", 0.3 if mode == "ar" else 0.0
-        noises = (0.0, 0.1, 0.3) if mode == "ar" else (0.0, 0.1) if first else (0.0,)
-        for pair in itertools.product((0.0, 0.1, 0.3) if everything else (0.0, 0.3), noises):
-            yield Trial(**common, dropout=pair[0], noise=pair[1])
-        for lr in (7e-4, 3e-3, 6e-3, 1.2e-2) if everything else (3e-3, 6e-3):
+        for lr in (7e-4, 1.5e-3, 3e-3, 6e-3, 1.2e-2) if everything else (1.5e-3, 3e-3, 6e-3):
             yield Trial(**common, lr=lr)
-        for lr in (3e-3, 6e-3) if mode == "ar" else (3e-3,):
-            yield Trial(**common, lr=lr, dropout=0.3, noise=noise)
+        for dropout in (0.1, 0.3) if everything else ():
+            yield Trial(**common, dropout=dropout)
+        for dropout in (0.0, 0.1, 0.3) if everything else ():
+            for strength in (0.1, 0.3) if mode == "ar" else (0.1,):
+                yield Trial(**common, dropout=dropout, noise=strength)
         if everything:
             yield Trial(**common, weight_decay=1.0)
-        if first:
-            yield Trial(**common | {"steps": 2 * STEPS[stories]}, dropout=0.5, noise=noise)
+        for lr in (1.5e-3, 3e-3, 6e-3):
+            yield Trial(**common, lr=lr, dropout=0.3, noise=noise)
+        for lr in (1.5e-3, 6e-3 if mode == "ar" else 3e-3) if first else ():
+            yield Trial(**common | {"steps": 2 * STEPS[stories]}, lr=lr, dropout=0.5, noise=noise)
 
 def chosen(done: dict, mode: str, stories: int, remedies: bool) -> dict:
     """The settings, with remedies or without, that the sweep chose for this size, or the largest swept."""
