@@ -11,6 +11,7 @@
 #     bash experiments/results.sh orders          after real; likewise
 #     bash experiments/results.sh plateau         after real; three hours, likewise
 #     bash experiments/results.sh adapt           after real; likewise
+#     bash experiments/results.sh diversity FOLDER    after real; likewise, but for its last hour
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
 # Runs that have begun are resumed. Only a tree without uncommitted changes makes figures to be made again.
@@ -317,6 +318,51 @@ adapt() {   # from one mode to another, beside from scratch; after real
   done
   python -m experiments.held_out --report=excerpt-report --title="From one mode to another" "${args[@]}" \
     --json=results/adapt.json --md=results/adapt.md --plot=results/adapt.png
+}
+
+diversity() {       # stories of three seeds a mode, beside real ones that nobody read, judged by others' readers
+  local mode seed lr name flags part files args=() to=out/diversity
+  mkdir -p data
+  (
+    flock 9
+    [ ! -e data/excerpt-real/meta.json ] || exit 0
+    python - "$1/train.txt" <<'END'
+import sys
+from prepare_data import EOT, read_stories
+stories = list(read_stories(sys.argv[1]))
+for name, part in ("models", stories[:2700]), ("judges", stories[2700:4300]), ("real", stories[4300:]):
+    open(f"data/{name}.txt", "w", encoding="utf-8").write(EOT.join(part))
+END
+    for part in models judges; do
+      python prepare_data.py --text=data/$part.txt --val="$1/valid.txt" --vocab_size=4096 --name=excerpt-$part
+    done
+    python prepare_data.py --text=data/models.txt --val=data/real.txt --vocab_size=4096 --name=excerpt-real
+  ) 9> data/excerpt.lock
+  for seed in 1 2 3; do
+    for mode in ar mdlm aogpt; do
+      train $to/$mode-$seed --mode=$mode --preset=laptop --data=excerpt-models --lr=$(lr_of $mode) --seed=$seed
+    done
+  done
+  for seed in 1 2; do
+    train $to/judge-$seed --mode=ar --preset=laptop --data=excerpt-judges --lr=$(lr_of ar) --seed=$seed \
+      --dropout=0.1 --token_noise=0.1
+  done
+  finished $to/{ar,mdlm,aogpt}-{1,2,3} $to/judge-{1,2}
+  while IFS='|' read -r name mode flags; do
+    files=()
+    for seed in 1 2 3; do
+      files+=($to/$(echo $name | tr -d , | tr ' ' -)-$seed.jsonl)
+      python sample.py --out_dir=$to/$mode-$seed --num_samples=1000 --length=128 --dtype=bfloat16 --seed=$seed \
+        --out=${files[-1]} $flags < /dev/null
+    done
+    args+=("$name=$(echo "${files[@]}" | tr ' ' ,)")
+  done <<< "ar|ar|
+mdlm|mdlm|--sampler=first_hitting
+mdlm, confidence|mdlm|--sampler=confidence
+aogpt|aogpt|
+aogpt, left to right|aogpt|--order=left_to_right"
+  python diversity.py "${args[@]}" --data=excerpt-real --judge=$to/judge-1,$to/judge-2 \
+    --json=results/diversity.json --plot=results/diversity.png
 }
 
 speed() {
