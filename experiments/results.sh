@@ -320,7 +320,7 @@ adapt() {   # from one mode to another, beside from scratch; after real
     --json=results/adapt.json --md=results/adapt.md --plot=results/adapt.png
 }
 
-diversity() {       # stories of three seeds a mode, beside real ones that nobody read, judged by others' readers
+diversity() {       # stories of three seeds a mode, beside real ones, judged by models of other stories
   local mode seed lr name flags part files args=() to=out/diversity
   mkdir -p data
   (
@@ -340,7 +340,8 @@ END
   ) 9> data/excerpt.lock
   for seed in 1 2 3; do
     for mode in ar mdlm aogpt; do
-      train $to/$mode-$seed --mode=$mode --preset=laptop --data=excerpt-models --lr=$(lr_of $mode) --seed=$seed
+      train $to/$mode-$seed --mode=$mode --preset=laptop --data=excerpt-models --seed=$seed \
+        --lr=$(lr_of $mode)
     done
   done
   for seed in 1 2; do
@@ -352,8 +353,8 @@ END
     files=()
     for seed in 1 2 3; do
       files+=($to/$(echo $name | tr -d , | tr ' ' -)-$seed.jsonl)
-      python sample.py --out_dir=$to/$mode-$seed --num_samples=1000 --length=128 --dtype=bfloat16 --seed=$seed \
-        --out=${files[-1]} $flags < /dev/null
+      python sample.py --out_dir=$to/$mode-$seed --num_samples=1000 --length=128 --dtype=bfloat16 \
+        --seed=$seed --out=${files[-1]} $flags < /dev/null
     done
     args+=("$name=$(echo "${files[@]}" | tr ' ' ,)")
   done <<< "ar|ar|
