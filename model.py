@@ -76,7 +76,7 @@ class Config:
         self.bos_id, self.mask_id = self.vocab_size - 1, self.vocab_size
         self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64  # rows of the embedding, for speed
 
-# what the paper's mdlm (arXiv 2603.22075) has otherwise
+# where the paper's mdlm (arXiv 2603.22075) differs
 PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
 
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks ------------------------------------------
@@ -107,7 +107,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool
 
 class Cache(NamedTuple):
     """Keys and values kept from earlier calls, and what this call of S slots does with them."""
-    keys_values: list               # of each layer (keys, values), (B, H, size, D) both; in a layer its pair
+    keys_values: list               # per layer (keys, values), each (B, H, size, D); in a layer its pair
     slots: Tensor                   # (B, S)        where among the `size` kept ones the S slots go
     visible: Tensor                 # (B, 1, S, n)  boolean: which of the first n kept ones each of them sees
 
@@ -196,7 +196,7 @@ class Transformer(nn.Module):
 
         tokens      (B, S) what the slots hold
         key_pos, target_pos     (B or 1, S), see the table at the top of this file
-        select      (G, N) predict these slots only: the B rows are read as G groups, N slots of each
+        select      (G, N) predict these slots only, N of each of G groups of consecutive rows
         t           (B,) timestep, for time_embedding=add
         cache       a Cache, to see slots of earlier calls too
         returns     (B, S, V), or (G, N, V) with select
@@ -240,7 +240,7 @@ class Transformer(nn.Module):
 
 def new_keys_values(model: Transformer, batch: int, size: int) -> list:
     """Room for the keys and values of `size` slots, as Cache has it. Serves `ar` and `aogpt` alike; a tensor
-    each, because compiled code writes into a whole tensor in place, but copies one that it sees a part of."""
+    each, because compiled code writes into a whole tensor in place, but copies a slice."""
     c, weight = model.config, model.head.weight
     shape = batch, c.n_head, size, c.n_embd // c.n_head
     return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in range(c.n_layer)]
@@ -322,7 +322,7 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     is not: heavily masked rows dominate it, and it bounds nothing.
 
     Rows 2p and 2p+1 are an antithetic pair, masking k and T+1-k tokens, and the k's are stratified over the
-    batch: less variance. The smaller number falls to the first row, so this is unbiased for rows in random
+    batch: less variance. The first row gets the smaller k, so this is unbiased for rows in random
     order, as in training, or for a pair of equal rows, as in evaluation; not for two different ones. Every
     pair has exactly T+1 masked tokens, so shapes are static and the head runs on masked slots alone. B must
     be even. A pair with T = 6 and k = 2, T+1-k = 5:
@@ -333,7 +333,7 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     """
     B, T = x.shape
     P = B // 2                                                                      # pairs
-    stratum = torch.randperm(P, generator=generator)                                # (P,) of P in [0, 1/2)
+    stratum = torch.randperm(P, generator=generator)                                # (P,) P bins of [0, 1/2)
     u = (stratum + torch.rand(P, generator=generator)) / B                          # (P,)
     k = 1 + (u * T).long()
     k = torch.stack([k, T + 1 - k], dim=1)                                          # (P, 2)

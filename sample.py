@@ -79,7 +79,7 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
 
 def probabilities(logits, temperature: float, top_p: float):
     """(…, V) in float64: of the tokens at this temperature, at 0 the likeliest alone; top_p keeps the
-    smallest set of likeliest tokens of that mass, the others' is missing then."""
+    smallest set of likeliest tokens of that mass, the rest is missing then."""
     p = torch.softmax(logits.double() / (temperature or 1), dim=-1)
     if temperature == 0:
         return torch.zeros_like(p).scatter(-1, p.argmax(dim=-1, keepdim=True), 1)
@@ -136,7 +136,7 @@ def read_in_order(model, tokens, order, o: SampleOptions, spare: int = 0):
 
     def predict(slots, last, m: int):
         """(B, m, V), logits of the last m of slots (B, S). Those after slot `last` (B, 1) are copies of it,
-        which differ in their targets and do not see each other."""
+        each with its own target, and do not see each other."""
         # all slots, one shape, where kernels are planned for it; else no more than is needed
         n = L + spare if o.compile or device.type == "cuda" else int(slots.max()) + 1
         original, others = slots.minimum(last), torch.arange(n, device=device)
@@ -174,7 +174,7 @@ def confirm(p, q, draft, u):
     """Tokens (B, m+1), of which the first `count` (B, 1) follow the law of one token at a time.
 
     draft (B, m) was drawn from q (B, m, V), each token as if it came first; the first one does. p (B, m, V):
-    the laws, given the drafts before, of draft 1 to m-1 and of one token more. Draft j is kept with
+    the laws of drafts 1 … m-1 and of one token more, given those before. Draft j is kept with
     probability min(1, p / q) of its token, until one is not: a token drawn from max(0, p − q) in its place
     makes up for that exactly (Leviathan et al. 2023). Where all are kept, one is drawn from the last p.
     u (B, m): uniforms."""
@@ -196,7 +196,7 @@ def write_and_confirm(model, tokens, order, generators: list, given: int, o: Sam
     (B, L), m, device = order.shape, min(o.draft, order.size(1) - given), order.device
     held, predict = read_in_order(model, tokens, order, o, spare=m + 1)
     order = F.pad(order, (0, m + 1), value=L)                   # what goes beyond the end goes into a bin
-    known, begin = torch.full((B, 1), given, device=device), -given     # tokens; from there, slots to compute
+    known, begin = torch.full((B, 1), given, device=device), -given     # tokens known; first slot − known
     while (known < L).any():
         u = uniforms(generators, 2 * m, device)                                     # (B, 2m)
         logits = predict(known + torch.arange(begin, m, device=device), known, m)
@@ -216,7 +216,7 @@ def write_and_confirm(model, tokens, order, generators: list, given: int, o: Sam
         yield tokens
 
 def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: float | None = None):
-    """mdlm: tokens (B, L), drawn at the masked positions now (B, L), boolean, and their probability, else 0.
+    """mdlm: tokens (B, L), drawn where now (B, L) is true, all masked, and their probability, else 0.
     t: what the network is told for the time, if not what is masked.
 
     Logits are computed only where they are read, for rows that read some; a gigabyte of them at a time."""

@@ -95,8 +95,8 @@ def resolve(flags: dict):
     if preset == "auto":
         cuda = torch.cuda.is_available()
         preset, why = ("controlled", "CUDA is present") if cuda else ("toy", "no CUDA here")
-    confounds = PAPER_MDLM if (preset, flags.get("mode")) == ("paper", "mdlm") else {}
-    values = PRESETS[preset] | confounds | flags | {"preset": preset}
+    extra = PAPER_MDLM if (preset, flags.get("mode")) == ("paper", "mdlm") else {}
+    values = PRESETS[preset] | extra | flags | {"preset": preset}
     s = build(Settings, values)
     missing = data_to_prepare(s.data)
     tokenizer = missing.tokenizer().to_dict() if missing else load_meta(s.data)["tokenizer"]
@@ -252,7 +252,7 @@ def announce(run: Run, why: str, windows: int, floor: float | None):
                      train_windows=windows, dtype=str(dtype), compiled=compile_it, torch=torch.__version__)
         write_json(run.path("config.json"), facts | provenance(s.seed))
 
-def write_stories(model: Transformer, tokenizer: Tokenizer, count: int, seed: int, most_steps: int) -> list:
+def sample_stories(model: Transformer, tokenizer: Tokenizer, count: int, seed: int, most_steps: int) -> list:
     """So many stories of the model as it is, the same ones each time; by mdlm in at most these steps."""
     config = model.eval().config
     steps = min(most_steps, config.block_size) if config.mode == "mdlm" else None
@@ -267,7 +267,7 @@ def show_best(run: Run, tokenizer: Tokenizer):
     kind = "" if config.mode == "ar" else " (upper bound)"
     print(f"best validation loss {checkpoint['val_nll']:.4f} nats per token{kind} at step "
           f"{checkpoint['step']:,}; three samples of that model:\n")
-    stories = write_stories(model, tokenizer, 3, run.s.seed, most_steps=config.block_size)
+    stories = sample_stories(model, tokenizer, 3, run.s.seed, most_steps=config.block_size)
     print(*stories, sep="\n\n", end="\n\n")
     print(f"{out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py --out_dir={out_dir} "
           f"--num_samples=1000{' --sampler=first_hitting' if config.mode == 'mdlm' else ''}")
@@ -300,13 +300,13 @@ def main():
     trained_on = {"tokenizer": tokenizer.to_dict(), "windows": s.windows, "data": val.meta["splits"]}
     run = Run(s, model, optimizer, trained_on)
     announce(run, why, len(train), floor)
-    # mdlm evaluates a window in a pair of rows: half of what a step trains on fits in memory for certain
+    # mdlm evaluates a window in a pair of rows: half a step's windows surely fit in memory
     windows_at_once = max(1, s.batch_size // (s.grad_accum * WORLD_SIZE) // 2)
     law = {} if floor is None else {"val_floor": floor}     # the true law's own loss on x_val
 
     def story() -> str:
         """The beginning of what the model writes now; nothing with --quiet."""
-        stories = [] if s.quiet else write_stories(model, tokenizer, 1, s.seed, most_steps=64)
+        stories = [] if s.quiet else sample_stories(model, tokenizer, 1, s.seed, most_steps=64)
         return textwrap.shorten(" ".join(stories), 300, placeholder=" …")
 
     if run.step == 0 and not s.quiet:
