@@ -56,7 +56,7 @@ class Trial:
     width: int = 0                  # n_embd; 0: the preset's
     final_lr: float = 1.0           # fraction of the learning rate that a cosine ends at; 1: constant
     steps: int = 3000               # at most
-    until: float = 1.5              # stop where the distance is so many times its best, half the way back
+    until: float = 1.5              # stop where the distance has twice been so many times its best; see run
 
     def name(self) -> str:
         changed = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "mode"]
@@ -241,7 +241,10 @@ def run(trial: Trial, o) -> dict:
                 best[way] = {"step": entry["step"], "epochs": entry["epochs"], "chosen_by": entry[way]}
                 weights[way] = {name: w.clone() for name, w in model.state_dict().items()}
         curve.append(entry)
-        if all(entry[way] > trial.until * b["chosen_by"] and step > 2 * b["step"] for way, b in best.items()):
+        # high learning rates rise and fall again, in the warm-up above all
+        worse = all(min(entry[way], curve[-2][way]) > trial.until * b["chosen_by"] and step > 2 * b["step"]
+                    for way, b in best.items()) if len(curve) > 1 else False
+        if worse and step > 500:
             break
     last = {name: w.clone() for name, w in model.state_dict().items()}
     for way, b in best.items():
