@@ -80,6 +80,9 @@ def sweep(done: dict):
         everything, noise = first or mode == "ar", 0.3 if mode == "ar" else 0.0
         for lr in (7e-4, 1.5e-3, 3e-3, 6e-3, 1.2e-2) if everything else (1.5e-3, 3e-3, 6e-3):
             yield Trial(**common, lr=lr)
+        if mode == "ar":            # whose best was the highest
+            yield Trial(**common, lr=2.4e-2)
+            yield Trial(**common, lr=1.2e-2, dropout=0.3, noise=noise)
         for dropout in (0.1, 0.3) if everything else ():
             yield Trial(**common, dropout=dropout)
         for dropout in (0.0, 0.1, 0.3) if everything else ():
