@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
+from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance, write_json
 from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, group_losses,
                    order_batch, training_batch)
 from experiments.oracle import toy_oracle
@@ -178,8 +178,9 @@ def held_out(trial: Trial, config: Config, x, tokenizer: Tokenizer, draws: int =
 def score(model, batches: list) -> torch.Tensor:
     """(N,) nats per token of each story, averaged over the batches."""
     model.eval()
-    losses = [torch.cat([group_losses(model, part) for part in batch.split(64)]) for batch in batches]
-    return torch.stack(losses).double().mean(dim=0)
+    device = model.head.weight.device
+    losses = [torch.cat([group_losses(model, part.to(device)) for part in batch.split(64)]) for batch in batches]
+    return torch.stack(losses).double().mean(dim=0).cpu()
 
 def distance(model, batches: list, law):
     """Nats per token above the law (N,), and the standard error over stories."""
@@ -225,7 +226,7 @@ def run(trial: Trial, o) -> dict:
                        for way, left in ways.items()}
                       for half, draws in ((x[::2][:o.stories], 1), (x[1::2], o.draws)))
     torch.manual_seed(trial.seed)
-    model = Transformer(config)
+    model = Transformer(config).to(pick_device(o.device))
     _, update = make_update(model, s)
     period = max(1, round(trial.repeat * len(train) / s.batch_size)) if trial.repeat else trial.steps
     curve, best, weights, began = [], {}, {}, time.perf_counter()
@@ -404,6 +405,7 @@ class FewStoriesOptions:
     stories: int = 1000         # held-out ones that choose; 2,083 others are reported
     draws: int = 2              # masks or orders for each reported story's bound
     samples: int = 500          # stories that each model of --part=sizes writes
+    device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for all trials' results
     md: str = ""                # file for the tables
     plot: str = ""              # file for a figure (.png): distance against epochs; -sizes: against stories

@@ -21,7 +21,7 @@ import torch
 from scipy import stats
 from tqdm import tqdm
 
-from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
+from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance, write_json
 from diversity import interval
 from experiments.report import write_markdown
 from model import evaluation_batch, flops_per_token, group_losses
@@ -36,6 +36,7 @@ class HeldOutOptions:
     report: str = ""            # data set whose validation stories are scored
     draws: int = 16             # masks or orders for each window's bound
     seed: int = 1337            # of masks and orders
+    device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for the results
     plot: str = ""              # file for a figure (.png): the curves against steps, tokens, FLOPs, seconds
     forest: str = ""            # file for a figure (.png): how far each NAME is above the first
@@ -49,12 +50,14 @@ def score(model, x, draws: int, seed: int, left_to_right: bool = False):
     exact = model.config.mode == "ar" or left_to_right
     for _ in tqdm(range(1 if exact else draws), leave=False, disable=None):
         batch = evaluation_batch(model.config, x, generator, left_to_right)
-        total += torch.cat([group_losses(model, part) for part in batch.split(8)]).double().numpy()
+        parts = [group_losses(model, part.to(model.head.weight.device)) for part in batch.split(8)]
+        total += torch.cat(parts).double().cpu().numpy()
     return total / (1 if exact else draws)
 
 def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
     """Of a run: its best model's nats per token of each window, when that was, and its curve."""
-    model, checkpoint = load(os.path.join(folder, "best.pt"), needs=("data", "tokenizer", "windows"))
+    path, needs = os.path.join(folder, "best.pt"), ("data", "tokenizer", "windows")
+    model, checkpoint = load(path, pick_device(o.device), needs)
     run, s, c = read_run(folder), checkpoint["step"], model.config
     x = torch.from_numpy(stories.spread(len(stories)))                              # (N, T)
     if x.size(1) != c.block_size:

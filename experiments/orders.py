@@ -32,6 +32,7 @@ class OrdersOptions:
     orders: int = 64            # random ones for each window: the largest K
     blocks: tuple[int, ...] = (4, 16, 64)   # tokens of a block
     seed: int = 1337            # of the orders
+    device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for the results
     md: str = ""                # file for the tables
     plot: str = ""              # file for a figure (.png): nats against K
@@ -49,8 +50,9 @@ def nats(model, x, orders: list):
     rows = []
     for order in tqdm(orders, leave=False, disable=None):
         batch = order_batch(model.config, x, order)
-        rows.append(torch.cat([group_losses(model, part) for part in batch.split(16)]))
-    return torch.stack(rows).double().numpy()
+        parts = [group_losses(model, part.to(model.head.weight.device)) for part in batch.split(16)]
+        rows.append(torch.cat(parts))
+    return torch.stack(rows).double().cpu().numpy()
 
 def mixture(scores, T: int) -> dict:
     """{K: mean over windows of −log of the mean probability over K orders, per token}, K = 1, 2, 4, …, from
@@ -65,7 +67,7 @@ def mixture(scores, T: int) -> dict:
 
 def measure(folder: str, o: OrdersOptions) -> dict:
     """Of a run: nats per token in each kind of order, and of the mixture over K."""
-    model, _, _ = open_model(folder, "cpu")
+    model, _, _ = open_model(folder, o.device)
     if model.config.mode != "aogpt":
         raise InputError(f"{folder} is {model.config.mode}; only aogpt reads in any order")
     val, generator = Windows(o.data, "val", model.config.block_size), mask_generator(o.seed)

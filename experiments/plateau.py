@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cli import build, command, parse_flags, print_table, provenance, write_json
+from cli import build, command, parse_flags, pick_device, print_table, provenance, write_json
 from experiments.report import write_markdown
 from experiments.trials import make_trials, read_trials
 from model import Config, Transformer, masking_batch, rotate, training_batch
@@ -60,10 +60,11 @@ def to_norms(model, c, attention, mlp):
 def biases(model, scale, parts="qkv", mlp=False):
     """A bias on these parts of q, k and v, and maybe on the MLP's first layer: learned, from zero. With scale
     s what is learned is a number that the bias is s times as large as: AdamW moves it s times as fast."""
-    of_qkv = torch.tensor([float(part in parts) for part in "qkv"]).repeat_interleave(model.config.n_embd)
+    of_qkv = model.head.weight.new_tensor([float(part in parts) for part in "qkv"])
+    of_qkv = of_qkv.repeat_interleave(model.config.n_embd)                                  # (3C,)
     for i, block in enumerate(model.blocks):
         layers = [(block.attention.qkv, of_qkv)]
-        layers += [(block.mlp.gate_up, torch.ones(2 * model.config.n_hidden))] if mlp else []
+        layers += [(block.mlp.gate_up, of_qkv.new_ones(2 * model.config.n_hidden))] if mlp else []
         for j, (linear, where) in enumerate(layers):
             bias = torch.nn.Parameter(torch.zeros_like(where))
             model.register_parameter(f"probe_{i}_{j}", bias)
@@ -119,7 +120,7 @@ def near(model, x, generator) -> float:
     heads, as a share of what all visible slots get, divided by the share that even attention would give."""
     config, block = model.config, model.blocks[0]
     masked = torch.rand(x.shape, generator=generator) < 0.5
-    batch = masking_batch(config, x, masked, torch.full((len(x),), 0.5))
+    batch = masking_batch(config, x, masked, torch.full((len(x),), 0.5)).to(model.head.weight.device)
     h = model.embed(batch.tokens)
     qkv = block.attention.qkv(block.norm1(h)).view(*h.shape[:2], 3, config.n_head, -1)
     q, k, _ = qkv.permute(2, 0, 3, 1, 4)                                                # (B, H, S, D) each
@@ -127,7 +128,7 @@ def near(model, x, generator) -> float:
     scores = rotate(q, rotary) @ rotate(k, rotary).transpose(-2, -1) / math.sqrt(q.size(-1))    # (B, H, S, S)
     visible = (batch.tokens != config.mask_id)[:, None, None]                                   # (B, 1, 1, S)
     share = scores.masked_fill(~visible, -math.inf).softmax(dim=-1).mean(dim=1)                 # (B, S, S)
-    place = torch.arange(h.size(1))
+    place = torch.arange(h.size(1), device=h.device)
     beside = ((place[:, None] - place).abs() == 1) & visible[:, 0] & ~visible[:, 0].mT          # (B, S, S)
     even = visible[:, 0].float() / visible.sum(dim=-1)                                          # (B, 1, S)
     return (share[beside].sum() / even.expand_as(share)[beside].sum()).item()
@@ -143,8 +144,9 @@ def run(probe: Probe, o) -> dict:
     vocab_size = val.meta["tokenizer"]["vocab_size"]
     config, s = build(Config, values | {"vocab_size": vocab_size}), build(Settings, values)
     torch.manual_seed(probe.seed)
-    model = Transformer(config)
-    c, c2 = probe.size * torch.randn(2, config.n_embd) / math.sqrt(config.n_embd)
+    model, device = Transformer(config), pick_device(o.device)
+    c, c2 = probe.size * torch.randn(2, config.n_embd).to(device) / math.sqrt(config.n_embd)
+    model.to(device)
     ADDED[probe.added](model, c, c2)
     _, update = make_update(model, s)
     curve, began = [], time.perf_counter()
@@ -194,6 +196,7 @@ class PlateauOptions:
     data: str = "excerpt-choose"    # data set with 4,096 tokens
     windows: int = 100          # of its validation stories
     folder: str = "out/plateau"     # where each probe's file goes
+    device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for all probes' results
     md: str = ""                # file for the tables
     plot: str = ""              # file for a figure (.png)
