@@ -4,6 +4,7 @@ import contextlib
 import html
 import itertools
 import os
+import re
 import shutil
 import sys
 import time
@@ -86,12 +87,13 @@ def draw_picture(panels: list, path: str):
 def draw_moving(panels: list, path: str, width=84):
     """The same as an SVG in which the stories appear, a step of one beside a step of the others, rest, and
     begin again. Where nothing moves, it shows them whole. A character is 8 wide, a line 20 high."""
-    last, y, parts = max(max(steps) for *_, steps in panels), 0, []
+    last, y, parts = max(max(steps, default=0) for *_, steps in panels), 0, []
     colours = ["#d7e3f4", "#d7ecd9", "#f8e3cf"]                     # of one panel each
     for (title, pieces, steps), colour in zip(panels, itertools.cycle(colours)):
         parts.append(f'<text x="8" y="{y + 24}" font-weight="bold">{html.escape(title)}</text>')
+        top = y + 32
         for step, (line, column, piece) in zip(steps, layout(pieces, width)):
-            text, begin = piece.strip(), 0.8 * max(0, step) / max(1, last)      # of the time
+            text, begin = re.sub(r"[\x00-\x1f]", "", piece.strip()), 0.8 * max(0, step) / max(1, last)
             x, top = 8 * (1 + column + len(piece) - len(piece.lstrip())), y + 32 + 20 * line
             box = f'<rect x="{x - 1}" y="{top}" width="{8 * len(text) + 2}" height="18" rx="3" fill="'
             parts.append(f'{box}#e4e4e4"/><g>{box}{colour}"/><text x="{x}" y="{top + 14}" textLength='

@@ -39,7 +39,7 @@ class Settings:
     preset: Literal["auto", "toy", "laptop", "paper", "controlled"] = "auto"  # with CUDA controlled, else toy
     data: str = "tinystories"       # folder under data/, made by prepare_data.py
     windows: Literal["aligned", "random", "paper"] = "aligned"  # from a story's start, anywhere, as the paper
-    train_stories: int = 0          # train on so many windows only (aligned: stories), drawn by seed; 0: all
+    train_stories: int = 0          # train on so many windows (aligned: stories) only, drawn by seed
     out_dir: str = ""               # folder of the run; default: out/DATA-MODE
     resume: bool = False            # go on with the run in out_dir
     init_from: str = ""             # folder of a run whose best weights this one starts from, of any mode
@@ -162,10 +162,11 @@ def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
     of target positions or of the timestep, begins at zero and so changes nothing: an aogpt that starts from
     an ar *is* that ar, read left to right. Raises InputError where sizes or tokenizers differ."""
     source, checkpoint = load(os.path.join(folder, "best.pt"), needs=["tokenizer"])
-    sizes = "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_hidden", "tie_head"
+    sizes = "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_hidden", "tie_head", \
+        "target_rotation"
     there, here = ({name: getattr(m.config, name) for name in sizes} for m in (source, model))
     if other := [f"{name} {there[name]}, not {here[name]}" for name in sizes if there[name] != here[name]]:
-        raise InputError(f"--init_from={folder} has {', '.join(other)}; give the same sizes")
+        raise InputError(f"--init_from={folder} has {', '.join(other)}; give the same")
     if checkpoint["tokenizer"] != tokenizer.to_dict():
         raise InputError(f"--init_from={folder} has another tokenizer; give data prepared with the same one")
     weights = source.state_dict()

@@ -5,7 +5,7 @@ def write_markdown(path: str, title: str, made: dict, text: str, tables: dict):
     head}; a heading may be empty."""
     with open(path, "w", encoding="utf-8") as f:
         print(f"# {title}\n\n{text.strip()}\n\nMade by `{made['command']}`: {made['machine']}, "
-              f"{made['date']}, commit {made['commit'][:7]}.", file=f)
+              f"{made['date']}, commit {made['commit']}.", file=f)
         for heading, rows in tables.items():
             print(f"\n## {heading}\n" if heading else "", file=f)
             for i, row in enumerate(rows):

@@ -185,7 +185,7 @@ def test_a_run_starts_from_another_of_the_same_sizes_only(trained, monkeypatch):
         start_from("out/ar", source, words)
     done = run("train.py", "--mode=mdlm", "--out_dir=out/on", "--init_from=out/ar", *TINY, "--n_hidden=32",
                cwd=trained)
-    assert done.returncode == 2 and "--init_from=out/ar has n_hidden 16, not 32" in done.stderr
+    assert done.returncode == 2 and "--init_from=out/ar has n_hidden 16, not 32; give the same" in done.stderr
     assert not os.path.exists("out/on")
     flags = ["--mode=aogpt", "--out_dir=out/on", "--init_from=out/ar", *TINY, "--max_steps=10"]
     done = run("train.py", *flags, cwd=trained)
