@@ -35,6 +35,7 @@ class HeldOutOptions:
     """what to score"""
     report: str = ""            # data set whose validation stories are scored
     draws: int = 16             # masks or orders for each window's bound
+    without_end: bool = False   # leave out end-of-text, which --windows=paper never shows
     seed: int = 1337            # of masks and orders
     device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for the results
@@ -44,12 +45,15 @@ class HeldOutOptions:
     title: str = "On stories that chose nothing"    # of that
 
 @torch.no_grad()
-def score(model, x, draws: int, seed: int, left_to_right: bool = False):
+def score(model, x, draws: int, seed: int, left_to_right=False, without_end=False):
     """(N,) nats per token of the windows x (N, T), averaged over the draws."""
     generator, total = mask_generator(seed), np.zeros(len(x))
     exact = model.config.mode == "ar" or left_to_right
     for _ in tqdm(range(1 if exact else draws), leave=False, disable=None):
         batch = evaluation_batch(model.config, x, generator, left_to_right)
+        if without_end:
+            words = (x != model.config.bos_id).float().mean(dim=1, keepdim=True)                # (N, 1) share
+            batch = batch._replace(weight=batch.weight * (batch.targets != model.config.bos_id) / words)
         parts = [group_losses(model, part.to(model.head.weight.device)) for part in batch.split(8)]
         total += torch.cat(parts).double().cpu().numpy()
     return total / (1 if exact else draws)
@@ -67,11 +71,11 @@ def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
     if checkpoint["data"]["val"]["crc32"] == stories.meta["splits"]["val"]["crc32"]:
         raise InputError(f"the stories of data/{o.report} chose {folder}/best.pt; report others")
     batch_size = run["settings"]["batch_size"]
-    result = {"nats": score(model, x, o.draws, o.seed).tolist(), "step": s,
+    result = {"nats": score(model, x, o.draws, o.seed, False, o.without_end).tolist(), "step": s,
               "epochs": s * batch_size / run["train_windows"], "command": run["command"],
               "commit": run["commit"], "seconds": run["curve"][-1]["seconds"]}
     if c.mode == "aogpt":
-        result["nats_l2r"] = score(model, x, 1, o.seed, left_to_right=True).tolist()
+        result["nats_l2r"] = score(model, x, 1, o.seed, True, o.without_end).tolist()
     # what a step takes: tokens that are predicted, FLOPs
     share = (c.block_size + 1) / (2 * c.block_size) if c.mode == "mdlm" else 1
     tokens = batch_size * c.block_size
@@ -92,11 +96,14 @@ def compare(results: list, first: list, key: str = "nats") -> dict:
     ours, theirs = (np.array([result[k] for result in several])                     # (seeds, N) each
                     for k, several in ((key, results), ("nats", first)))
     gap, error = difference(ours.mean(axis=0), theirs.mean(axis=0))
-    of_seeds = [np.var(nats.mean(axis=1), ddof=1) / len(nats) for nats in (ours, theirs) if len(nats) > 1]
-    error = math.sqrt(error ** 2 + sum(of_seeds))
-    freedom = len(ours) + len(theirs) - 2 or math.inf
+    sets = [ours - theirs] if results is first else [ours, theirs]      # the same networks: seed by seed
+    freedom = sum(map(len, sets)) - len(sets)
+    # pooled, as in Student's test: a lone run is taken to vary like those it is beside
+    variance = sum(len(of) * of.mean(axis=1).var() for of in sets) / max(1, freedom)
+    error = math.sqrt(error ** 2 + sum(variance / len(of) for of in sets))
     return {"seeds": ours.mean(axis=1).tolist(), "above": gap, "error": error,
-            "half": error * stats.t.ppf(0.975, freedom), "epochs": [result["epochs"] for result in results]}
+            "half": error * stats.t.ppf(0.975, freedom or math.inf),
+            "epochs": [result["epochs"] for result in results]}
 
 def row_of(name: str, of: dict) -> list:
     deviation = f" ± {np.std(of['seeds'], ddof=1):.4f}" if len(of["seeds"]) > 1 else ""

@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from tqdm import tqdm
 
 from cli import build, command, parse_flags, pick_device, print_table, provenance, write_json
@@ -50,26 +51,41 @@ def to_embeddings(model, c, mask=1.0, others=1.0, other=None):
         model.embed.weight += others * c
         model.embed.weight[model.config.mask_id] += (mask * c if other is None else other) - others * c
 
-def to_norms(model, c, attention, mlp):
+def to_layers(model, c, attention, mlp):
     """c to the input of these layers' norms, as a constant: not trained, not part of the residual stream."""
     for i, block in enumerate(model.blocks):
         for norm, layers in ((block.norm1, attention), (block.norm2, mlp)):
             if i in layers:
                 norm.register_forward_pre_hook(lambda module, inputs: (inputs[0] + c,))
 
-def biases(model, scale, parts="qkv", mlp=False):
-    """A bias on these parts of q, k and v, and maybe on the MLP's first layer: learned, from zero. With scale
-    s what is learned is a number that the bias is s times as large as: AdamW moves it s times as fast."""
-    of_qkv = model.head.weight.new_tensor([float(part in parts) for part in "qkv"])
-    of_qkv = of_qkv.repeat_interleave(model.config.n_embd)                                  # (3C,)
-    for i, block in enumerate(model.blocks):
-        layers = [(block.attention.qkv, of_qkv)]
-        layers += [(block.mlp.gate_up, of_qkv.new_ones(2 * model.config.n_hidden))] if mlp else []
-        for j, (linear, where) in enumerate(layers):
-            bias = torch.nn.Parameter(torch.zeros_like(where))
-            model.register_parameter(f"probe_{i}_{j}", bias)
-            linear.register_forward_hook(
-                lambda module, inputs, y, bias=bias, where=scale * where: y + (bias * where).to(y.dtype))
+def outputs_of(model, layers, parts: str, mlp: bool):
+    """(linear layer, (outputs,) ones where its output belongs to these parts of q, k and v, else zeros) of
+    these layers, and maybe of their MLPs."""
+    ones = model.head.weight.new_tensor([float(part in parts) for part in "qkv"])
+    for i in set(layers) & set(range(len(model.blocks))):
+        yield model.blocks[i].attention.qkv, ones.repeat_interleave(model.config.n_embd)
+        if mlp:
+            yield model.blocks[i].mlp.gate_up, ones.new_ones(2 * model.config.n_hidden)
+
+def biases(model, parts="qkv", mlp=True):
+    """A plain bias on these outputs: learned, from zero."""
+    for i, (linear, where) in enumerate(outputs_of(model, range(99), parts, mlp)):
+        bias = torch.nn.Parameter(torch.zeros_like(where))
+        model.register_parameter(f"probe_{i}", bias)
+        linear.register_forward_hook(lambda module, x, y, b=bias, where=where: y + (b * where).to(y.dtype))
+
+def through(model, c, initial, learned, layers=range(99), parts="qkv", mlp=True):
+    """What these linear layers W do to c, where W₀ is W at the start: so much of W₀ u, and of (W − W₀) u, is
+    added to their outputs, u being what the norm leaves of c beside a token. The second is a bias that is
+    zero at first, and moves as fast as W takes it there: AdamW adds up the C small steps of a row."""
+    u = math.sqrt(len(c) / 2) * c / c.norm()
+    for linear, where in outputs_of(model, layers, parts, mlp):
+        first = linear.weight.detach().clone()
+
+        def add(module, x, y, first=first, where=where):
+            return y + (where * F.linear(u, learned * (module.weight - first) + initial * first)).to(y.dtype)
+
+        linear.register_forward_hook(add)
 
 ADDED = {       # what a model of n layers gets, with c (C,) and, for what needs another vector, c2 (C,)
     "nothing": lambda m, c, c2: None,
@@ -78,17 +94,22 @@ ADDED = {       # what a model of n layers gets, with c (C,) and, for what needs
     "c to [MASK]": lambda m, c, c2: to_embeddings(m, c, others=0),
     "c to real tokens, -c to [MASK]": lambda m, c, c2: to_embeddings(m, c, mask=-1),
     "c to real tokens, another to [MASK]": lambda m, c, c2: to_embeddings(m, c, other=c2),
-    "c before all norms": lambda m, c, c2: to_norms(m, c, range(99), range(99)),
-    "c before attention": lambda m, c, c2: to_norms(m, c, range(99), ()),
-    "c before attention of layer 1": lambda m, c, c2: to_norms(m, c, (0,), ()),
-    "c before attention of later layers": lambda m, c, c2: to_norms(m, c, range(1, 99), ()),
-    "c before MLPs": lambda m, c, c2: to_norms(m, c, (), range(99)),
-    "bias on q, k, v": lambda m, c, c2: biases(m, 1.0),
-    "bias on q, k, v, fast": lambda m, c, c2: biases(m, math.sqrt(len(c))),
-    "bias on q, fast": lambda m, c, c2: biases(m, math.sqrt(len(c)), "q"),
-    "bias on k, fast": lambda m, c, c2: biases(m, math.sqrt(len(c)), "k"),
-    "bias on v, fast": lambda m, c, c2: biases(m, math.sqrt(len(c)), "v"),
-    "bias on q, k, v and MLP, fast": lambda m, c, c2: biases(m, math.sqrt(len(c)), mlp=True),
+    "c before all layers": lambda m, c, c2: to_layers(m, c, range(99), range(99)),
+    "c before attention of layer 1": lambda m, c, c2: to_layers(m, c, (0,), ()),
+    "c before attention of later layers": lambda m, c, c2: to_layers(m, c, range(1, 99), ()),
+    "c before MLPs": lambda m, c, c2: to_layers(m, c, (), range(99)),
+    "plain biases": lambda m, c, c2: biases(m),
+    "c's bias": lambda m, c, c2: through(m, c, 1, 1),
+    "c's bias, as it begins": lambda m, c, c2: through(m, c, 1, 0),
+    "c's bias, what is learned": lambda m, c, c2: through(m, c, 0, 1),
+    "c's bias, what is learned, layer 1": lambda m, c, c2: through(m, c, 0, 1, (0,)),
+    "c's bias, what is learned, k of layer 1": lambda m, c, c2: through(m, c, 0, 1, (0,), "k", False),
+    "c's bias, what is learned, v of layer 1": lambda m, c, c2: through(m, c, 0, 1, (0,), "v", False),
+    "c's bias, what is learned, q": lambda m, c, c2: through(m, c, 0, 1, parts="q", mlp=False),
+    "c to all embeddings, not learned by k and v of layer 1": lambda m, c, c2: (
+        to_embeddings(m, c), through(m, c, 0, -1, (0,), "kv", False)),
+    "embeddings smaller, as beside c": lambda m, c, c2: [
+        norm.weight.data.mul_(0.71) for block in m.blocks for norm in (block.norm1, block.norm2)],
 }
 
 # ---- The probes --------------------------------------------------------------------------------------------
@@ -96,7 +117,7 @@ ADDED = {       # what a model of n layers gets, with c (C,) and, for what needs
 SEEDS = 1, 2, 3
 
 def where():
-    """Which rows need c, which layers; and is it a bias that learns fast?"""
+    """Which rows need c, which layers; and is it the bias, as it begins or as fast as it learns?"""
     return [Probe(added, seed=seed) for seed in SEEDS for added in ADDED]
 
 def how_much():
@@ -104,10 +125,11 @@ def how_much():
     return [Probe("c to all embeddings", seed=seed, size=size) for seed in SEEDS for size in sizes]
 
 def settings():
-    """Without c: is it the window, the learning rate, the warm-up, the initialisation, the mode?"""
+    """Without c: is it the window, the learning rate, the warm-up, the initialisation, the mode? When does it
+    end? (A batch has as many tokens whatever the window.)"""
     return [Probe(seed=seed, **other) for seed in SEEDS for other in (
-        dict(block_size=32), dict(block_size=64), dict(block_size=128), dict(lr=1e-3), dict(lr=4e-3),
-        dict(warmup=20), dict(init="paper"), dict(mode="aogpt"), dict(mode="ar"))] + [
+        dict(block_size=32), dict(block_size=64), dict(block_size=128), dict(steps=1000), dict(lr=1e-3),
+        dict(lr=4e-3), dict(warmup=20), dict(init="paper"), dict(mode="aogpt"), dict(mode="ar"))] + [
         Probe("c to all embeddings", seed=seed, mode=mode) for seed in SEEDS for mode in ("aogpt", "ar")]
 
 PARTS = {"where": where, "how_much": how_much, "settings": settings}
@@ -138,6 +160,7 @@ def run(probe: Probe, o) -> dict:
     torch._dynamo.reset()
     values = PRESETS["laptop"] | dataclasses.asdict(probe)
     values |= dict(shared_init=False, final_lr=1.0, max_steps=probe.steps)
+    values["batch_size"] *= PRESETS["laptop"]["block_size"] // probe.block_size
     train = Windows(o.data, "train", probe.block_size, seed=probe.seed)
     val = Windows(o.data, "val", probe.block_size)
     x = torch.from_numpy(val.spread(o.windows))
@@ -158,25 +181,31 @@ def run(probe: Probe, o) -> dict:
             curve.append({"step": step + 1, **evaluate(model, x, 8, probe.seed)})
             if config.mode == "mdlm":
                 curve[-1]["near"] = near(model, x[:16], mask_generator(probe.seed, 1))
-    return {"probe": dataclasses.asdict(probe), "curve": curve, "seconds": time.perf_counter() - began,
-            **provenance(probe.seed)}
+    counts = np.bincount(train.tokens, minlength=vocab_size) + 1
+    unigram = -np.log(counts / counts.sum())[x.numpy()].mean().item()   # what the words' frequencies score
+    return {"probe": dataclasses.asdict(probe), "curve": curve, "unigram": unigram, "device": str(device),
+            "seconds": time.perf_counter() - began, **provenance(probe.seed)}
 
 # ---- What has been found -----------------------------------------------------------------------------------
 
 def table_of(part: str, done: dict) -> list:
-    """A row for each probe but for its seed: the loss after 200 steps and at the end, and where it looks."""
+    """A row for each probe but for its seed: the loss above that of the words' frequencies after 200 steps
+    and at the end, the step at which it is 0.3 below, and where it looks."""
     groups = {}
     for probe in PARTS[part]():
         groups.setdefault(dataclasses.replace(probe, seed=1).name(), []).append(done[probe.name()])
-    rows = [["added", "after 200 steps", "each seed", "at the end", "each seed", "looks beside, at the end"]]
+    rows = [["added", "above single words after 200 steps", "each seed", "at the end", "each seed",
+             "0.3 below at step", "looks beside, at the end"]]
     for name, runs in groups.items():
         cells = []
         for when in (7, -1):
-            values = [run["curve"][when]["val_nll"] for run in runs]
+            values = [run["curve"][when]["val_nll"] - run["unigram"] for run in runs]
             cells += [f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}",
                       ", ".join(f"{value:.2f}" for value in values)]
         near_of = [run["curve"][-1].get("near", math.nan) for run in runs]
-        rows.append([name.replace("_", " "), *cells, f"{np.mean(near_of):.1f}"])
+        low = [[e["step"] for e in run["curve"] if e["val_nll"] < run["unigram"] - 0.3] for run in runs]
+        first = ", ".join(str(steps[0]) if steps else "never" for steps in low)
+        rows.append([name.replace("_", " "), *cells, first, f"{np.mean(near_of):.1f}"])
     return rows
 
 def draw(done: dict, path: str):

@@ -14,6 +14,7 @@
 #     bash experiments/results.sh diversity FOLDER    after real; likewise, but for its last hour
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
+# Calls that share work are best given a core each: OMP_NUM_THREADS=1 taskset -c 0 bash experiments/results.sh
 # Runs that have begun are resumed. Only a tree without uncommitted changes makes figures to be made again.
 set -euo pipefail
 
@@ -177,6 +178,13 @@ print(min(sys.argv[1:], key=lambda folder: min(entry["val_nll"] for entry in rea
 END
 }
 
+once() {    # name, command: by one call at a time; others go on without it
+  (
+    flock --nonblock 9 || { echo "another call is at $1"; exit 0; }
+    "${@:2}"
+  ) 9> "out/$1.lock"
+}
+
 lr_of() {   # a mode: its best learning rate on real text, after 1,000 steps
   local best runs=$(echo out/real/$1-lr-{1e-3,2e-3,4e-3})
   finished $runs
@@ -187,7 +195,7 @@ lr_of() {   # a mode: its best learning rate on real text, after 1,000 steps
 seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 
 real() {    # an excerpt of TinyStories, whole and its first 500 stories; half of the held-out ones choose
-  local mode lr best seed stories remedy runs to=out/real
+  local mode lr best seed stories remedy tried to=out/real
   local run="--preset=laptop --data=excerpt-choose --eval_windows=150 --eval_interval=50"
   local remedies="0.1-0.1 0.3-0.1 0.3-0.3"          # dropout, token noise
   halves "$1"
@@ -197,7 +205,8 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
     done
   done
   for stories in all 500; do
-    local few=--train_stories=${stories/all/0}
+    local few=""
+    [ $stories = all ] || few=--train_stories=$stories
     for seed in 1 2 3; do
       for mode in ar mdlm aogpt; do
         lr=$(lr_of $mode)
@@ -209,8 +218,9 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
       train $to/ar-$stories-$remedy-1 --mode=ar --lr=$lr --seed=1 $few $run --dropout=${remedy%-*} \
         --token_noise=${remedy#*-}
     done
-    finished $to/ar-$stories-{0.1,0.3}*-1
-    best=$(best_of $to/ar-$stories-{0.1,0.3}*-1)
+    tried=$(printf "$to/ar-$stories-%s-1 " $remedies)
+    finished $tried
+    best=$(best_of $tried)
     remedy=${best#*-$stories-} remedy=${remedy%-1}
     for seed in 2 3; do
       train $to/ar-$stories-$remedy-$seed --mode=ar --lr=$lr --seed=$seed $few $run --dropout=${remedy%-*} \
@@ -222,7 +232,8 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
         --eval_interval=250
     done
     finished $to/{ar,mdlm,aogpt}-$stories-{1,2,3} $to/ar-$stories-$remedy-{2,3} $to/{mdlm,aogpt}-$stories-long
-    python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
+    once real-$stories \
+      python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
       ar=$(seeds $to/ar-$stories) mdlm=$(seeds $to/mdlm-$stories) aogpt=$(seeds $to/aogpt-$stories) \
       "ar, dropout ${remedy%-*}, token noise ${remedy#*-}=$(seeds $to/ar-$stories-$remedy)" \
       "mdlm, 15,000 steps=$to/mdlm-$stories-long" "aogpt, 15,000 steps=$to/aogpt-$stories-long" \
@@ -231,25 +242,28 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
 }
 
 confounds() {       # what each thing does that the paper has otherwise, one at a time; after real
-  local mode lr seed name modes flags dir args rest="--init=paper --shared_init=false"
+  local mode lr seed name modes flags dir args
+  local init="--init=paper --shared_init=false" schedule="--warmup=25 --final_lr=0.05"   # in as many steps
   local run="--preset=laptop --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=250"
   local variants="as it is            | mdlm ar |
     untied head                       | mdlm ar | --tie_head=false
     no common vector                  | mdlm ar | --shared_init=false
-    init of the paper                 | mdlm ar | $rest
-    warm-up of 500 steps              | mdlm ar | --warmup=500
+    init of the paper                 | ar      | $init
+    init of the paper, untied head    | mdlm ar | $init --tie_head=false
+    schedule of the paper             | mdlm ar | $schedule
     constant learning rate            | mdlm ar | --final_lr=1
     windows of the paper              | mdlm ar | --windows=paper
     float32                           | mdlm ar | --dtype=float32
     time embedding                    | mdlm    | --time_embedding=add
-    time embedding and init of the paper | mdlm | --time_embedding=add $rest
+    time embedding, init of the paper, untied head | mdlm | --time_embedding=add $init --tie_head=false
     masked_ce, uniform schedule       | mdlm    | --objective=masked_ce
     masked_ce, cosine schedule        | mdlm    | --objective=masked_ce --schedule=cosine
-    all of it                         | ar      | --tie_head=false --windows=paper --dtype=float32 $rest
-    all of it                         | mdlm    | --tie_head=false --windows=paper --dtype=float32 $rest \
---time_embedding=add --objective=masked_ce --schedule=cosine"
+    all of it                         | ar      | $init $schedule --windows=paper --dtype=float32
+    all of it                         | mdlm    | $init $schedule --windows=paper --dtype=float32 \
+--tie_head=false --time_embedding=add --objective=masked_ce --schedule=cosine"
   for mode in mdlm ar; do
-    lr=$(lr_of $mode) args=()
+    lr=$(lr_of $mode)
+    args=()
     for seed in 1 2 3; do
       while IFS='|' read -r name modes flags; do
         [[ $modes == *$mode* ]] || continue
@@ -259,23 +273,26 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
       done <<< "$variants"
     done
     finished $(printf '%s\n' "${args[@]}" | sed 's/.*=//' | tr , ' ')
-    python -m experiments.held_out --report=excerpt-report --title="What each difference does to $mode" \
-      "${args[@]}" --json=results/confounds-$mode.json --md=results/confounds-$mode.md \
+    once confounds-$mode python -m experiments.held_out --report=excerpt-report --without_end \
+      --title="What each difference does to $mode" "${args[@]}" \
+      --json=results/confounds-$mode.json --md=results/confounds-$mode.md \
       --forest=results/confounds-$mode.png
   done
 }
 
 orders() {  # aogpt: left to right how often, the rotation and the common vector; after real
-  local seed fraction rotation common name names="" args=() lr=$(lr_of aogpt)
-  local run="--mode=aogpt --preset=laptop --data=excerpt-choose --max_steps=1000 --eval_windows=150 --lr=$lr"
+  local lr seed fraction rotation common name args=()
+  lr=$(lr_of aogpt)
+  # best.pt by the bound is no good where only left to right is trained: the last step counts
+  local run="--mode=aogpt --preset=laptop --data=excerpt-choose --max_steps=1000 --eval_interval=1000"
   for seed in 1 2 3; do
     for fraction in 0.1 0 0.25 0.5 1; do
-      train out/orders/fraction-$fraction-$seed --seed=$seed $run --l2r_fraction=$fraction
+      train out/orders/fraction-$fraction-$seed --lr=$lr --seed=$seed $run --l2r_fraction=$fraction
     done
     for name in "false true" "true false" "false false"; do
       read -r rotation common <<< "$name"
-      train out/orders/rotation-$rotation-common-$common-$seed --seed=$seed $run --target_rotation=$rotation \
-        --shared_init=$common
+      train out/orders/rotation-$rotation-common-$common-$seed --lr=$lr --seed=$seed $run \
+        --target_rotation=$rotation --shared_init=$common
     done
   done
   for name in fraction-{0.1,0,0.25,0.5,1} \
@@ -283,9 +300,10 @@ orders() {  # aogpt: left to right how often, the rotation and the common vector
     finished out/orders/$name-{1,2,3}
     args+=("$name=$(seeds out/orders/$name)")
   done
-  python -m experiments.held_out --report=excerpt-report --title="aogpt, in other ways" "${args[@]}" \
+  once orders-held-out python -m experiments.held_out --report=excerpt-report \
+    --title="aogpt, in other ways" "${args[@]}" \
     --json=results/orders-held-out.json --md=results/orders-held-out.md --forest=results/orders-held-out.png
-  python -m experiments.orders "${args[@]:0:5}" --data=excerpt-report --json=results/orders.json \
+  once orders python -m experiments.orders "${args[@]:0:5}" --data=excerpt-report --json=results/orders.json \
     --md=results/orders.md --plot=results/orders.png
 }
 
@@ -297,14 +315,16 @@ plateau() { # what ends mdlm's first hundreds of steps on real text; needs what 
 }
 
 adapt() {   # from one mode to another, beside from scratch; after real
-  local seed to from name args=()
+  local lr seed to from name args=()
   local run="--preset=laptop --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=50"
+  finished out/real/{ar,aogpt,mdlm}-all-{1,2,3}
   for seed in 1 2 3; do
     for name in "ar ar" "aogpt ar" "mdlm ar" "aogpt aogpt" "ar aogpt" "mdlm mdlm"; do
       read -r to from <<< "$name"
       local start=--init_from=out/real/$from-all-$seed
       [ $to != $from ] || start=""
-      train out/adapt/$to-from-$from-$seed --mode=$to --lr=$(lr_of $to) --seed=$seed $run $start
+      lr=$(lr_of $to)
+      train out/adapt/$to-from-$from-$seed --mode=$to --lr=$lr --seed=$seed $run $start
     done
   done
   for to in ar aogpt mdlm; do
@@ -315,13 +335,15 @@ adapt() {   # from one mode to another, beside from scratch; after real
       [ $to != $from ] || name="$to from scratch"
       args+=("$name=$(seeds out/adapt/$to-from-$from)")
     done
+    args+=("$to, 3,000 steps=$(seeds out/real/$to-all)")
   done
-  python -m experiments.held_out --report=excerpt-report --title="From one mode to another" "${args[@]}" \
+  once adapt python -m experiments.held_out --report=excerpt-report \
+    --title="From one mode to another" "${args[@]}" \
     --json=results/adapt.json --md=results/adapt.md --plot=results/adapt.png
 }
 
 diversity() {       # stories of three seeds a mode, beside real ones, judged by models of other stories
-  local mode seed lr name flags part files args=() to=out/diversity
+  local mode seed lr part to=out/diversity
   mkdir -p data
   (
     flock 9
@@ -340,15 +362,21 @@ END
   ) 9> data/excerpt.lock
   for seed in 1 2 3; do
     for mode in ar mdlm aogpt; do
-      train $to/$mode-$seed --mode=$mode --preset=laptop --data=excerpt-models --seed=$seed \
-        --lr=$(lr_of $mode)
+      lr=$(lr_of $mode)
+      train $to/$mode-$seed --mode=$mode --preset=laptop --data=excerpt-models --seed=$seed --lr=$lr
     done
   done
   for seed in 1 2; do
-    train $to/judge-$seed --mode=ar --preset=laptop --data=excerpt-judges --lr=$(lr_of ar) --seed=$seed \
+    lr=$(lr_of ar)
+    train $to/judge-$seed --mode=ar --preset=laptop --data=excerpt-judges --lr=$lr --seed=$seed \
       --dropout=0.1 --token_noise=0.1
   done
   finished $to/{ar,mdlm,aogpt}-{1,2,3} $to/judge-{1,2}
+  once diversity stories_of_three
+}
+
+stories_of_three() {
+  local name mode seed flags files args=() to=out/diversity
   while IFS='|' read -r name mode flags; do
     files=()
     for seed in 1 2 3; do
@@ -379,6 +407,6 @@ speed() {
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }
 
-[ $# -gt 0 ] || { sed -n 2,10p "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n 2,17p "$0"; exit 2; }
 git diff --quiet HEAD -- . ":!results" || { echo "results.sh: commit your changes first" >&2; exit 2; }
 "$@"

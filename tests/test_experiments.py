@@ -1,6 +1,7 @@
 """The commands behind the figures on sampling: a perfect network has no error, and each of them runs."""
 import dataclasses
 import json
+import math
 import os
 import random
 import re
@@ -9,11 +10,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import sample
 from cli import InputError
 from conftest import experiment, run, small_model
-from experiments import few_stories, orders, plateau
+from experiments import few_stories, held_out, orders, plateau
 from experiments.few_stories import Trial
 from experiments.infill import InfillOptions, exact_nats, fill, nats
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
@@ -220,6 +222,40 @@ def test_held_out(trained, monkeypatch):
     curve = content["runs"]["mdlm"][0]["curve"][-1]
     assert curve["predicted tokens"] == curve["steps"] * 8 * 49 / 2
 
+def test_runs_are_compared_with_the_error_of_stories_and_seeds():
+    rng = np.random.default_rng(0)
+    stories, seeds = rng.normal(size=100), rng.normal(size=(5, 1))
+
+    def runs(shift, of_seeds):
+        return [{"nats": stories + shift + seed, "nats_l2r": stories - 1 + seed, "epochs": 1}
+                for seed in of_seeds]
+
+    first, second = runs(0, 0.1 * seeds[:3]), runs(1, 0.1 * seeds[2:])
+    found = held_out.compare(second, first)
+    student = stats.ttest_ind(*([np.mean(run["nats"]) for run in several] for several in (second, first)))
+    assert found["above"] / found["error"] == pytest.approx(student.statistic)     # stories differ alike
+    assert found["half"] == pytest.approx(found["error"] * stats.t.ppf(0.975, 4))
+    assert held_out.compare(first, first, "nats_l2r")["error"] < 1e-9               # each below itself
+    assert held_out.compare(second[:1], first)["error"] > found["error"]            # a lone run
+
+@pytest.mark.parametrize("mode", ["ar", "mdlm"])
+def test_stories_without_their_end(mode):
+    """Nothing changes where there is none; where there is one, its nats are left out of a mean over fewer."""
+    model = small_model(mode)
+    c = model.config
+    x = torch.randint(c.bos_id, (6, c.block_size))
+    full, without = (held_out.score(model, x, 3, 0, False, flag) for flag in (False, True))
+    assert without == pytest.approx(full)
+    x[:, 2] = c.bos_id
+    if mode == "ar":
+        with torch.no_grad():
+            logits = model(*training_batch(c, x, None)[:3])
+        nll = torch.nn.functional.cross_entropy(logits.mT, x, reduction="none")
+        expected = (nll.sum(dim=1) - nll[:, 2]) / (c.block_size - 1)
+        assert held_out.score(model, x, 1, 0, False, True) == pytest.approx(expected.numpy())
+    else:
+        assert not np.allclose(*(held_out.score(model, x, 3, 0, False, flag) for flag in (False, True)))
+
 def test_the_mixture_over_orders():
     """Against the definition, order by order; and a perfect network scores alike in any of them."""
     rng = np.random.default_rng(0)
@@ -266,8 +302,23 @@ def test_plateau(workdir, monkeypatch, capsys):
         added_to = (model.embed.weight - before).mean(dim=1)
         found[added] = round(added_to[0].item()), round(added_to[60].item())
         biases = [p for name, p in model.named_parameters() if name.startswith("probe")]
-        assert len(biases) == ("bias" in added) * (4 if "MLP" in added else 2)
+        assert len(biases) == 4 * (added == "plain biases")
     rows = {"all embeddings": (1, 1), "real tokens": (1, 0), "[MASK]": (0, 1),
             "real tokens, -c to [MASK]": (1, -1), "real tokens, another to [MASK]": (1, 2)}
     assert {what: found[f"c to {what}"] for what in rows} == rows
     assert all(found[added] == (0, 0) for added in found if "c to" not in added)
+
+def test_what_a_linear_layer_does_to_c():
+    """In the plateau's probes: nothing at first of what is learned; then what the change of W does to c."""
+    model = Transformer(Config("mdlm", 60, 8, n_layer=2, n_head=1, n_embd=16, n_hidden=16))
+    x, c, qkv = torch.randn(3, 16), torch.randn(16), model.blocks[0].attention.qkv
+    u = math.sqrt(8) * c / c.norm()
+    before = [qkv(x), model.blocks[1].attention.qkv(x)]
+    plateau.through(model, c, initial=0, learned=1, layers=(0,), parts="k", mlp=False)
+    assert torch.equal(qkv(x), before[0])
+    with torch.no_grad():
+        qkv.weight += 1
+    added = qkv(x) - before[0] - x.sum(dim=1, keepdim=True)
+    assert added[:, 16:32].detach() == pytest.approx(u.sum().expand(3, 16), abs=1e-4)
+    assert added[:, :16].abs().max() < 1e-5 and added[:, 32:].abs().max() < 1e-5
+    assert torch.equal(model.blocks[1].attention.qkv(x), before[1])
