@@ -125,12 +125,12 @@ def few(workdir, monkeypatch):
 @pytest.mark.parametrize("trial", [Trial("ar"), Trial("aogpt"), Trial("aogpt", orders=3), Trial("mdlm")])
 def test_a_perfect_network_has_no_distance_from_the_law(trial):
     """And what it scores with any masks is the law's own loss, on average."""
-    x, oracle = as_tokens(stories(100)), toy_oracle(trial.mode)
-    batches, law = few_stories.held_out(trial, oracle.config, x, WORDS, draws=16)
+    x, oracle = as_tokens(stories(64)), toy_oracle(trial.mode)
+    batches, law = few_stories.held_out(trial, oracle.config, x, WORDS, draws=4)
     mean, error = few_stories.distance(oracle, batches, law)
     assert abs(mean) < 1e-5 and error < 1e-5
     noise = law - few_stories.law_of(x, WORDS)
-    assert abs(noise.mean()) <= 4 * noise.std() / 10 and (noise.std() > 0.01) == (trial.mode == "mdlm")
+    assert abs(noise.mean()) <= 4 * noise.std() / 8 and (noise.std() > 0.01) == (trial.mode == "mdlm")
 
 def test_fewer_orders():
     x, config = torch.arange(40).view(1, 40).repeat(200, 1), Config("aogpt", vocab_size=60, block_size=40)
