@@ -120,6 +120,7 @@ def draw_curves(found: dict, path: str):
                     line = [(entry[label], entry["val_nll"]) for entry in result["curve"]]
                     axes.plot(*zip(*line), color=f"C{i}", lw=1, label=name if j == 0 else None)
             axes.set(xlabel=label, xscale="log")
+            axes.xaxis.set_minor_formatter(lambda x, _: "")
         panels[0].set(ylabel="validation loss, nats per token")
 
 def draw_forest(compared: dict, path: str):
