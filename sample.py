@@ -121,7 +121,7 @@ def write_left_to_right(model, tokens, u, o: SampleOptions):
         tokens = torch.cat([tokens[:, :j], new[:, None], tokens[:, j + 1:]], dim=1)
         yield tokens
 
-def read_in_order(model, tokens, order, o: SampleOptions, spare: int = 0):
+def slots_in_order(model, tokens, order, o: SampleOptions, spare: int = 0):
     """held (B, L+1+spare), for the caller to fill: slot j of an order (B, L) holds token order[j-1], predicts
     order[j] (slot 0 holds BOS), sees itself and those before; spare slots follow the last. And predict, which
     runs the network on some of them, with a cache."""
@@ -158,7 +158,7 @@ def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOpt
                                                                 slot 3, copy of 2  x x . x
     """
     B, L = order.shape
-    held, predict = read_in_order(model, tokens, order, o)
+    held, predict = slots_in_order(model, tokens, order, o)
     place, first = torch.arange(L, device=order.device).expand(B, -1), 0        # slots before first are final
     for start, end in itertools.pairwise(given + (L - given) * step // steps for step in range(steps + 1)):
         logits = predict(place[:, first:end], place[:, start, None], end - start)   # (B, m, V)
@@ -194,7 +194,7 @@ def write_and_confirm(model, tokens, order, generators: list, given: int, o: Sam
     mdlm can't: a token revealed there changes what all slots compute, so that each draft takes a pass of its
     own to be judged given those before."""
     (B, L), m, device = order.shape, min(o.draft, order.size(1) - given), order.device
-    held, predict = read_in_order(model, tokens, order, o, spare=m + 1)
+    held, predict = slots_in_order(model, tokens, order, o, spare=m + 1)
     order = F.pad(order, (0, m + 1), value=L)                   # what goes beyond the end goes into a bin
     known, begin = torch.full((B, 1), given, device=device), -given     # tokens known; first slot − known
     while (known < L).any():

@@ -103,7 +103,7 @@ def judge(x, mdlms: dict, aogpts: dict, o: PlannerOptions) -> list:
         answers = {name: np.take_along_axis(network(model)(known), place[..., None], axis=1)
                    for name, model in mdlms.items()}
         for name, model in aogpts.items():
-            _, predict = sample.read_in_order(model, torch.from_numpy(known), torch.from_numpy(order),
+            _, predict = sample.slots_in_order(model, torch.from_numpy(known), torch.from_numpy(order),
                                               sample.SampleOptions())
             slots = torch.arange(48).expand(len(x), -1)
             logits = predict(slots, torch.full((len(x), 1), 48 - count), count)

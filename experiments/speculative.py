@@ -111,7 +111,7 @@ def rounding(folder: str, o: SpeculativeOptions, stories=8) -> dict:
             tokens, _ = sample.generate(model, range(stories), blank, s)
         slots = torch.arange(L).expand(stories, -1)
         for size in (1, L):
-            _, predict = sample.read_in_order(model, tokens, order, s)
+            _, predict = sample.slots_in_order(model, tokens, order, s)
             parts = [predict(part, part[:, -1:], size) for part in slots.split(size, dim=1)]
             asked[dtype, size] = torch.cat(parts, dim=1).double().softmax(dim=-1)
 
