@@ -1,0 +1,153 @@
+"""No table drifts: each cell that README and the pages of results/ show is computed again from the JSON files
+that the page names, and rounded as shown."""
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import ROOT
+
+def results(name):
+    return json.loads(Path(ROOT, "results", name).read_text("utf-8"))
+
+def table(page, head):
+    """The rows below the line that begins so, of the page's only table that has one: lists of cells."""
+    text = Path(ROOT, page).read_text("utf-8")
+    [found] = re.findall(rf"^\| *{re.escape(head)}.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found.splitlines()]
+
+def percent(values):
+    """Mean, and over several seeds their standard deviation."""
+    spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{100 * np.mean(values):.1f}%{spread}"
+
+def of_steps(mode, sampler, perfect=False, **which):
+    """Rows of toy-steps.json: of all seeds, or of the perfect network."""
+    which |= {"mode": mode, "sampler": sampler}
+    return [row for row in results("toy-steps.json")["rows"] if (row["network"] == "exact") == perfect
+            and all(row[name] == value for name, value in which.items())]
+
+def test_fewer_steps():
+    names = {"`ar`": ("ar", "ancestral"), "`mdlm`, `first_hitting`": ("mdlm", "first_hitting"),
+             "`aogpt`": ("aogpt", "ancestral"), "`mdlm`, `ancestral`": ("mdlm", "ancestral"),
+             "`mdlm`, `confidence`": ("mdlm", "confidence"),
+             **{f"perfect, `{sampler}`": ("mdlm", sampler, True)
+                for sampler in ("first_hitting", "ancestral", "confidence")}}
+    rows = table("results/sampling.md", "grammatical stories at")
+    assert {row[0] for row in rows} == set(names)
+    for name, *cells in rows:
+        for per_step, cell in zip((1, 2, 4, 8, 16), cells):
+            found = of_steps(*names[name], steps=48 // per_step, draft=None)
+            assert cell == (percent([row["grammatical"] for row in found]) if found else "")
+
+def test_drafts():
+    for name, *cells in table("results/sampling.md", "tokens drafted at once, M | 1 "):
+        perfect = "perfect" in name
+        for M, cell in zip((1, 2, 4, 8, 16, 48), cells):
+            found = of_steps("aogpt", "ancestral", perfect, steps=48, draft=M)
+            assert len(found) == (1 if perfect else 3)
+            passes = f"{np.mean([row['tokens_per_pass'] for row in found]):.2f}"
+            good = percent([row["grammatical"] for row in found])
+            assert cell == (good if name.endswith("grammatical") else passes)
+
+def test_drafts_in_seconds():
+    names = {"toy": "out/toy-aogpt", "real text": "out/tinystories-excerpt-aogpt", "124M": "124M",
+             "real text, 4M": "out/tinystories-excerpt-aogpt"}
+    found = results("speculative.json")["results"]
+    for name, *cells in table("results/sampling.md", "tokens drafted at once, M | none"):
+        if name == "drafts kept, real text":
+            law = found["out/tinystories-excerpt-aogpt"]["law"]
+            assert cells == ["", *(f"{row['drafts_kept']:.0%}" for row in law)]
+        elif name.endswith("tokens a pass"):
+            law = found[names[name.split(", ")[0]]]["law"]
+            assert cells == ["1", *(f"{row['tokens_per_pass']:.2f}" for row in law)]
+        else:
+            of, stories = re.match(r"(.+), (\d+) stor", name).groups()
+            speed = [row for row in found[names[of]]["speed"] if row["stories"] == int(stories)]
+            plain = f"{np.median(speed[0]['seconds']):.3g} s"
+            assert cells == [plain, *(f"{row['times_faster']:.2f}" for row in speed[1:])]
+
+def test_rules():
+    names = {"random": "random", "left to right": "left_to_right", "smallest entropy": "entropy",
+             "`confidence`: the likeliest of the tokens drawn": "confidence",
+             "largest margin between the two likeliest": "margin",
+             "all that is certain, and one more": "bounded"}
+    rules = {row["rule"]: row for row in results("toy-planners.json")["rules"][::-1]
+             if row["network"] == "exact" and row["per_step"] in (0, 1)}
+    for name, *cells in table("results/sampling.md", "whom to reveal next"):
+        row = rules[names[name]]
+        found = f"{row['passes']:.3g} {row['grammatical']:.1%} {row['kl']:.3f} {row['surprise']:+.2f}"
+        assert cells == found.replace("-", "−").split()
+
+def test_where_the_networks_err():
+    rows = results("toy-planners.json")["conditionals"]
+    for mode, *cells in table("results/sampling.md", "masked | 1 | 2"):
+        for masked, cell in zip((1, 2, 4, 8, 16, 24, 32, 40, 47), cells):
+            kl = [row["kl"] for row in rows if mode.strip("`") in row["network"] and row["masked"] == masked]
+            assert len(kl) == 3 and cell == f"{np.mean(kl):.4f}"
+
+def test_cost_of_sampling():
+    found = [*results("sampling-cost.json")["sample"], *results("sampling-cost-16.json")["sample"]]
+    for row, cells in zip(found, table("results/sampling.md", "stories at once | tokens each"), strict=True):
+        s, ratios = row["seconds"], row["ratios"]
+        assert cells == [
+            str(row["stories"]), f"{row['length']:,}", f"{s['ar']:.1f}", f"{s['ar, no cache']:,.0f}",
+            f"{ratios['÷ cache']:.1f}", f"{s['ar, bf16']:.1f}", f"{s['aogpt']:.1f}", f"{s['mdlm']:,.0f}",
+            f"{ratios['mdlm ÷ aogpt']:.1f}", f"{s['ancestral, few']:.0f}",
+            f"{ratios['all logits ÷ ours']:.2f}"]
+
+@pytest.mark.parametrize("page", ["README.md", "results/toy.md"])
+def test_the_toy(page):
+    runs = results("toy.json")["runs"]
+    seeds = results("toy-seeds.json")["runs"]
+    shares = results("toy-grammatical.json")
+    for mode, _, nats, above, *rest in table(page, "| loss is"):
+        mode = mode.strip("`")
+        last = runs[mode]["curve"][-1]
+        assert nats == f"{last['val_nll']:.4f} ± {last['val_nll_se']:.4f}"
+        gaps = [run["curve"][-1]["val_nll"] - run["curve"][-1]["val_floor"]
+                for run in (runs[mode], seeds[f"{mode}-1"], seeds[f"{mode}-2"])]
+        assert above == ", ".join(f"{gap:.4f}".replace("-", "−") for gap in gaps)
+        good = [row["grammatical"] for row in shares if row["mode"] == mode]
+        assert rest[-1] == ", ".join(f"{share:.1%}" for share in good)
+        assert len(rest) == 1 or rest[0] == f"{last['seconds']:.0f}"
+
+def test_speed():
+    small, large = results("speed.json")["train"], results("speed-paper.json")["train"]
+    for line in table("results/speed.md", "sizes | mode"):
+        sizes, mode, speed, plain, ratio, to_ar, flops, mfu, peak, logits = line
+        row = (small if sizes.startswith("small") else large)[mode.strip("`")]
+        assert speed.startswith(f"{row['tok_per_s']:,.0f} (") and plain == f"{row['baseline_tok_per_s']:,.0f}"
+        assert ratio == f"{row['tok_per_s'] / row['baseline_tok_per_s']:.2f}"
+        assert to_ar == f"{row['ratio_to_ar']:.2f}" and flops == f"{row['flops_per_token'] / 1e6:.1f}"
+        assert mfu == f"{row['mfu']:.0%}" and logits == f"{row['logits_mb']:.0f}"
+        assert peak == f"{row['peak_mem_mb']:,.0f} ({row['baseline_peak_mem_mb']:,.0f})"
+    for found, (_, *cells, times) in zip((small, large), table("README.md", "sizes | `ar`"), strict=True):
+        rows = [found[mode] for mode in ("ar", "mdlm", "aogpt")]
+        assert cells == [f"{row['tok_per_s']:,.0f}" for row in rows]
+        ratios = [row["tok_per_s"] / row["baseline_tok_per_s"] for row in rows]
+        assert times == ", ".join(f"{ratio:.2f}" for ratio in ratios)
+
+def test_scaling():
+    names = {"block_size": "block_size", "batch size": "batch_size", "width": "n_embd"}
+    rows = {(row["mode"], row["against"]): row for row in results("scaling.json")["scaling"]}
+    for what, *cells in table("results/speed.md", "a step's time against"):
+        against = names.get(what, "processes")
+        ar, mdlm = rows["ar", against], rows["mdlm", against]
+        expected = []
+        for row in (ar, mdlm):
+            expected += [", ".join(f"{v}: {ms:,.0f}" for v, ms in zip(row["values"], row["ms"])),
+                         f"{row['exponent']:.2f}"]
+        assert cells == [*expected, f"{ar['expected']:.2f} / {mdlm['expected']:.2f}"]
+
+def test_load():
+    def numbers(text):
+        return int(re.search(r"[\d,]+(?= MB| sam| stories of 48| tok|$)", text)[0].replace(",", ""))
+
+    rows = [(re.search(r"\w+\.py", row["what"])[0], numbers(row["size"]), f"{row['seconds']:.0f}",
+             f"{row['peak_mb']:,.0f}") for row in results("load.json")["rows"]]
+    shown = [(re.search(r"\w+\.py", row[0])[0], numbers(row[i]), *row[i + 1:i + 3])
+             for row in table("results/trust.md", "| size | seconds") for i in (1, 4)]
+    assert sorted(shown) == sorted(rows)
