@@ -151,3 +151,49 @@ def test_load():
     shown = [(re.search(r"\w+\.py", row[0])[0], numbers(row[i]), *row[i + 1:i + 3])
              for row in table("results/trust.md", "| size | seconds") for i in (1, 4)]
     assert sorted(shown) == sorted(rows)
+
+def test_what_readme_finds():
+    text = re.sub(r"\s+", " ", Path(ROOT, "README.md").read_text("utf-8"))
+    drafts = {M: of_steps("aogpt", "ancestral", steps=48, draft=M) for M in (None, 1, 48)}
+    good = {M: percent([row["grammatical"] for row in rows]) for M, rows in drafts.items()}
+    real = results("speculative.json")["results"]["out/tinystories-excerpt-aogpt"]["law"][-1]
+    assert f"**Drafts: {np.mean([row['tokens_per_pass'] for row in drafts[48]]):.1f} tokens per pass" in text
+    assert f"{good[48]} of its stories are grammatical, as with one token a pass ({good[1]})" in text
+    assert f"On real text it takes {real['tokens_per_pass']:.1f} tokens a pass" in text
+
+    def share(mode, sampler, steps, perfect=False):
+        rows = of_steps(mode, sampler, perfect, steps=steps, draft=None)
+        return f"{100 * np.mean([row['grammatical'] for row in rows]):.1f}%"
+
+    for mode, sampler, words in (("mdlm", "first_hitting", "`mdlm`'s"), ("aogpt", "ancestral", "`aogpt`'s")):
+        assert f"from {share(mode, sampler, 48)} to {share(mode, sampler, 24)} with {words}" in text
+    assert f"from 100% to {share('mdlm', 'first_hitting', 24, True)} of stories" in text
+    kept = [row for row in results("toy-planners.json")["rules"]
+            if (row["network"], row["rule"], row["per_step"]) == ("exact", "confidence", 1)]
+    assert f"stories that are {np.exp(-kept[0]['surprise']):.0f} times likelier (geometric mean)" in text
+    ancestral = share("mdlm", "ancestral", 48), share("mdlm", "first_hitting", 48)
+    assert "{:.0f}% of the toy's stories are grammatical, against {:.0f}%".format(
+        *(float(value.strip("%")) for value in ancestral)) in text
+
+    blanks = {run["mode"]: run["blanks"]["1"] for run in results("laptop-infill.json")["runs"].values()}
+    nats = {mode: f"{found['nats']:.2f} ± {found['nats_se']:.2f}" for mode, found in blanks.items()}
+    assert f"(`aogpt` {nats['aogpt']}, `ar` {nats['ar']} nats)" in text
+    runs = {mode: run["curve"] for mode, run in results("laptop.json")["runs"].items()}
+    best = {mode: min(entry["val_nll"] for entry in curve) for mode, curve in runs.items()}
+    assert "{ar:.2f} nats per token for `ar`, bounds of {aogpt:.2f} for `aogpt` and {mdlm:.2f} for `mdlm`" \
+        .format(**best) in text
+    assert (f"`ar` comes to {best['ar']:.3f} nats per token, `aogpt` to a bound of {best['aogpt']:.3f} "
+            f"({runs['aogpt'][-1]['val_nll_l2r']:.3f}, exact, from left to right), `mdlm` to one of "
+            f"{best['mdlm']:.3f}") in text
+    starts, anywhere = (results(name)["columns"]["real text"]["distinct first words"][0]
+                        for name in ("laptop-diversity.json", "laptop-paper-mdlm.json"))
+    assert f"real text has {starts:.3f} from story starts and {anywhere:.3f} from anywhere" in text
+
+def test_readme_shows_the_code_as_it_is():
+    text, code = (Path(ROOT, name).read_text("utf-8") for name in ("README.md", "model.py"))
+    excerpt = re.search(r"```python\n(logits = .+?)```", text, re.DOTALL)[1]
+    assert "".join(f"    {line}\n" for line in excerpt.splitlines()) in code
+    lines = [line for line in text.splitlines() if re.match(r" +(attention |ar  |mdlm  |aogpt )", line)]
+    assert len(lines) == 4 and all(line.strip() in code for line in lines)
+    files = [Path(ROOT, name).read_text("utf-8") for name in ("model.py", "train.py", "sample.py")]
+    assert abs(sum(len(file.splitlines()) for file in files) - 1250) < 25 and "1,250 lines to read" in text
