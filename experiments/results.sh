@@ -195,42 +195,47 @@ lr_of() {   # a mode: its best learning rate on real text, after 1,000 steps
 seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 
 real() {    # an excerpt of TinyStories, whole and its first 500 stories; half of the held-out ones choose
-  local mode lr best seed stories remedy tried to=out/real
-  local run="--preset=laptop --data=excerpt-choose --eval_windows=150 --eval_interval=50"
-  local remedies="0.1-0.1 0.3-0.1 0.3-0.3"          # dropout, token noise
+  local mode lr best seed stories remedy tried few to=out/real
+  local run="--preset=laptop --data=excerpt-choose --eval_windows=150"
+  local remedies="0.1-0.1 0.3-0.3"                  # dropout, token noise
+  local -A every=([ar]=--eval_interval=100 [mdlm]=--eval_interval=250 [aogpt]=--eval_interval=250)
+  local -A part=([all]= [500]=--train_stories=500)
   halves "$1"
   for mode in ar mdlm aogpt; do
     for lr in 1e-3 2e-3 4e-3; do
-      train $to/$mode-lr-$lr --mode=$mode --lr=$lr --max_steps=1000 $run
+      train $to/$mode-lr-$lr --mode=$mode --lr=$lr --max_steps=1000 $run ${every[$mode]}
     done
   done
   for stories in all 500; do
-    local few=""
-    [ $stories = all ] || few=--train_stories=$stories
     for seed in 1 2 3; do
       for mode in ar mdlm aogpt; do
         lr=$(lr_of $mode)
-        train $to/$mode-$stories-$seed --mode=$mode --lr=$lr --seed=$seed $few $run
+        train $to/$mode-$stories-$seed --mode=$mode --lr=$lr --seed=$seed $run ${every[$mode]} ${part[$stories]}
       done
     done
-    lr=$(lr_of ar)
-    for remedy in $remedies; do
-      train $to/ar-$stories-$remedy-1 --mode=ar --lr=$lr --seed=1 $few $run --dropout=${remedy%-*} \
-        --token_noise=${remedy#*-}
-    done
+  done
+  lr=$(lr_of ar)
+  local -A chosen
+  for stories in 500 all; do
+    remedied() {    # remedy, seed
+      train $to/ar-$stories-$1-$2 --mode=ar --lr=$lr --seed=$2 $run ${every[ar]} ${part[$stories]} \
+        --dropout=${1%-*} --token_noise=${1#*-}
+    }
+    for remedy in $remedies; do remedied $remedy 1; done
     tried=$(printf "$to/ar-$stories-%s-1 " $remedies)
     finished $tried
     best=$(best_of $tried)
-    remedy=${best#*-$stories-} remedy=${remedy%-1}
-    for seed in 2 3; do
-      train $to/ar-$stories-$remedy-$seed --mode=ar --lr=$lr --seed=$seed $few $run --dropout=${remedy%-*} \
-        --token_noise=${remedy#*-}
-    done
+    remedy=${best#*-$stories-}
+    chosen[$stories]=${remedy%-1}
+    for seed in 2 3; do remedied ${chosen[$stories]} $seed; done
+  done
+  for stories in 500 all; do
     for mode in mdlm aogpt; do
       lr=$(lr_of $mode)
-      train $to/$mode-$stories-long --mode=$mode --lr=$lr --seed=1 $few $run --max_steps=15000 \
-        --eval_interval=250
+      train $to/$mode-$stories-long --mode=$mode --lr=$lr --seed=1 $run ${every[$mode]} ${part[$stories]} \
+        --max_steps=15000
     done
+    remedy=${chosen[$stories]}
     finished $to/{ar,mdlm,aogpt}-$stories-{1,2,3} $to/ar-$stories-$remedy-{2,3} $to/{mdlm,aogpt}-$stories-long
     once real-$stories \
       python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
