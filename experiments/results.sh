@@ -210,7 +210,8 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
     for seed in 1 2 3; do
       for mode in ar mdlm aogpt; do
         lr=$(lr_of $mode)
-        train $to/$mode-$stories-$seed --mode=$mode --lr=$lr --seed=$seed $run ${every[$mode]} ${part[$stories]}
+        train $to/$mode-$stories-$seed --mode=$mode --lr=$lr --seed=$seed $run ${every[$mode]} \
+          ${part[$stories]}
       done
     done
   done
