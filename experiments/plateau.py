@@ -75,8 +75,8 @@ def biases(model, parts="qkv", mlp=True):
         linear.register_forward_hook(lambda module, x, y, b=bias, where=where: y + (b * where).to(y.dtype))
 
 def through(model, c, initial, learned, layers=range(99), parts="qkv", mlp=True):
-    """What these linear layers W do to c, where W₀ is W at the start: so much of W₀ u, and of (W − W₀) u, is
-    added to their outputs, u being what the norm leaves of c beside a token. The second is a bias that is
+    """What these linear layers W do to c: so much of V u, where V is W at the start, and so much of (W - V) u
+    is added to their outputs, u being what the norm leaves of c beside a token. The second is a bias that is
     zero at first, and moves as fast as W takes it there: AdamW adds up the C small steps of a row."""
     u = math.sqrt(len(c) / 2) * c / c.norm()
     for linear, where in outputs_of(model, layers, parts, mlp):
