@@ -5,9 +5,9 @@ What aogpt scores in which order, and how much of its bound's gap is Jensen's in
 
 NAME=FOLDER,FOLDER,… are runs of aogpt, one for each seed. A fixed order gives an exact likelihood of its
 own: from left to right, from right to left, in blocks (of neighbours, each read from left to right; the
-blocks shuffled), and at random, which is one draw from a mixture over all orders. Training minimizes the mean
-of −log p over orders; the mixture's own −log of the mean p lies below it (Jensen), and is bounded from above
-by the same with K orders, which falls towards it as K grows (Burda et al. 2016, arXiv 1509.00519).
+blocks shuffled), and at random, which is one draw from a mixture over all orders. Training minimizes the
+mean of −log p over orders; the mixture's own −log of the mean p lies below it (Jensen), and is bounded from
+above by the same with K orders, which falls towards it as K grows (Burda et al. 2016, arXiv 1509.00519).
 """
 import math
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def nats(model, x, orders: list):
 
 def mixture(scores, T: int) -> dict:
     """{K: mean over windows of −log of the mean probability over K orders, per token} for K = 1, 2, 4, …
-    from scores (orders, N) in nats per token: the orders are cut into groups of K, and the groups averaged."""
+    from scores (orders, N) in nats per token: orders are cut into groups of K, and the groups averaged."""
     result, K = {}, 1
     while K <= len(scores):
         groups = -T * scores[:len(scores) // K * K].reshape(-1, K, scores.shape[1])     # ln p, (groups, K, N)
