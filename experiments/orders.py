@@ -6,8 +6,8 @@ What aogpt scores in which order, and how much of its bound's gap is Jensen's in
 NAME=FOLDER,FOLDER,… are runs of aogpt, one for each seed. A fixed order gives an exact likelihood of its
 own: from left to right, from right to left, in blocks (of neighbours, each read from left to right; the
 blocks shuffled), and at random, which is one draw from a mixture over all orders. Training minimizes the
-mean of −log p over orders; the mixture's own −log of the mean p lies below it (Jensen), and is bounded from
-above by the same with K orders, which falls towards it as K grows (Burda et al. 2016, arXiv 1509.00519).
+mean of −log p over orders; the mixture's own −log of the mean p lies below it (Jensen), and is bounded
+from above by the same with K orders, which falls towards it as K grows (Burda et al. 2016, arXiv 1509.00519).
 """
 import math
 from dataclasses import dataclass
