@@ -142,6 +142,8 @@ sampling() {        # what samplers lose, with trained networks of three seeds a
     --places=2 --draws=4 --json=results/laptop-infill.json --plot=results/laptop-infill.png
   python -m experiments.speculative --models=out/toy-aogpt,$real-aogpt --like=$real-aogpt \
     --json=results/speculative.json --plot=results/speculative.png
+  python -m experiments.orders aogpt=$aogpt --data=toy --blocks=4,16 --windows=500 --orders=16 \
+    --json=results/toy-orders.json --md=results/toy-orders.md --plot=results/toy-orders.png
 }
 
 few() {     # distance from the toy's law, from few stories. Several calls share the work, one core each
