@@ -78,9 +78,10 @@ def measure(folder: str, o: OrdersOptions) -> dict:
     kinds = {"left to right": forwards, "right to left": forwards.flip(1)}
     kinds |= {f"blocks of {size}": in_blocks(x, size, generator) for size in o.blocks if size < x.size(1)}
     found = {kind: float(nats(model, x, [order]).mean()) for kind, order in kinds.items()}
-    found["random (the bound)"] = of_mixture[1]
-    return {"orders": found, "mixture": {str(K): value for K, value in of_mixture.items()},
-            "law": val.floor(o.windows)}
+    found["random (the bound)"], law = of_mixture[1], val.floor(o.windows)
+    if law is not None:
+        found["the true law"] = law
+    return {"orders": found, "mixture": {str(K): value for K, value in of_mixture.items()}, "law": law}
 
 def table_of(found: dict, key: str) -> list:
     """A row for each order or K, a column for each NAME: mean ± standard deviation over seeds."""
