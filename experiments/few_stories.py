@@ -67,29 +67,34 @@ MODES = "ar", "aogpt", "mdlm"
 SEEDS = 1, 2, 3
 SIZES = 300, 1000, 3000, 10000, 0
 WIDTHS = 48, 72, 112, 168, 256                          # 0.1M to 2.5M parameters
-RATES = 7e-4, 1.5e-3, 3e-3, 6e-3
-SWEPT = SIZES[:2]                                       # sizes at which the settings are chosen
-STEPS = {300: 3000, 1000: 3000, 3000: 3000, 10000: 3000, 0: 3000, "widths": 1000}
-TRIED = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2, 4.8e-2),     # learning rates, until they are too high
+STEPS, LONG, SHORT = 3000, 4000, 1000                   # of a run; where stories are fewest; for the widths
+SWEPT = SIZES[:4]                                       # sizes at which the settings are chosen
+FEW = SIZES[:2]                                         # where most is tried
+RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2, 4.8e-2),    # learning rates, until they are too high
          "aogpt": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2), "mdlm": (1.5e-3, 3e-3, 6e-3)}
-LONG = 4000                                             # steps at the sizes swept, in the end
+ENDS = {WIDTHS[0]: (1.5e-3, 3e-3, 6e-3), WIDTHS[-1]: (7e-4, 1.5e-3, 3e-3)}      # and of the widths' two ends
 
 def sweep(done: dict):
     """Learning rates, and the remedies that the field knows, one seed; ar is tried with most."""
     for stories, mode in itertools.product(SWEPT, MODES):
-        common = dict(mode=mode, stories=stories, seed=0, steps=STEPS[stories])
-        noise = 0.3 if mode == "ar" else 0.0        # to the others masks and orders are noise already
-        for lr in TRIED[mode]:
+        common = dict(mode=mode, stories=stories, seed=0, steps=STEPS)
+        strong, mild = (0.3, 0.1) if mode == "ar" else (0.0, 0.0)   # noise; masks and orders are some already
+        if stories not in FEW:
+            for lr in (7e-4, 1.5e-3, 3e-3):
+                yield Trial(**common, lr=lr)
+            yield Trial(**common, dropout=0.1, noise=mild)
+            continue
+        for lr in RATES[mode]:
             yield Trial(**common, lr=lr)
-        for lr in TRIED[mode][:4]:
-            yield Trial(**common, lr=lr, dropout=0.3, noise=noise)
+        for lr in RATES[mode][:4]:
+            yield Trial(**common, lr=lr, dropout=0.3, noise=strong)
         if mode == "ar":
-            for dropout, noise_too in itertools.product((0.0, 0.1, 0.3), (0.0, 0.1, 0.3)):
-                yield Trial(**common, dropout=dropout, noise=noise_too)
+            for dropout, noise in itertools.product((0.0, 0.1, 0.3), (0.0, 0.1, 0.3)):
+                yield Trial(**common, dropout=dropout, noise=noise)
             yield Trial(**common, weight_decay=1.0)
-        if stories == SWEPT[0]:
+        if stories == FEW[0]:
             for lr in (1.5e-3, 6e-3 if mode == "ar" else 3e-3):
-                yield Trial(**common, lr=lr, dropout=0.5, noise=noise)
+                yield Trial(**common, lr=lr, dropout=0.5, noise=strong)
 
 def chosen(done: dict, mode: str, stories: int, remedies: bool) -> dict:
     """The settings, with remedies or without, that the sweep chose for this size, or the largest swept."""
@@ -102,11 +107,9 @@ def plain(trial: Trial) -> bool:
     return (trial.weight_decay, trial.dropout, trial.noise) == (0.01, 0, 0)
 
 def sizes(done: dict):
-    """Every mode at every size, with the best settings without a remedy; while stories are few, with any."""
+    """Every mode at every size, with the best settings, and with the best that have no remedy."""
     for stories, seed, mode, remedies in itertools.product(SIZES, SEEDS, MODES, (True, False)):
-        if remedies and stories not in SIZES[:3]:
-            continue
-        steps = LONG if stories in SWEPT else STEPS[stories]
+        steps = LONG if stories in FEW else STEPS
         until = 4.0 if stories == SIZES[1] else 1.5         # at the size of the figure, far past the turn
         yield Trial(mode, stories, seed, steps=steps, until=until, **chosen(done, mode, stories, remedies))
 
@@ -121,9 +124,9 @@ def why(done: dict):
 
 def rates(done: dict):
     """The narrowest and the widest, where one seed chooses."""
-    for (width, tried), mode in itertools.product(((WIDTHS[0], RATES[1:]), (WIDTHS[-1], RATES[:3])), MODES):
-        for lr in tried:
-            yield Trial(mode, 0, seed=0, lr=lr, width=width, final_lr=0.0, steps=STEPS["widths"])
+    for width, mode in itertools.product(ENDS, MODES):
+        for lr in ENDS[width]:
+            yield Trial(mode, 0, seed=0, lr=lr, width=width, final_lr=0.0, steps=SHORT)
 
 def widths(done: dict):
     """All stories; learning rates between those of the two ends."""
@@ -132,10 +135,9 @@ def widths(done: dict):
         return min(trials, key=lambda t: done[t.name()]["best"]["chosen_by"]).lr
 
     for width, mode, seed in itertools.product(WIDTHS, MODES, SEEDS):
-        ends = WIDTHS[0], WIDTHS[-1]
-        lr = math.exp(np.interp(math.log(width), np.log(ends), np.log([rate(mode, end) for end in ends])))
-        yield Trial(mode, 0, seed=seed, lr=float(f"{lr:.2g}"), width=width, final_lr=0.0,
-                    steps=STEPS["widths"])
+        rates_of_ends = [rate(mode, end) for end in ENDS]
+        lr = math.exp(np.interp(math.log(width), np.log(list(ENDS)), np.log(rates_of_ends)))
+        yield Trial(mode, 0, seed=seed, lr=float(f"{lr:.2g}"), width=width, final_lr=0.0, steps=SHORT)
 
 PARTS = {"sweep": sweep, "sizes": sizes, "why": why, "rates": rates, "widths": widths}
 NEEDS = {"sizes": "sweep", "widths": "rates"}           # whose choices they take

@@ -113,12 +113,12 @@ def few(workdir, monkeypatch):
     prepare(PrepareOptions(max_tokens=30_000))
     small = dict(n_layer=1, n_head=1, n_embd=16, n_hidden=16, batch_size=8, compile="false", dtype="float32")
     monkeypatch.setattr(few_stories, "PRESETS", {"toy": PRESETS["toy"] | small})
-    monkeypatch.setattr(few_stories, "STEPS", {20: 75, 40: 75, "widths": 50})
-    monkeypatch.setattr(few_stories, "LONG", 75)
+    for name, steps in (("STEPS", 75), ("LONG", 75), ("SHORT", 50)):
+        monkeypatch.setattr(few_stories, name, steps)
     monkeypatch.setattr(few_stories, "SIZES", (20, 40))
     monkeypatch.setattr(few_stories, "SWEPT", (20,))
     monkeypatch.setattr(few_stories, "WIDTHS", (8, 16, 24))
-    monkeypatch.setattr(few_stories, "RATES", (1e-3, 3e-3))
+    monkeypatch.setattr(few_stories, "ENDS", {8: (1e-3, 3e-3), 24: (3e-3,)})
     monkeypatch.setattr(few_stories, "SEEDS", (1, 2))
     return workdir
 
