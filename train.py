@@ -162,8 +162,8 @@ def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
     of target positions or of the timestep, begins at zero and so changes nothing: an aogpt that starts from
     an ar *is* that ar, read left to right. Raises InputError where sizes or tokenizers differ."""
     source, checkpoint = load(os.path.join(folder, "best.pt"), needs=["tokenizer"])
-    sizes = "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_hidden", "tie_head", \
-        "target_rotation"
+    sizes = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_hidden", "tie_head",
+             "target_rotation")
     there, here = ({name: getattr(m.config, name) for name in sizes} for m in (source, model))
     if other := [f"{name} {there[name]}, not {here[name]}" for name in sizes if there[name] != here[name]]:
         raise InputError(f"--init_from={folder} has {', '.join(other)}; give the same")

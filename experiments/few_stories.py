@@ -31,7 +31,7 @@ from model import (Config, Transformer, count_parameters, evaluation_batch, flop
                    order_batch, training_batch)
 from experiments.oracle import toy_oracle
 from experiments.report import write_markdown
-from experiments.trials import make_trials, read_trials
+from experiments.trials import make_trials, read_trials, trial_name
 from prepare_data import Tokenizer, Windows
 from sample import SampleOptions, generate
 from show import figure
@@ -52,16 +52,12 @@ class Trial:
     noise: float = 0.0              # share of the tokens read that are replaced by random ones
     orders: int = 0                 # aogpt: so many in all, drawn from the seed; 0: a fresh one each time
     repeat: int = 0                 # after so many epochs the same batches, masks and orders again; 0: never
-    l2r_fraction: float = 0.1       # aogpt: share of the rows read from left to right
     width: int = 0                  # n_embd; 0: the preset's
     final_lr: float = 1.0           # fraction of the learning rate that a cosine ends at; 1: constant
     steps: int = 3000               # at most
     until: float = 1.5              # stop where the distance has twice been so many times its best; see run
 
-    def name(self) -> str:
-        changed = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "mode"]
-        return "-".join([self.mode, *(f"{name}={value}" for name, value in changed
-                                      if value != getattr(Trial, name))])
+    name = trial_name
 
 MODES = "ar", "aogpt", "mdlm"
 SEEDS = 1, 2, 3
@@ -245,9 +241,8 @@ def run(trial: Trial, o) -> dict:
                 weights[way] = {name: w.clone() for name, w in model.state_dict().items()}
         curve.append(entry)
         # high learning rates rise and fall again, in the warm-up above all
-        worse = all(min(entry[way], curve[-2][way]) > trial.until * b["chosen_by"] and step > 2 * b["step"]
-                    for way, b in best.items()) if len(curve) > 1 else False
-        if worse and step > 500:
+        if step > 500 and all(min(entry[way], curve[-2][way]) > trial.until * b["chosen_by"]
+                              and step > 2 * b["step"] for way, b in best.items()):
             break
     last = {name: w.clone() for name, w in model.state_dict().items()}
     for way, b in best.items():
@@ -333,7 +328,6 @@ def table_of(part: str, done: dict) -> list:
         for t in groups:
             what = f"{t.orders} order{'s' * (t.orders > 1)} in all, scored in them" if t.orders else (
                 f"the same {t.repeat} epoch{'s' * (t.repeat > 1)} over and over" if t.repeat else "as it is")
-            what += ", no row left to right" * (not t.l2r_fraction)
             rows.append(row_of([f"{t.mode}, {what}"], groups[t]))
         return rows
     rows = [["all stories", "width", "parameters", "lr", *HEAD]]

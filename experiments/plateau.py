@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from cli import build, command, parse_flags, pick_device, print_table, provenance, write_json
 from experiments.report import write_markdown
-from experiments.trials import make_trials, read_trials
+from experiments.trials import make_trials, read_trials, trial_name
 from model import Config, Transformer, masking_batch, rotate, training_batch
 from prepare_data import Windows
 from show import figure
@@ -38,10 +38,7 @@ class Probe:
     init: str = "scaled"
     steps: int = 300
 
-    def name(self) -> str:
-        changed = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self)[1:]]
-        said = [f"{name}={value}" for name, value in changed if value != getattr(Probe, name)]
-        return "-".join([self.added.replace(" ", "_"), *said])
+    name = trial_name
 
 # ---- What is added -----------------------------------------------------------------------------------------
 
@@ -67,12 +64,12 @@ def outputs_of(model, layers, parts: str, mlp: bool):
         if mlp:
             yield model.blocks[i].mlp.gate_up, ones.new_ones(2 * model.config.n_hidden)
 
-def biases(model, parts="qkv", mlp=True):
-    """A plain bias on these outputs: learned, from zero."""
-    for i, (linear, where) in enumerate(outputs_of(model, range(99), parts, mlp)):
-        bias = torch.nn.Parameter(torch.zeros_like(where))
+def biases(model):
+    """A plain bias on all these outputs: learned, from zero."""
+    for i, (linear, ones) in enumerate(outputs_of(model, range(99), "qkv", mlp=True)):
+        bias = torch.nn.Parameter(torch.zeros_like(ones))
         model.register_parameter(f"probe_{i}", bias)
-        linear.register_forward_hook(lambda module, x, y, b=bias, where=where: y + (b * where).to(y.dtype))
+        linear.register_forward_hook(lambda module, x, y, bias=bias: y + bias.to(y.dtype))
 
 def through(model, c, initial, learned, layers=range(99), parts="qkv", mlp=True):
     """What these linear layers W do to c: so much of V u, where V is W at the start, and so much of (W - V) u

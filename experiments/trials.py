@@ -1,10 +1,17 @@
 """Runs that several processes share: each is a file in a folder, made once, by whoever locks it first."""
+import dataclasses
 import json
 import os
 import time
 
 from cli import InputError, write_json
 from runs import open_locked
+
+def trial_name(trial) -> str:
+    """Of a dataclass: its first field, and what of the others differs from the defaults."""
+    first, *others = dataclasses.fields(trial)
+    said = [f"{f.name}={getattr(trial, f.name)}" for f in others if getattr(trial, f.name) != f.default]
+    return "-".join([getattr(trial, first.name).replace(" ", "_"), *said])
 
 def read_trials(folder: str) -> dict:
     """{name: result} of the trials that are done."""
