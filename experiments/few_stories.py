@@ -64,7 +64,7 @@ SEEDS = 1, 2, 3
 SIZES = 300, 1000, 3000, 10000, 0
 WIDTHS = 48, 72, 112, 168, 256                          # 0.1M to 2.5M parameters
 STEPS, LONG, SHORT = 3000, 4000, 1000                   # of a run; where stories are fewest; for the widths
-SWEPT = SIZES[:4]                                       # sizes at which the settings are chosen
+SWEPT = SIZES[:3]                                       # sizes at which the settings are chosen
 FEW = SIZES[:2]                                         # where most is tried
 RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2, 4.8e-2),    # learning rates, until they are too high
          "aogpt": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2), "mdlm": (1.5e-3, 3e-3, 6e-3)}
