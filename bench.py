@@ -132,8 +132,7 @@ def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
     for mode in o.modes:
         # the baseline has mdlm's head on every slot
         every_slot = dict(objective="masked_ce", schedule="cosine") if mode == "mdlm" else {}
-        steps[mode, "tuned"], needs = training_step(Config(mode, **sizes), batch_size, device)
-        figures[mode] = needs
+        steps[mode, "tuned"], figures[mode] = training_step(Config(mode, **sizes), batch_size, device)
         baseline = Config(mode, **sizes | every_slot)
         steps[mode, "baseline"], needs = training_step(baseline, batch_size, device, tuned=False)
         figures[mode] |= {f"baseline_{name}": value for name, value in needs.items()}
@@ -149,8 +148,7 @@ def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
         f["ms_per_step"], f["seconds"] = 1000 * statistics.median(took), took
         f["ratio_to_ar"] = statistics.median(np.divide(seconds.get(("ar", "tuned"), math.nan), took))
         f["flops_per_token"], f["mfu"] = flops, f["tok_per_s"] * flops / peak
-        slowest, fastest = tokens / max(took), tokens / min(took)
-        rows.append([mode, f"{f['tok_per_s']:,.0f}", f"({slowest:,.0f}–{fastest:,.0f})",
+        rows.append([mode, f"{f['tok_per_s']:,.0f}", f"({tokens / max(took):,.0f}–{tokens / min(took):,.0f})",
                      f"{f['baseline_tok_per_s']:,.0f}", f"{f['tok_per_s'] / f['baseline_tok_per_s']:.2f}",
                      f"{f['ratio_to_ar']:.2f}", f"{f['ms_per_step']:.1f}", f"{flops / 1e6:.1f}",
                      f"{f['mfu']:.1%}", f"{f['peak_mem_mb']:,.0f}", f"{f['baseline_peak_mem_mb']:,.0f}",

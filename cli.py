@@ -110,17 +110,15 @@ def parse_flags(doc: str, *classes, named: str = "", several=()) -> dict:
     flags = {f.name: f for cls in classes for f in fields(cls)}
     for cls in classes:
         comments = dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), re.MULTILINE))
-        documented = not cls.__doc__.startswith(f"{cls.__name__}(")     # else dataclass wrote the docstring
-        group = parser.add_argument_group(cls.__doc__ if documented else cls.__name__)
+        group = parser.add_argument_group(cls.__doc__)
         for f in fields(cls):
             kind = value_type(f)
-            values = {bool: "true|false", int: "N", float: "X", str: "TEXT"}.get(kind)
-            values = values or "|".join(get_args(kind))
+            form = {bool: "true|false", int: "N", float: "X", str: "TEXT"}.get(kind, "|".join(get_args(kind)))
             default = f.default if isinstance(f.default, tuple) else [f.default]
             default = ",".join(map(str, default)).lower()
             text = comments[f.name] + ("" if default in ("", "0", "none") else f" ({default})")
             optional = {"nargs": "?", "const": "true"} if kind is bool else {}
-            group.add_argument(f"--{f.name}", metavar=values, help=text.replace("%", "%%"), **optional)
+            group.add_argument(f"--{f.name}", metavar=form, help=text.replace("%", "%%"), **optional)
     if named:
         parser.add_argument("named", metavar=named, nargs="*", default=[])
     given, unknown = parser.parse_known_args()

@@ -37,7 +37,6 @@ class DiversityOptions:
     judge: str = ""             # folder of an ar model that scores the stories; several: A,B
     json: str = ""              # file for the results
     plot: str = ""              # file for a figure (.png): distances to real text
-    seed: int = 1337            # of what is drawn at random
     device: str = "auto"        # auto, cpu, cuda or mps
 
 # ---- Counting. All samples' words in one row: ids (M,), and owner (M,), the sample each belongs to ---------
@@ -135,15 +134,14 @@ def encode(tokenizer: Tokenizer, text: str) -> list:
 def score(model, encoded: list):
     """Of each sample, as far as block_size reaches: −log p in nats under an ar, and tokens, (N,) each.
     A story's end is not scored, for it may be cut."""
-    config, nats = model.config, []
+    config, device = model.config, model.head.weight.device
     ids = [row[:config.block_size] for row in encoded]
+    x = torch.tensor([row + [config.bos_id] * (config.block_size - len(row)) for row in ids])       # (N, T)
+    order, count = identity_order(x), torch.tensor([len(row) for row in ids])       # (N, T), (N,)
+    batch = order_batch(config, x, order)._replace(weight=(order < count[:, None]).float())
     rows = max(1, 2 ** 27 // (config.block_size * config.vocab_size))       # half a gigabyte of logits
-    for part in (ids[i:i + rows] for i in range(0, len(ids), rows)):
-        x = torch.tensor([row + [config.bos_id] * (config.block_size - len(row)) for row in part])
-        batch = order_batch(config, x, identity_order(x))
-        real = torch.tensor([[1.0] * len(row) + [0.0] * (config.block_size - len(row)) for row in part])
-        nats.append(group_losses(model, batch._replace(weight=real).to(model.head.weight.device)).cpu())
-    return torch.cat(nats).double().numpy(), np.array([len(row) for row in ids])
+    nats = [group_losses(model, part.to(device)).cpu() for part in batch.split(rows)]
+    return torch.cat(nats).double().numpy(), count.numpy()
 
 def measure(texts: list, judges: dict, corpus, bleu_of=self_bleu) -> dict:
     """{metric: (value, half of its 95% interval)}; judges: {name: (model, tokenizer)}."""
@@ -156,9 +154,8 @@ def measure(texts: list, judges: dict, corpus, bleu_of=self_bleu) -> dict:
     for n in range(1, 5):
         gram, who = ngrams(ids, owner, n)
         metrics[f"distinct-{n}"] = of_counts(distinct, gram, group[who])
-        if n == 4:                                                  # of each sample: how many, how many kinds
-            total = np.bincount(who, minlength=samples)
-            different = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
+    total = np.bincount(who, minlength=samples)         # 4-grams of each sample: how many, how many kinds
+    different = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
     bleu = bleu_of(ids, owner, samples)
     # its interval takes the references as given: groups are left out of the mean only
     metrics["self-BLEU"] = of_sums(bleu, np.arange(len(bleu)) % GROUPS)
@@ -263,10 +260,8 @@ def show_table(columns: dict, notes: list):
         digits = 0 if abs(value) >= 1000 else 4
         return f"{value:,.{digits}f}" + (f" ± {error:<6.{digits}f}" if math.isfinite(error) else " " * 9)
 
-    rows, missing = [["", *columns]], (math.nan, math.nan)
-    for metric in next(iter(columns.values())):
-        rows.append([metric, *(cell(*column.get(metric, missing)) for column in columns.values())])
-    print_table(rows)
+    print_table([["", *columns], *([metric, *(cell(*column[metric]) for column in columns.values())]
+                                   for metric in next(iter(columns.values())))])
     print(*(f"  ! {note}" for note in notes), sep="\n")
 
 def open_judges(o: DiversityOptions, corpus) -> dict:
@@ -314,7 +309,7 @@ def main(doc=__doc__, bleu_of=self_bleu):
     columns, notes = columns_of(sets, o, corpus, judges, bleu_of)
     show_table(columns, notes)
     if o.json:
-        write_json(o.json, {**provenance(o.seed), "columns": columns, "notes": notes})
+        write_json(o.json, {**provenance(None), "columns": columns, "notes": notes})
     if o.plot:
         draw_distances(columns, o.plot)
 

@@ -2,7 +2,7 @@
 One Transformer, three ways to read a sentence.
 
 Every mode trains p(token | some of the other tokens). A *slot* holds a token, knows that token's position
-(key_pos), and predicts the token at another position (target_pos). A mode is a row of this table:
+(key_pos), and predicts the one at target_pos. A mode is a row of this table:
 
            attention      the slots hold             key_pos            target_pos     loss on
     ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1        every slot
@@ -35,6 +35,7 @@ from torch import Tensor
 
 @dataclass
 class Config:
+    """the network, and what it learns"""
     mode: Literal["ar", "mdlm", "aogpt"] = "ar"  # left to right, masked diffusion, or any order
     vocab_size: int = 50257         # tokens that can be predicted, end-of-text the last; [MASK] comes on top
     block_size: int = 512           # T, tokens in a window
@@ -43,7 +44,7 @@ class Config:
     n_embd: int = 768               # width C of the residual stream
     n_hidden: int = 2048            # width of the SwiGLU layer
     tie_head: bool = True           # the output head is the embedding matrix
-    time_embedding: Literal["none", "add"] = "none"  # mdlm: add the timestep; it sees how much is masked
+    time_embedding: Literal["none", "add"] = "none"  # mdlm: tell the network how much is masked
     objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: likelihood bound, or the paper's masked mean
     schedule: Literal["uniform", "cosine"] = "uniform"  # mdlm: law of the mask ratio (nelbo needs uniform)
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
@@ -61,13 +62,12 @@ class Config:
                 raise ValueError(f"{f.name} is {value!r}; choose one of {', '.join(choices)}")
             if f.type is int and value < 1:
                 raise ValueError(f"{f.name} is {value}; it must be at least 1")
+            if f.type is float and not 0 <= value <= 1:     # each is a share
+                raise ValueError(f"{f.name} is {value}; it must lie in [0, 1]")
         if self.n_embd % (2 * self.n_head):
             near = max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head
             raise ValueError(f"n_embd {self.n_embd} over n_head {self.n_head} must be an even "
                              f"number; try n_embd={near}")
-        for name in ("l2r_fraction", "dropout", "token_noise"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must lie in [0, 1]")
         for name in ("time_embedding", "objective", "schedule"):
             if self.mode != "mdlm" and getattr(self, name) != getattr(Config, name):
                 raise ValueError(f"{name} is {getattr(self, name)}, which is for mode mdlm, not {self.mode}")
@@ -110,9 +110,6 @@ class Cache(NamedTuple):
     keys_values: list               # per layer (keys, values), each (B, H, size, D); in a layer its pair
     slots: Tensor                   # (B, S)        where among the `size` kept ones the S slots go
     visible: Tensor                 # (B, 1, S, n)  boolean: which of the first n kept ones each of them sees
-
-    def layer(self, i: int):
-        return self._replace(keys_values=self.keys_values[i])
 
 class Attention(nn.Module):
     def __init__(self, config: Config):
@@ -209,7 +206,7 @@ class Transformer(nn.Module):
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                         # (2, B or 1, 1, S, D/2)
         rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2) if self.config.target_rotation else rotary_k
         for i, block in enumerate(self.blocks):
-            x = block(x, rotary_q, rotary_k, cache and cache.layer(i))
+            x = block(x, rotary_q, rotary_k, cache and cache._replace(keys_values=cache.keys_values[i]))
         if select is not None:      # the head, a third of the work at 124M parameters, runs where it is asked
             x = x.view(len(select), -1, x.size(-1))                                 # (G, B·S/G, C)
             x = x.gather(1, select[:, :, None].expand(-1, -1, x.size(-1)))          # (G, N, C)
@@ -261,15 +258,14 @@ class Batch(NamedTuple):
     def split(self, groups: int):
         """Parts of so many groups each (the last may have fewer)."""
         G = len(self.targets)
-        return [Batch(*(f if f is None else f[g * len(f) // G:(g + groups) * len(f) // G] for f in self))
-                for g in range(0, G, groups)]
+        parts = ([None] * G if f is None else f.split(groups * len(f) // G) for f in self)
+        return [Batch(*part) for part in zip(*parts)]
 
     def to(self, device):
         """On the device; to CUDA from pinned memory, so that the copy need not wait for the step before."""
-        if torch.device(device).type != "cuda":
-            return Batch(*(f if f is None else f.to(device) for f in self))
-        pinned = [f if f is None else f.contiguous().pin_memory() for f in self]
-        return Batch(*(f if f is None else f.to(device, non_blocking=True) for f in pinned))
+        cuda = torch.device(device).type == "cuda"
+        fields = (f.contiguous().pin_memory() if cuda and f is not None else f for f in self)
+        return Batch(*(f if f is None else f.to(device, non_blocking=cuda) for f in fields))
 
 def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
     """The chain rule in the given order: slot j knows the tokens at order[:j], predicts the one at order[j].
@@ -345,7 +341,7 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
 
 def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator, schedule: str) -> Batch:
     """The paper's loss (arXiv 2603.22075): each token masked with the row's own probability, for
-    schedule=cosine 1−cos²(πt/2) with t uniform on (0, 1), for uniform t itself; then a plain mean over
+    schedule=cosine 1−cos²(πt/2) with t uniform on (0, 1), for schedule=uniform t itself; then a plain mean over
     all masked tokens of the batch. It bounds nothing. The head runs on every slot, as in its code."""
     t = torch.rand(len(x), generator=generator)
     ratio = 1 - torch.cos(math.pi / 2 * t) ** 2 if schedule == "cosine" else t
@@ -372,7 +368,7 @@ def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Bat
 def group_losses(model: nn.Module, batch: Batch) -> Tensor:
     """(G,) whose mean is the loss: nats per token (for masked_ce, nats per masked token)."""
     logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)    # (G, N, V)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # bfloat16 is too coarse for it
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # a softmax in bfloat16 is too coarse
     nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")  # (G·N,)
     return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
 
@@ -392,7 +388,7 @@ def count_parameters(model: Transformer) -> int:
     c = model.config
     padding = (c.padded_vocab - c.vocab_size) * (1 if c.tie_head else 2)
     if c.mode == "mdlm":
-        padding -= 1        # the row of [MASK], which it alone uses
+        padding -= 1        # but [MASK]'s row, which mdlm uses
     return sum(p.numel() for p in model.parameters()) - padding * c.n_embd
 
 def flops_per_token(config: Config) -> float:

@@ -222,11 +222,9 @@ def load_meta(name: str) -> dict:
         raise InputError(f"{path} is not usable ({type(e).__name__}: {e}); prepare it again") from e
     for split in ("train", "val"):
         file, counts = path.with_name(f"{split}.bin"), meta["splits"][split]
-        sound = file.exists() and file.stat().st_size == 2 * counts["tokens"]
-        if sound:
-            tokens = np.memmap(file, np.uint16, "r")
-            sound = zlib.crc32(tokens) == counts["crc32"] and tokens.max() <= meta["eot"]
-        if not sound:
+        if not (file.exists() and file.stat().st_size == 2 * counts["tokens"]
+                and zlib.crc32(tokens := np.memmap(file, np.uint16, "r")) == counts["crc32"]
+                and tokens.max() <= meta["eot"]):
             raise InputError(f"{file} does not hold the {counts['tokens']:,} tokens that meta.json promises; "
                              f"prepare it again")
     return meta

@@ -120,10 +120,9 @@ def load(path: str, device="cpu", needs=()):
 def read_run(folder: str) -> dict:
     """config.json, with log.jsonl's evaluations as "curve", its [step, train_loss] as "training"."""
     try:
-        with open(os.path.join(folder, "config.json")) as f:
-            run = json.load(f)
-        with open(os.path.join(folder, "log.jsonl")) as f:
-            log = [json.loads(line) for line in f if line.endswith("\n")]       # the last line may be cut off
+        run = json.loads(Path(folder, "config.json").read_text())
+        *lines, _ = Path(folder, "log.jsonl").read_text().split("\n")       # _: a line that is cut off, or ""
+        log = [json.loads(line) for line in lines]
         run["curve"] = [entry for entry in log if "val_nll" in entry]
         run["training"] = [[entry["step"], entry["train_loss"]] for entry in log if "train_loss" in entry]
     except (OSError, ValueError, KeyError, TypeError) as e:
@@ -210,8 +209,7 @@ class Run:
         self.optimizer.load_state_dict(checkpoint["optimizer"])
         self.step, self.best, self.seconds = (checkpoint[name] for name in ("step", "best", "seconds"))
         self.began -= checkpoint.get("wall_seconds", self.seconds)      # which older files do not have
-        device = self.model.head.weight.device
-        self.unlogged = [torch.tensor(row, device=device) for row in checkpoint["recent"]]
+        self.unlogged = list(torch.tensor(checkpoint["recent"], device=self.model.head.weight.device))
         return checkpoint["log"]
 
     @contextlib.contextmanager

@@ -78,13 +78,11 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
     return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
 
 def probabilities(logits, temperature: float, top_p: float):
-    """(…, V) in float64: of the tokens at this temperature, at 0 the likeliest alone; top_p keeps the
-    smallest set of likeliest tokens of that mass, the rest is missing then."""
+    """(…, V) in float64: of the tokens at this temperature; top_p keeps the smallest set of likeliest tokens
+    of that mass, temperature 0 the likeliest alone (with what it has at 1); the rest is missing then."""
     p = torch.softmax(logits.double() / (temperature or 1), dim=-1)
-    if temperature == 0:
-        return torch.zeros_like(p).scatter(-1, p.argmax(dim=-1, keepdim=True), 1)
-    if top_p < 1:
-        ranked, index = p.sort(dim=-1, descending=True)
+    if temperature == 0 or top_p < 1:
+        ranked, index = p.sort(dim=-1, descending=True) if temperature else p.max(dim=-1, keepdim=True)
         keep = ranked.cumsum(dim=-1) - ranked < top_p                               # mass of likelier tokens
         p = torch.zeros_like(p).scatter(-1, index, ranked * keep)
     return p
@@ -101,8 +99,8 @@ def draw(logits, u, temperature: float, top_p: float):
     """Tokens (N,) from logits (N, V) and uniforms u (N,), and the probability (N,) of each."""
     drawn, rows = [], max(1, 2 ** 23 // logits.size(-1))                            # V float64 a row: memory
     for part, u_part in zip(logits.split(rows), u.split(rows)):
-        p = probabilities(part.to(u.device), temperature or 1, top_p)               # (n, V)
-        token = invert(p, u_part) if temperature else p.argmax(dim=-1)              # (n,)
+        p = probabilities(part.to(u.device), temperature, top_p)                    # (n, V)
+        token = invert(p, u_part)                                                   # (n,)
         drawn.append((token, p.gather(-1, token[:, None])[:, 0]))
     tokens, probability = map(torch.cat, zip(*drawn))
     return tokens.to(logits.device), probability.float().to(logits.device)
@@ -179,11 +177,11 @@ def confirm(p, q, draft, u):
     makes up for that exactly (Leviathan et al. 2023). Where all are kept, one is drawn from the last p.
     u (B, m): uniforms."""
     p, q = (law / law.sum(dim=-1, keepdim=True) for law in (p, q))                  # top_p leaves less than 1
-    own, (row, m) = draft[:, 1:, None], (torch.arange(len(draft), device=draft.device), draft.size(1))
-    p_own, q_own = p[:, :-1].gather(2, own)[:, :, 0], q[:, 1:].gather(2, own)[:, :, 0]          # (B, m-1)
-    kept = 1 + (u[:, :-1] * q_own < p_own).cumprod(dim=1).sum(dim=1)                # (B,) from 1 to m
-    rest = p[row, kept - 1] - q[row, kept.clamp(max=m - 1)] * (kept < m)[:, None]   # (B, V)
-    last, kept = invert(rest.clamp(min=0), u[:, -1])[:, None], kept[:, None]        # (B, 1) each
+    q = F.pad(q[:, 1:], (0, 0, 0, 1))       # of drafts 1 … m-1; the token more was drafted by none: 0
+    p_own, q_own = (law[:, :-1].gather(2, draft[:, 1:, None])[:, :, 0] for law in (p, q))       # (B, m-1)
+    kept = 1 + (u[:, :-1] * q_own < p_own).cumprod(dim=1).sum(dim=1, keepdim=True)  # (B, 1) from 1 to m
+    p_last, q_last = (law.take_along_dim(kept[:, :, None] - 1, dim=1)[:, 0] for law in (p, q))  # (B, V)
+    last = invert((p_last - q_last).clamp(min=0), u[:, -1])[:, None]                # (B, 1)
     return F.pad(draft, (0, 1)).scatter(1, kept, last), kept + 1
 
 def write_and_confirm(model, tokens, order, generators: list, given: int, o: SampleOptions):
@@ -196,7 +194,8 @@ def write_and_confirm(model, tokens, order, generators: list, given: int, o: Sam
     (B, L), m, device = order.shape, min(o.draft, order.size(1) - given), order.device
     held, predict = slots_in_order(model, tokens, order, o, spare=m + 1)
     order = F.pad(order, (0, m + 1), value=L)                   # what goes beyond the end goes into a bin
-    known, begin = torch.full((B, 1), given, device=device), -given     # tokens known; first slot − known
+    known = torch.full((B, 1), given, device=device)            # tokens known
+    begin = -given                                              # where to run from, as seen from known
     while (known < L).any():
         u = uniforms(generators, 2 * m, device)                                     # (B, 2m)
         logits = predict(known + torch.arange(begin, m, device=device), known, m)
@@ -254,7 +253,7 @@ def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions)
     final = o.temperature if o.final_temperature is None else o.final_temperature
     left = int((tokens[0] == model.config.mask_id).sum())       # as many in every row
     for step in range(steps):
-        masked, t = tokens == model.config.mask_id, 1 - step / steps if o.protocol == "paper" else None
+        masked, t = (tokens == model.config.mask_id), (1 - step / steps if o.protocol == "paper" else None)
         u = uniforms(generators, tokens.size(1), tokens.device)
         temperature = o.temperature + (final - o.temperature) * step / steps
         new, probability = draw_masked(model, tokens, masked, u, temperature, o, t)
@@ -310,18 +309,17 @@ def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
     return unmask(model, tokens, reveal_step.where(free, -1), u, o)
 
 @torch.no_grad()
-def generate(model: Transformer, stories, pattern, o: SampleOptions, watch=None, plain=False):
+def generate(model: Transformer, stories, pattern, o: SampleOptions, watch=None):
     """(B, L) tokens of the stories with these numbers, and (B, L) the step at which each appeared, -1 where
     given. watch(tokens), if given, sees every state. See states."""
-    config, free = model.config, pattern == model.config.mask_id
-    appeared = torch.where(free, 0, -1).to(model.head.weight.device).repeat(len(stories), 1)
-    for tokens in states(model, stories, pattern, o, plain):
+    config, free = model.config, (pattern == model.config.mask_id).to(model.head.weight.device)
+    appeared = torch.where(free, 0, -1).repeat(len(stories), 1)
+    for tokens in states(model, stories, pattern, o):
         appeared += tokens == config.mask_id            # counts the steps that left it masked
         if watch:
             watch(tokens)
-        if config.mode == "ar" and not o.full_length:
-            if (tokens[:, int((~free).sum()):] == config.bos_id).any(dim=1).all():
-                break                                   # every story has ended
+        if config.mode == "ar" and not o.full_length and (tokens[:, free] == config.bos_id).any(dim=1).all():
+            break                                       # every story has ended
     return tokens, appeared
 
 # ---- The command: flags, completed for a model; the pattern they ask for; the stories ----------------------
@@ -394,8 +392,8 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
     begin = int(pattern[0] == eot)                          # an end-of-text given to start isn't part of it
     given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)    # after these a story may end
     settings = {**asdict(o), "mode": config.mode, **provenance(o.seed)}
-    size, texts, panel, began = 1 if o.show else o.batch_size, [], None, time.perf_counter()
-    rounds = []     # of each story: the tokens of each step that revealed some
+    size, began = (1 if o.show else o.batch_size), time.perf_counter()
+    texts, panel, rounds = [], None, []     # rounds of each story: the tokens of each step that revealed some
     bar = tqdm(total=o.num_samples, unit="story", desc=title, leave=False, disable=o.show or None)
     with open(f"{o.out}.tmp", "w") as f, bar:
         print(json.dumps({"settings": settings}), file=f)
@@ -411,7 +409,9 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
                 texts.append(tokenizer.decode(ids))
                 row = {"story": story, "text": texts[-1], "tokens": ids, "appeared": steps}
                 print(json.dumps(row), file=f)
-                panel = panel or (title, token_texts(tokenizer, ids, config.mask_id), steps)
+                if panel is None:       # its clock counts passes: a round of drafts has two
+                    steps = [2 * step + 1 for step in steps] if o.draft else steps
+                    panel = title, token_texts(tokenizer, ids, config.mask_id), steps
             f.flush()
             bar.update(len(stories))
             if o.show:
@@ -420,8 +420,8 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
     passes, written = sum(map(len, rounds)), sum(map(sum, rounds))
     summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began}
     if o.draft:     # two passes a round, but for a last token that comes alone
-        passes = 2 * passes - sum(tokens[-1] == 1 for tokens in rounds)
-        uncut = [n for tokens in rounds for n in tokens[:-1]]   # not the last: one more than the drafts kept
+        passes = 2 * passes - sum(counts[-1] == 1 for counts in rounds)
+        uncut = [n for counts in rounds for n in counts[:-1]]   # not the last: one more than the drafts kept
         summary["drafts_kept"] = (np.mean(uncut) - 1) / min(o.draft, sum(free)) if uncut else None
     summary |= {"passes": passes / len(texts), "tokens_per_pass": written / passes}
     whole = o.start == "story" and o.length == config.block_size and not o.full_length

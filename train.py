@@ -177,9 +177,9 @@ def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
 
 def numerics(s: Settings, device: torch.device):
     """The type of the matrix products, bfloat16 where the hardware multiplies it fast; whether to compile."""
-    fast = {"cuda": lambda: torch.cuda.is_bf16_supported(including_emulation=False),
-            "cpu": torch.cpu._is_avx512_bf16_supported}.get(device.type, lambda: False)
-    dtype = getattr(torch, s.dtype) if s.dtype != "auto" else torch.bfloat16 if fast() else torch.float32
+    fast = (torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else
+            device.type == "cpu" and torch.cpu._is_avx512_bf16_supported())
+    dtype = getattr(torch, s.dtype) if s.dtype != "auto" else torch.bfloat16 if fast else torch.float32
     return dtype, s.compile == "true" or (s.compile == "auto" and device.type != "mps")
 
 class Loss(torch.nn.Module):
@@ -222,7 +222,7 @@ def make_update(model: Transformer, s: Settings):
             # what no_sync() sets: gradients travel between processes once a step
             loss_function.require_backward_grad_sync = i == len(parts)
             with autocast:
-                part_loss = loss_function(part.to(device)) / len(parts)     # group_losses' mean
+                part_loss = loss_function(part.to(device)) / len(parts)     # parts are equal: the mean of their means
             part_loss.backward()
             loss += part_loss.detach()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)

@@ -92,7 +92,7 @@ class Oracle(torch.nn.Module):
         config, (B, S) = self.config, tokens.shape
         key_pos, target_pos = key_pos.expand(B, S), target_pos.expand(B, S)
         if cache is not None:       # it keeps tokens and positions where others keep keys and values
-            kept, slots, visible = cache.layer(0)
+            [kept], slots, visible = cache
             for numbers, new in zip(kept, (tokens, key_pos)):
                 numbers[:, 0, :, 0].scatter_(1, slots, new.to(numbers.dtype))
             tokens, key_pos = (numbers[:, 0, :visible.size(-1), 0].long() for numbers in kept)      # (B, n)

@@ -84,7 +84,7 @@ def test_the_papers_diversity_command(workdir):
     assert all(done.returncode == 0 for done in tables), tables
     ours, papers = (done.stdout.splitlines() for done in tables)
     [[_, other]] = [pair for pair in zip(ours, papers) if pair[0] != pair[1]]
-    assert other.startswith("self-BLEU") and json.load(open("f.json"))["seed"] == 1337
+    assert other.startswith("self-BLEU") and json.load(open("f.json"))["seed"] is None
 
 # ------------------------------------------------------------------------------------------------ counting
 
