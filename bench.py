@@ -5,8 +5,7 @@ How fast it trains, with random weights and random tokens.
     python bench.py --preset=paper --batch_size=2   the same at 124M parameters
 
 What stands in the table is measured in one run, by turns. tuned: as train.py does it by default. baseline:
-eager float32 and logits of every slot, as the paper's code has it. --json=F keeps all of it. What writing
-costs: experiments/sampling_cost.py.
+eager float32 and logits of every slot, as the paper's code has it. Of writing: experiments/sampling_cost.py.
 """
 import ctypes
 import math
@@ -16,6 +15,7 @@ import time
 from dataclasses import dataclass, fields
 from typing import Literal
 
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")     # as train.py
 import numpy as np
 import torch
 
@@ -62,20 +62,18 @@ def begin(o, flags: dict):
 
 def by_turns(steps: dict, repeats: int, device) -> dict:
     """{name: seconds per step of each repeat}, by turns; a repeat lasts half a second or one step."""
-    seconds, count = {name: [] for name in steps}, {}
+    seconds, count = {name: [] for name in steps}, dict.fromkeys(steps, 1)
     wait = torch.accelerator.synchronize if device.type != "cpu" else lambda: None
-    for _ in range(repeats + 1):
+    for turn in range(repeats + 1):
         for name, step in steps.items():
             wait()
             began = time.perf_counter()
-            for _ in range(count.get(name, 1)):
+            for _ in range(count[name]):
                 step()
             wait()
-            took = (time.perf_counter() - began) / count.get(name, 1)
-            if name in count:
-                seconds[name].append(took)
-            else:   # the first turn, which doesn't count; several processes must agree
-                times = sum_over_processes(torch.tensor(0.5 / took, device=device)) / WORLD_SIZE
+            seconds[name].append((time.perf_counter() - began) / count[name])
+            if turn == 0:       # which doesn't count; several processes must agree
+                times = sum_over_processes(torch.tensor(0.5 / seconds[name].pop(), device=device)) / WORLD_SIZE
                 count[name] = max(1, int(times))
     return seconds
 

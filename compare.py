@@ -2,32 +2,61 @@
 Several runs in one table, one JSON and one figure: validation loss at equal steps and at equal seconds.
 
     python compare.py ar=out/toy-ar mdlm=out/toy-mdlm aogpt=out/toy-aogpt --json=toy.json --plot=toy.png
+    python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --text=story.txt      how likely each finds that text
+
+--text: UTF-8, its stories split at <|endoftext|>. Each is scored from its start to its end, or as far as
+block_size reaches, exactly by ar, else by the bound: the standard error is that of --draws masks or orders.
 """
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
-from cli import build, command, parse_flags, print_table, provenance, write_json
+from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
+from model import evaluation_batch, group_losses
+from prepare_data import read_stories
 from runs import read_run
+from sample import open_model
 from show import draw_losses
+from train import mask_generator
 
 @dataclass
 class CompareOptions:
-    """what to write"""
+    """what to write, and what to score"""
     json: str = ""  # file for the table, and each run's settings and curve
     plot: str = ""  # file for the figure (.png, .svg or .pdf)
+    text: str = ""  # file of stories to score
+    draws: int = 100    # pairs of masks, or orders, for each story's bound
+
+@torch.no_grad()
+def score(folder: str, o: CompareOptions) -> tuple:
+    """Nats per token of the stories of o.text under a run's best model, and the standard error of the draws."""
+    model, tokenizer, _ = open_model(folder, "auto")
+    draws, found = 1 if model.config.mode == "ar" else o.draws, []
+    for i, text in enumerate(read_stories(o.text)):
+        ids = [*tokenizer.encode(text), tokenizer.eot][:model.config.block_size]
+        batch = evaluation_batch(model.config, torch.tensor([ids] * draws), mask_generator(i))
+        nats = [group_losses(model, part.to(model.head.weight.device)).cpu() for part in batch.split(16)]
+        nats = len(ids) * torch.cat(nats).double().numpy()                          # (draws,)
+        found.append((len(ids), nats.mean(), nats.var() / max(1, draws - 1)))
+    if not found:
+        raise InputError(f"--text={o.text} is empty; give a file with a text")
+    tokens, nats, variance = np.sum(found, axis=0)
+    return nats / tokens, np.sqrt(variance) / tokens
 
 def main():
     flags = parse_flags(__doc__, CompareOptions, named="NAME=FOLDER")
     o = build(CompareOptions, flags)
     runs = {name: read_run(folder) for name, folder in flags["named"].items()}
     steps, seconds = (min(run["curve"][-1][key] for run in runs.values()) for key in ("step", "seconds"))
-    rows = [["nats per token", "best", "± s.e.", f"at {steps:,} steps", f"at {seconds:,.0f} s", "true law"]]
-    for name, run in runs.items():
+    rows = [["nats per token", "best", "± s.e.", f"at {steps:,} steps", f"at {seconds:,.0f} s", "true law",
+             *([f"of {o.text}", "± s.e. of draws"] if o.text else ())]]
+    for (name, run), folder in zip(runs.items(), flags["named"].values()):
         best = min(run["curve"], key=lambda entry: entry["val_nll"])
         step, second, loss = np.array([(e["step"], e["seconds"], e["val_nll"]) for e in run["curve"]]).T
         between = (np.interp(at, x, loss, left=np.nan) for at, x in ((steps, step), (seconds, second)))
-        numbers = best["val_nll"], best["val_nll_se"], *between, best.get("val_floor", np.nan)
+        numbers = [best["val_nll"], best["val_nll_se"], *between, best.get("val_floor", np.nan),
+                   *(score(folder, o) if o.text else ())]
         run["table"] = {"best_step": best["step"], **dict(zip(rows[0][1:], numbers))}
         rows.append([name, *(f"{x:.4f}".replace("nan", "–") for x in numbers)])
     print_table(rows)

@@ -121,8 +121,8 @@ def read_run(folder: str) -> dict:
     """config.json, with log.jsonl's evaluations as "curve", its [step, train_loss] as "training"."""
     try:
         run = json.loads(Path(folder, "config.json").read_text())
-        *lines, _ = Path(folder, "log.jsonl").read_text().split("\n")       # _: a line that is cut off, or ""
-        log = [json.loads(line) for line in lines]
+        lines = Path(folder, "log.jsonl").read_text().split("\n")
+        log = [json.loads(line) for line in lines[:-1]]             # the last is empty, or was cut off
         run["curve"] = [entry for entry in log if "val_nll" in entry]
         run["training"] = [[entry["step"], entry["train_loss"]] for entry in log if "train_loss" in entry]
     except (OSError, ValueError, KeyError, TypeError) as e:

@@ -194,8 +194,7 @@ def write_and_confirm(model, tokens, order, generators: list, given: int, o: Sam
     (B, L), m, device = order.shape, min(o.draft, order.size(1) - given), order.device
     held, predict = slots_in_order(model, tokens, order, o, spare=m + 1)
     order = F.pad(order, (0, m + 1), value=L)                   # what goes beyond the end goes into a bin
-    known = torch.full((B, 1), given, device=device)            # tokens known
-    begin = -given                                              # where to run from, as seen from known
+    known, begin = torch.full((B, 1), given, device=device), -given     # tokens known; first slot, from there
     while (known < L).any():
         u = uniforms(generators, 2 * m, device)                                     # (B, 2m)
         logits = predict(known + torch.arange(begin, m, device=device), known, m)
@@ -409,9 +408,8 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
                 texts.append(tokenizer.decode(ids))
                 row = {"story": story, "text": texts[-1], "tokens": ids, "appeared": steps}
                 print(json.dumps(row), file=f)
-                if panel is None:       # its clock counts passes: a round of drafts has two
-                    steps = [2 * step + 1 for step in steps] if o.draft else steps
-                    panel = title, token_texts(tokenizer, ids, config.mask_id), steps
+                clock = [2 * step + 1 for step in steps] if o.draft else steps      # a round is two passes
+                panel = panel or (title, token_texts(tokenizer, ids, config.mask_id), clock)
             f.flush()
             bar.update(len(stories))
             if o.show:

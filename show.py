@@ -61,8 +61,7 @@ def draw_picture(panels: list, path: str):
     """panels: (title, pieces of text, step at which each appeared, -1 if given); x in characters, y lines."""
     from matplotlib import colormaps, figure, patches       # here, for they take a second to import
     width, y, colour = 100, 0.0, colormaps["YlGnBu"]
-    # a character is 1 wide
-    font = dict(family="DejaVu Sans Mono", fontsize=9.8 * 72 / width / 0.602, parse_math=False)
+    font = dict(family="DejaVu Sans Mono", fontsize=9.8 * 72 / width / 0.602, parse_math=False)     # 1 wide
     canvas = figure.Figure(dpi=140)
     axes = canvas.add_axes((0.01, 0, 0.98, 1))
     for title, pieces, steps in panels:

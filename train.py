@@ -19,6 +19,7 @@ import textwrap
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")     # threads that wait soon give way to other programs
 import numpy as np
 import torch
 
@@ -62,8 +63,7 @@ class Settings:
     compile: Literal["auto", "true", "false"] = "auto"  # torch.compile; auto: yes, but not on mps
 
     def __post_init__(self):
-        limits = {"eval_windows": (2, math.inf), "grad_clip": (1e-9, math.inf), "final_lr": (0, 1),
-                  "beta2": (0, 0.99999)}
+        limits = dict(eval_windows=(2, 10 ** 9), grad_clip=(1e-9, 1e9), final_lr=(0, 1), beta2=(0, 0.99999))
         for name, (low, high) in limits.items():
             if not low <= getattr(self, name) <= high:
                 raise InputError(f"--{name}={getattr(self, name)} must be at least {low} and at most {high}")

@@ -411,6 +411,7 @@ speed() {
     --json=results/sampling-cost-16.json
   python -m experiments.gpu_smoke --device=cpu --preset=small --what=cached --json=results/cached-step.json
   python -m experiments.scaling --modes=ar,mdlm --repeats=2 --json=results/scaling.json
+  python -m experiments.contention --json=results/contention.json
   python -m experiments.time_self_bleu results/self-bleu-speed.json
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }

@@ -1,17 +1,19 @@
 """Used from Python, not as commands: who imports whom, and only a command ends the interpreter."""
 import ast
+import math
 import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 import cli
 from cli import InputError, build
 from conftest import ROOT
 from diversity import DiversityOptions, encode, open_judges, read_samples
-from model import Config
+from model import Config, group_losses, masking_batch
 from prepare_data import PrepareOptions, Tokenizer, Windows, load_meta, prepare, read_stories
 from runs import check_folder, join_processes, load, read_run
 from sample import SampleOptions, complete, open_model
@@ -20,7 +22,7 @@ from train import Settings, resolve
 
 BELOW = {       # what each file may import of the others
     "cli": set(), "toy": set(), "model": set(), "prepare_data": {"cli", "toy"}, "show": {"prepare_data"},
-    "runs": {"cli", "model"}, "compare": {"cli", "runs", "show"},
+    "runs": {"cli", "model"}, "compare": {"cli", "model", "prepare_data", "runs", "sample", "show", "train"},
     "sample": {"cli", "model", "prepare_data", "runs", "show", "toy"},
     "train": {"cli", "model", "prepare_data", "runs", "sample", "show"},
     "diversity": {"cli", "model", "prepare_data", "sample", "show", "toy"},
@@ -120,9 +122,25 @@ def test_readmes_ten_lines(trained, monkeypatch, capsys):
         assert names["nats"].shape == (4, 100) and (names["nats"].std(dim=1).max() > 1e-3) == (mode == "mdlm")
         assert " ± tensor" in capsys.readouterr().out
 
+def test_exercises():
+    """The first one's code and number; the tests and functions that others speak of are there."""
+    text = Path(ROOT, "exercises.md").read_text("utf-8")
+    exec(re.search(r"```python\n(.+?)```", text, re.DOTALL)[1], names := {})
+    model, x = names["model"], names["x"]
+    exact = 0.0
+    for masked in torch.cartesian_prod(*[torch.tensor([False, True])] * 4)[1:]:     # (4,)
+        k = int(masked.sum())
+        batch = masking_batch(model.config, x, masked[None], t=torch.tensor([k / 4]))
+        exact += group_losses(model, batch).item() / k / math.comb(4, k) / 4
+    assert f"Expect {exact:.4f} " in text and abs(names["losses"].mean() - exact) < 0.02
+    code = "".join(path.read_text("utf-8") for folder in (".", "tests", "experiments")
+                   for path in Path(ROOT, folder).glob("*.py"))
+    for name in re.findall(r"`(\w+_\w+|variances|complete|plan)`", text):
+        assert re.search(rf"\b{name}(\(| = |: )", code), name
+
 def test_every_link_leads_somewhere_and_every_result_is_shown():
     shown = set()
-    for page in [Path(ROOT, "README.md"), *Path(ROOT, "results").glob("*.md")]:
+    for page in [*Path(ROOT).glob("*.md"), *Path(ROOT, "results").glob("*.md")]:
         for link in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
             if not link.startswith("http"):
                 assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -1,4 +1,5 @@
 """Training, sampling and comparing as a user runs them: real processes in a folder of their own."""
+import itertools
 import json
 import os
 import re
@@ -15,10 +16,12 @@ import torch
 import runs
 from conftest import ROOT, TINY, read_log, run, small_model
 from cli import InputError
-from model import Config, Transformer, evaluation_batch, group_losses, training_batch
+from model import (Config, Transformer, evaluation_batch, group_losses, identity_order, order_batch,
+                   training_batch)
 from prepare_data import Tokenizer, Windows
 from runs import load
-from toy import TOY
+from sample import open_model
+from toy import TOY, toy_stories
 from train import Settings, evaluate, make_update, mask_generator, start_from
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
@@ -240,6 +243,22 @@ def test_cuda_follows_cpu(trained, mode):
     assert abs(a - b) < 0.02
 
 # ------------------------------------------------------------------------------------------------ comparing
+
+def test_a_text_is_scored(trained):
+    """ar's own −log p; a bound, and its error; only words that it knows."""
+    stories = list(itertools.islice(toy_stories(seed=5), 2))
+    (trained / "two.txt").write_text("<|endoftext|>".join(stories))
+    done = run("compare.py", "ar=out/ar", "mdlm=out/mdlm", "--text=two.txt", "--json=s.json", cwd=trained)
+    assert done.returncode == 0, done.stderr
+    found = {name: of["table"] for name, of in json.loads((trained / "s.json").read_text())["runs"].items()}
+    model, tokenizer, _ = open_model(str(trained / "out/ar"), "cpu")
+    x = torch.tensor([[*tokenizer.encode(story), tokenizer.eot][:model.config.block_size] for story in stories])
+    exact = group_losses(model, order_batch(model.config, x, identity_order(x))).mean().item()
+    assert found["ar"]["of two.txt"] == pytest.approx(exact, abs=1e-6)
+    assert found["ar"]["± s.e. of draws"] == 0 < found["mdlm"]["± s.e. of draws"] < 0.1
+    (trained / "two.txt").write_text("")
+    done = run("compare.py", "ar=out/ar", "--text=two.txt", cwd=trained)
+    assert done.returncode == 2 and "two.txt is empty" in done.stderr
 
 def test_compare_command(trained):
     done = run("compare.py", "ar=out/ar", "mdlm=out/mdlm", "--json=c.json", "--plot=c.png", cwd=trained)
