@@ -142,6 +142,19 @@ def test_scaling():
                          f"{row['exponent']:.2f}"]
         assert cells == [*expected, f"{ar['expected']:.2f} / {mdlm['expected']:.2f}"]
 
+def test_contention():
+    found = results("contention.json")["tokens_per_second"]
+    rows = table("results/speed.md", "`GOMP_SPINCOUNT` | idle")
+    for row, spin in zip(rows, found["nothing"], strict=True):
+        idle, *beside = (np.median(of[spin]) for of in found.values())
+        shares = ", ".join(f"{speed / idle:.0%}" for speed in beside)
+        assert row == [f"{int(spin):,}", f"{idle:,.0f}", *(f"{speed:,.0f}" for speed in beside), shares]
+    text = Path(ROOT, "results/speed.md").read_text("utf-8")
+    idle, busy, training = (np.median(of["3000"]) for of in found.values())
+    readme = Path(ROOT, "README.md").read_text("utf-8")
+    assert f"Beside a busy process on each core training keeps {busy / idle:.0%} of its speed" in readme
+    assert f"it keeps {busy / idle:.0%} of the speed" in text and f"have {training / idle:.0%} each" in text
+
 def test_load():
     def numbers(text):
         return int(re.search(r"[\d,]+(?= MB| sam| stories of 48| tok|$)", text)[0].replace(",", ""))
