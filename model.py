@@ -14,8 +14,8 @@ Every mode trains p(token | some of the other tokens). A *slot* holds a token, k
     aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935), σ a random order; an upper bound, exact for a
            fixed order
 
-So `ar` is `aogpt` with the identity order (`aogpt` also adds an embedding of the target position), and `mdlm`
-is the same blocks without the causal mask. All losses are in nats per token of the same T tokens, so the
+So `ar` is `aogpt` with the identity order (`aogpt` also adds an embedding of the target position, the others
+with --target_embedding), and `mdlm` is the same blocks without the causal mask. All losses are in nats per token of the same T tokens, so the
 numbers compare. BOS is the end-of-text token.
 
 Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H, V = vocab_size.
@@ -50,6 +50,7 @@ class Config:
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
     dropout: float = 0.0            # share dropped of what each attention and MLP adds, in training
     token_noise: float = 0.0        # share of the tokens read that are replaced by random ones, in training
+    target_embedding: bool = False  # ar, mdlm: tell each slot which position it predicts, as aogpt always does
     target_rotation: bool = True    # turn queries by the position they predict (false: by the one they hold)
     init: Literal["scaled", "paper"] = "scaled"     # weights by number of inputs; or PyTorch's, as the paper
     shared_init: bool = True        # embeddings start around one common vector (false: around zero)
@@ -175,7 +176,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.padded_vocab, config.n_embd)
-        if config.mode == "aogpt":      # every slot is told which position it predicts
+        if config.mode == "aogpt" or config.target_embedding:
             self.embed_target = nn.Embedding(config.block_size, config.n_embd)
         if config.time_embedding == "add":
             self.embed_time = TimeEmbedding(config.n_embd)
@@ -199,8 +200,8 @@ class Transformer(nn.Module):
         returns     (B, S, V), or (G, N, V) with select
         """
         x = self.embed(tokens)                                                      # (B, S, C)
-        if self.config.mode == "aogpt":
-            x = x + self.embed_target(target_pos)                                   # (B, S, C)
+        if self.config.mode == "aogpt" or self.config.target_embedding:
+            x = x + self.embed_target(target_pos.clamp(min=0))      # (B, S, C); mdlm's slot of BOS predicts none
         if self.config.time_embedding == "add":
             x = x + self.embed_time(t)                                              # (B, S, C)
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                         # (2, B or 1, 1, S, D/2)

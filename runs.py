@@ -30,9 +30,8 @@ except ImportError:     # Windows: nothing keeps two processes out of one folder
     fcntl = None
 
 FORMAT = 1              # of checkpoints
-# settings that --resume may change, without a word or with one
-UNSAID = {"resume", "out_dir", "preset", "save_minutes", "quiet"}
-FREE = UNSAID | {"grad_accum", "device", "dtype", "compile"}
+UNSAID = {"resume", "out_dir", "preset", "save_minutes", "quiet"}   # what --resume may change without a word
+FREE = UNSAID | {"grad_accum", "device", "dtype", "compile"}        # or with one
 
 # ---- Several processes: each trains on its share of every batch; the first one speaks and writes -----------
 

@@ -55,6 +55,7 @@ class Trial:
     width: int = 0                  # n_embd; 0: the preset's
     final_lr: float = 1.0           # fraction of the learning rate that a cosine ends at; 1: constant
     steps: int = 3000               # at most
+    target_embedding: bool = False
     until: float = 1.5              # stop where the distance has twice been so many times its best; see run
 
     name = trial_name

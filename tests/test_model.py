@@ -164,6 +164,22 @@ def test_probabilities_of_all_sequences_sum_to_one(mode):
     nll = group_losses(model, order_batch(model.config, x, order)) * 4
     assert abs(torch.exp(-nll).sum() - 1) < 1e-6
 
+@torch.no_grad()
+@pytest.mark.parametrize("mode", ["ar", "mdlm"])
+def test_target_embedding(mode):
+    """At zero it changes nothing; else it tells places apart that rotary attention does not: a first slot's."""
+    told, plain = small_model(mode, target_embedding=True), small_model(mode)
+    weights = told.state_dict()
+    plain.load_state_dict({name: w for name, w in weights.items() if not name.startswith("embed_target")})
+    batch = evaluation_batch(told.config, tokens(told, rows=2), rng(0))
+    assert not torch.allclose(logits_of(told, batch), logits_of(plain, batch), atol=1e-3)
+    first = torch.tensor([[told.config.bos_id]])
+    at = [[model(first, torch.tensor([[-1]]), torch.tensor([[place]])) for place in (3, 5)]
+          for model in (told, plain)]
+    assert not torch.allclose(*at[0], atol=1e-3) and torch.allclose(*at[1], atol=1e-6)
+    told.embed_target.weight.zero_()
+    assert torch.equal(logits_of(told, batch), logits_of(plain, batch))
+
 # ------------------------------------------------------------------------------------------ masks and batches
 
 @pytest.mark.parametrize("B, T", [(2, 1), (2, 8), (6, 7), (32, 8)])
@@ -320,6 +336,7 @@ def test_cached_logits_equal_uncached(mode, pieces):
     (dict(mode="ar"), 123_551_232),
     (dict(mode="mdlm"), 123_552_000),
     (dict(mode="mdlm", tie_head=False, time_embedding="add"), 162_739_968),
+    (dict(mode="ar", target_embedding=True), 123_551_232 + 512 * 768),
     (dict(mode="aogpt"), 123_551_232 + 512 * 768)])
 def test_parameter_counts(fields, expected):
     with torch.device("meta"):
