@@ -95,6 +95,7 @@ BAD = [
     ("compare.py", ["ar=out/odd"], ["out/odd holds no readable run"]),
     ("diversity.py", ["mine=two.jsonl", "--json=two.jsonl"], ["--json=two.jsonl", "would replace"]),
     ("compare.py", [], ["NAME=FOLDER"]),
+    ("compare.py", ["ar=out/ar", "--text=/dev/null"], ["--text=/dev/null is empty"]),
     ("compare.py", ["ar=out/none"], ["out/none holds no readable run"]),
     ("compare.py", ["ar=out/ar", "--json=no/such/folder/c.json"], ["no/such/folder"]),
     ("diversity.py", [], ["NAME=FILE"]),
