@@ -2,7 +2,8 @@
 Few stories, many epochs: how near to the toy's law does each mode come, and what does it learn by heart?
 
     python -m experiments.few_stories --part=sweep          each mode's settings, at the smallest sizes
-    python -m experiments.few_stories --part=sizes          with them every size, three seeds; after sweep
+    python -m experiments.few_stories --part=untold         ar and mdlm without --target_embedding
+    python -m experiments.few_stories --part=sizes          with them every size, three seeds; after both
     python -m experiments.few_stories --part=why            K orders, or K epochs' masks again and again
     python -m experiments.few_stories --part=rates          learning rates of narrow and of wide networks
     python -m experiments.few_stories --part=widths         with them five widths, all stories; after rates
@@ -55,7 +56,7 @@ class Trial:
     width: int = 0                  # n_embd; 0: the preset's
     final_lr: float = 1.0           # fraction of the learning rate that a cosine ends at; 1: constant
     steps: int = 3000               # at most
-    target_embedding: bool = False
+    target_embedding: bool = True   # as aogpt always has it
     until: float = 1.5              # stop where the distance has twice been so many times its best; see run
 
     name = trial_name
@@ -67,7 +68,7 @@ WIDTHS = 48, 72, 112, 168, 256                          # 0.1M to 2.5M parameter
 STEPS, LONG, SHORT = 3000, 4000, 1000                   # of a run; where stories are fewest; for the widths
 SWEPT = SIZES[:3]                                       # sizes at which the settings are chosen
 FEW = SIZES[:2]                                         # where most is tried
-RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2, 4.8e-2),    # learning rates, until they are too high
+RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2),            # learning rates, until they are too high
          "aogpt": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2), "mdlm": (1.5e-3, 3e-3, 6e-3)}
 ENDS = {WIDTHS[0]: (1.5e-3, 3e-3, 6e-3), WIDTHS[-1]: (7e-4, 1.5e-3, 3e-3)}      # and of the widths' two ends
 
@@ -86,19 +87,27 @@ def sweep(done: dict):
         for lr in RATES[mode][:4]:
             yield Trial(**common, lr=lr, dropout=0.3, noise=strong)
         if mode == "ar":
-            for dropout, noise in itertools.product((0.0, 0.1, 0.3), (0.0, 0.1, 0.3)):
-                yield Trial(**common, dropout=dropout, noise=noise)
+            yield Trial(**common, dropout=0.3)
+            yield Trial(**common, noise=0.3)
             yield Trial(**common, weight_decay=1.0)
         if stories == FEW[0]:
             for lr in (1.5e-3, 6e-3 if mode == "ar" else 3e-3):
                 yield Trial(**common, lr=lr, dropout=0.5, noise=strong)
 
-def chosen(done: dict, mode: str, stories: int, remedies: bool) -> dict:
+def untold(done: dict):
+    """The same without the target embedding, which only aogpt cannot do without."""
+    for trial in sweep(done):
+        if trial.mode != "aogpt" and trial.stories in FEW and (plain(trial) or trial.mode == "ar"):
+            yield dataclasses.replace(trial, target_embedding=False)
+
+def chosen(done: dict, mode: str, stories: int, remedies: bool, told=True) -> dict:
     """The settings, with remedies or without, that the sweep chose for this size, or the largest swept."""
     size = stories if stories in SWEPT else SWEPT[-1]
-    trials = [t for t in sweep(done) if (t.mode, t.stories) == (mode, size) and (remedies or plain(t))]
+    trials = [t for t in (sweep if told else untold)(done)
+              if (t.mode, t.stories) == (mode, size) and (remedies or plain(t))]
     best = min(trials, key=lambda t: done[t.name()]["best"]["chosen_by"])
-    return {name: getattr(best, name) for name in ("lr", "weight_decay", "dropout", "noise")}
+    return {name: getattr(best, name)
+            for name in ("lr", "weight_decay", "dropout", "noise", "target_embedding")}
 
 def plain(trial: Trial) -> bool:
     return (trial.weight_decay, trial.dropout, trial.noise) == (0.01, 0, 0)
@@ -109,6 +118,9 @@ def sizes(done: dict):
         steps = LONG if stories in FEW else STEPS
         until = 4.0 if stories == SIZES[1] else 1.5         # at the size of the figure, far past the turn
         yield Trial(mode, stories, seed, steps=steps, until=until, **chosen(done, mode, stories, remedies))
+        if mode != "aogpt" and stories in FEW and not remedies:
+            settings = chosen(done, mode, stories, remedies, told=False)
+            yield Trial(mode, stories, seed, steps=steps, until=until, **settings)
 
 def why(done: dict):
     """How often the task is another one, with the same stories; 0: always."""
@@ -136,8 +148,8 @@ def widths(done: dict):
         lr = math.exp(np.interp(math.log(width), np.log(list(ENDS)), np.log(rates_of_ends)))
         yield Trial(mode, 0, seed=seed, lr=float(f"{lr:.2g}"), width=width, final_lr=0.0, steps=SHORT)
 
-PARTS = {"sweep": sweep, "sizes": sizes, "why": why, "rates": rates, "widths": widths}
-NEEDS = {"sizes": "sweep", "widths": "rates"}           # whose choices they take
+PARTS = {"sweep": sweep, "untold": untold, "sizes": sizes, "why": why, "rates": rates, "widths": widths}
+NEEDS = {"sizes": ("sweep", "untold"), "widths": ("rates",)}    # whose choices they take
 
 # ---- A trial -----------------------------------------------------------------------------------------------
 
@@ -266,8 +278,9 @@ def run(trial: Trial, o) -> dict:
 
 def missing(part: str, done: dict) -> list:
     """The trials of a part that are not done; all, where those that it needs are not."""
-    if NEEDS.get(part) and missing(NEEDS[part], done):
-        raise InputError(f"--part={NEEDS[part]} is not done; its choices come first")
+    for needed in NEEDS.get(part, ()):
+        if missing(needed, done):
+            raise InputError(f"--part={needed} is not done; its choices come first")
     return [trial for trial in dict.fromkeys(PARTS[part](done)) if trial.name() not in done]
 
 def by_settings(part: str, done: dict) -> dict:
@@ -280,7 +293,8 @@ def by_settings(part: str, done: dict) -> dict:
 def label(trial: Trial) -> str:
     """The mode, and what it is helped by."""
     names = {"dropout": "dropout", "noise": "noise", "weight_decay": "weight decay"}
-    return ", ".join([trial.mode, *(f"{names[name]} {getattr(trial, name):g}" for name in names
+    told = [] if trial.target_embedding else ["not told positions"]
+    return ", ".join([trial.mode, *told, *(f"{names[name]} {getattr(trial, name):g}" for name in names
                                     if getattr(trial, name) != getattr(Trial, name))])
 
 HEAD = ["above the law, mean ± s.d. of seeds", "each seed", "best after epochs", "turned"]
@@ -310,7 +324,7 @@ def slope(points: list) -> list:
 def table_of(part: str, done: dict) -> list:
     """Rows of text, the first is the head."""
     groups = by_settings(part, done)
-    if part == "sweep":
+    if part in ("sweep", "untold"):
         order = sorted(groups, key=lambda t: (t.stories, t.mode, groups[t][0]["best"]["chosen_by"]))
         return [["one seed, the best by the other half first", "stories", "lr", *HEAD]] + [
             row_of([label(t), stories_of(t), f"{t.lr:g}"], groups[t]) for t in order]
@@ -349,8 +363,9 @@ COLOURS = {"ar": "C0", "aogpt": "C2", "mdlm": "C1"}
 def lines_of(trial: Trial) -> dict:
     """{which result: how its line is drawn} of a trial: with remedies solid, without dashed."""
     helped, colour = not plain(trial), COLOURS[trial.mode]
-    kind = f"{trial.mode}, {'with remedies' if helped else 'as it is'}"
-    style = dict(color=colour, ls="-" if helped else "--")
+    how = "with remedies" if helped else "as it is" if trial.target_embedding else "not told positions"
+    kind = f"{trial.mode}, {how}"
+    style = dict(color=colour, ls="-" if helped else "--" if trial.target_embedding else ":")
     if trial.mode != "aogpt":
         return {"bound": dict(label=kind + " (exact)" * (trial.mode == "ar"), **style)}
     left = dict(label=f"{kind}, left to right", color="C6", ls=style["ls"])
@@ -396,7 +411,7 @@ def draw_sizes(done: dict, path: str):
 @dataclass
 class FewStoriesOptions:
     """what to run, and what to write of all that has been run"""
-    part: Literal["none", "sweep", "sizes", "why", "rates", "widths"] = "none"  # the trials to make
+    part: Literal["none", "sweep", "untold", "sizes", "why", "rates", "widths"] = "none"  # the trials to make
     folder: str = "out/few-stories"     # where each trial's file goes
     stories: int = 1000         # held-out ones that choose; 2,083 others are reported
     draws: int = 2              # masks or orders for each reported story's bound
@@ -417,7 +432,7 @@ def main():
         make_trials(o.folder, lambda done: missing(o.part, done), lambda trial: run(trial, o), line)
     done, made, tables = read_trials(o.folder), provenance(SEEDS), {}
     for part in PARTS:
-        if not (NEEDS.get(part) and missing(NEEDS[part], done)) and not missing(part, done):
+        if not any(missing(needed, done) for needed in (*NEEDS.get(part, ()), part)):
             tables[part] = table_of(part, done)
             print(f"\n{part}")
             print_table(tables[part])

@@ -117,6 +117,7 @@ def few(workdir, monkeypatch):
         monkeypatch.setattr(few_stories, name, steps)
     monkeypatch.setattr(few_stories, "SIZES", (20, 40))
     monkeypatch.setattr(few_stories, "SWEPT", (20,))
+    monkeypatch.setattr(few_stories, "FEW", (20,))
     monkeypatch.setattr(few_stories, "WIDTHS", (8, 16, 24))
     monkeypatch.setattr(few_stories, "ENDS", {8: (1e-3, 3e-3), 24: (3e-3,)})
     monkeypatch.setattr(few_stories, "SEEDS", (1, 2))
