@@ -95,9 +95,9 @@ def sweep(done: dict):
                 yield Trial(**common, lr=lr, dropout=0.5, noise=strong)
 
 def untold(done: dict):
-    """The same without the target embedding, which only aogpt cannot do without."""
+    """The same without the target embedding, which aogpt alone cannot do without."""
     for trial in sweep(done):
-        if trial.mode != "aogpt" and trial.stories in FEW and (plain(trial) or trial.mode == "ar"):
+        if trial.mode != "aogpt" and trial.stories in FEW:
             yield dataclasses.replace(trial, target_embedding=False)
 
 def chosen(done: dict, mode: str, stories: int, remedies: bool, told=True) -> dict:
