@@ -73,8 +73,8 @@ def by_turns(steps: dict, repeats: int, device) -> dict:
             wait()
             seconds[name].append((time.perf_counter() - began) / count[name])
             if turn == 0:       # which doesn't count; several processes must agree
-                times = sum_over_processes(torch.tensor(0.5 / seconds[name].pop(), device=device)) / WORLD_SIZE
-                count[name] = max(1, int(times))
+                times = sum_over_processes(torch.tensor(0.5 / seconds[name].pop(), device=device))
+                count[name] = max(1, int(times / WORLD_SIZE))
     return seconds
 
 def peak_flops(device, dtype) -> float:

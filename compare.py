@@ -30,7 +30,7 @@ class CompareOptions:
 
 @torch.no_grad()
 def score(folder: str, o: CompareOptions) -> tuple:
-    """Nats per token of the stories of o.text under a run's best model, and the standard error of the draws."""
+    """Nats per token of o.text's stories under a run's best model, and the standard error of the draws."""
     model, tokenizer, _ = open_model(folder, "auto")
     draws, found = 1 if model.config.mode == "ar" else o.draws, []
     for i, text in enumerate(read_stories(o.text)):

@@ -15,8 +15,8 @@ Every mode trains p(token | some of the other tokens). A *slot* holds a token, k
            fixed order
 
 So `ar` is `aogpt` with the identity order (`aogpt` also adds an embedding of the target position, the others
-with --target_embedding), and `mdlm` is the same blocks without the causal mask. All losses are in nats per token of the same T tokens, so the
-numbers compare. BOS is the end-of-text token.
+with --target_embedding), and `mdlm` is the same blocks without the causal mask. All losses are in nats per
+token of the same T tokens, so the numbers compare. BOS is the end-of-text token.
 
 Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H, V = vocab_size.
 
@@ -50,7 +50,7 @@ class Config:
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
     dropout: float = 0.0            # share dropped of what each attention and MLP adds, in training
     token_noise: float = 0.0        # share of the tokens read that are replaced by random ones, in training
-    target_embedding: bool = False  # ar, mdlm: tell each slot which position it predicts, as aogpt always does
+    target_embedding: bool = False  # ar, mdlm: tell each slot what position it predicts, as in aogpt
     target_rotation: bool = True    # turn queries by the position they predict (false: by the one they hold)
     init: Literal["scaled", "paper"] = "scaled"     # weights by number of inputs; or PyTorch's, as the paper
     shared_init: bool = True        # embeddings start around one common vector (false: around zero)
@@ -201,7 +201,7 @@ class Transformer(nn.Module):
         """
         x = self.embed(tokens)                                                      # (B, S, C)
         if self.config.mode == "aogpt" or self.config.target_embedding:
-            x = x + self.embed_target(target_pos.clamp(min=0))      # (B, S, C); mdlm's slot of BOS predicts none
+            x = x + self.embed_target(target_pos.clamp(min=0))      # (B, S, C); BOS of mdlm predicts none
         if self.config.time_embedding == "add":
             x = x + self.embed_time(t)                                              # (B, S, C)
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                         # (2, B or 1, 1, S, D/2)
@@ -341,9 +341,9 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
                           weight=(0.5 / k).gather(1, select // (T + 1)))
 
 def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator, schedule: str) -> Batch:
-    """The paper's loss (arXiv 2603.22075): each token masked with the row's own probability, for
-    schedule=cosine 1−cos²(πt/2) with t uniform on (0, 1), for schedule=uniform t itself; then a plain mean over
-    all masked tokens of the batch. It bounds nothing. The head runs on every slot, as in its code."""
+    """The paper's loss (arXiv 2603.22075): each token masked with the row's own probability: t, uniform on
+    (0, 1), for schedule=uniform, 1−cos²(πt/2) for cosine; then a plain mean over all masked tokens of the
+    batch. It bounds nothing. The head runs on every slot, as in its code."""
     t = torch.rand(len(x), generator=generator)
     ratio = 1 - torch.cos(math.pi / 2 * t) ** 2 if schedule == "cosine" else t
     masked = torch.rand(x.shape, generator=generator) < ratio[:, None]              # (B, T)
@@ -369,7 +369,7 @@ def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Bat
 def group_losses(model: nn.Module, batch: Batch) -> Tensor:
     """(G,) whose mean is the loss: nats per token (for masked_ce, nats per masked token)."""
     logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)    # (G, N, V)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # a softmax in bfloat16 is too coarse
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # its softmax would be too coarse
     nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")  # (G·N,)
     return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
 

@@ -222,7 +222,7 @@ def make_update(model: Transformer, s: Settings):
             # what no_sync() sets: gradients travel between processes once a step
             loss_function.require_backward_grad_sync = i == len(parts)
             with autocast:
-                part_loss = loss_function(part.to(device)) / len(parts)     # parts are equal: the mean of their means
+                part_loss = loss_function(part.to(device)) / len(parts)     # equal parts: a mean of means
             part_loss.backward()
             loss += part_loss.detach()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)

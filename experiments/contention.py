@@ -3,7 +3,7 @@ Training on a machine that is not idle: the toy's mdlm, by how long a waiting th
 
     python -m experiments.contention --json=results/contention.json
 
-Threads meet at the end of every parallel region, hundreds of times a step. Who waits there spins at first, and
+Threads meet at the end of every parallel region, hundreds of times a step. Who waits spins at first, and
 takes a core from the one it waits for where another program wants one too. GOMP_SPINCOUNT says for how many
 turns, 300,000 by default; train.py sets fewer, where nobody has set it, before torch is imported. Measured
 by turns: the machine idle, beside a busy process for each core, and beside another training like it.

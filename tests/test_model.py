@@ -167,7 +167,7 @@ def test_probabilities_of_all_sequences_sum_to_one(mode):
 @torch.no_grad()
 @pytest.mark.parametrize("mode", ["ar", "mdlm"])
 def test_target_embedding(mode):
-    """At zero it changes nothing; else it tells places apart that rotary attention does not: a first slot's."""
+    """At zero it changes nothing; else it tells a first slot's places apart, as rotary attention does not."""
     told, plain = small_model(mode, target_embedding=True), small_model(mode)
     weights = told.state_dict()
     plain.load_state_dict({name: w for name, w in weights.items() if not name.startswith("embed_target")})

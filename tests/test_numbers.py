@@ -124,7 +124,8 @@ def test_speed():
         assert to_ar == f"{row['ratio_to_ar']:.2f}" and flops == f"{row['flops_per_token'] / 1e6:.1f}"
         assert mfu == f"{row['mfu']:.0%}" and logits == f"{row['logits_mb']:.0f}"
         assert peak == f"{row['peak_mem_mb']:,.0f} ({row['baseline_peak_mem_mb']:,.0f})"
-    for found, (_, *cells, times) in zip((small, large), table("README.md", "layers, width, batch | `ar`"), strict=True):
+    rows = table("README.md", "layers, width, batch | `ar`")
+    for found, (_, *cells, times) in zip((small, large), rows, strict=True):
         rows = [found[mode] for mode in ("ar", "mdlm", "aogpt")]
         assert cells == [f"{row['tok_per_s']:,.0f}" for row in rows]
         ratios = [row["tok_per_s"] / row["baseline_tok_per_s"] for row in rows]
@@ -184,7 +185,8 @@ def test_what_readme_finds():
     for mode, sampler, words in (("mdlm", "first_hitting", "`mdlm`'s"), ("aogpt", "ancestral", "`aogpt`'s")):
         assert f"from {share(mode, sampler, 48)} to {share(mode, sampler, 24)} with {words}" in text
     assert f"from 100% to {share('mdlm', 'first_hitting', 24, True)} of stories" in text
-    rules = {(row["network"], row["rule"], row["per_step"]): row for row in results("toy-planners.json")["rules"]}
+    rules = {(row["network"], row["rule"], row["per_step"]): row
+             for row in results("toy-planners.json")["rules"]}
     confidence, certain = rules["exact", "confidence", 1], rules["exact", "bounded", 0]
     assert f"stories that are {np.exp(-confidence['surprise']):.0f} times likelier (geometric mean)" in text
     assert f"what is certain is free: {48 / certain['passes']:.1f} tokens a pass on the toy" in text

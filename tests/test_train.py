@@ -256,7 +256,8 @@ def test_compare_command(trained):
     log = [e for e in read_log(trained / "out/mdlm") if "val_nll" in e]
     assert mdlm["best"] == min(e["val_nll"] for e in log) and ar["at 30 steps"] is not None
     model, tokenizer, _ = open_model(str(trained / "out/ar"), "cpu")
-    x = torch.tensor([[*tokenizer.encode(story), tokenizer.eot][:model.config.block_size] for story in stories])
+    T = model.config.block_size
+    x = torch.tensor([[*tokenizer.encode(story), tokenizer.eot][:T] for story in stories])
     exact = group_losses(model, order_batch(model.config, x, identity_order(x))).mean().item()
     assert ar["of two.txt"] == pytest.approx(exact, abs=1e-6)
     assert ar["± s.e. of draws"] == 0 < mdlm["± s.e. of draws"] < 0.1
