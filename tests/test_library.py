@@ -100,6 +100,13 @@ def test_library_code_raises_one_line(trained, monkeypatch, request, call, words
     assert words in str(e.value) and "\n" not in str(e.value)
     assert isinstance(e.value, (InputError, OSError)) or words == "n_layer is 0"     # model.py knows no cli
 
+def test_it_stays_small():
+    lines = {path: path.read_text("utf-8").splitlines() for folder in (".", "tests", "experiments")
+             for path in Path(ROOT, folder).glob("*.py")}
+    assert [f"{path.name}: {line}" for path in lines for line in lines[path] if len(line) > 110] == []
+    assert sum(len(lines[path]) for path in Path(ROOT).glob("*.py")) < 2900
+    assert len(Path(ROOT, "README.md").read_bytes()) < 14 * 1024
+
 def test_every_result_has_its_command():
     """Each file of results/ is written by a command of results.sh, or a page that results/README.md lists."""
     commands, pages = (Path(ROOT, name).read_text("utf-8") for name in ("experiments/results.sh",
