@@ -52,7 +52,7 @@ def start(*arguments, cwd):
                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
 def test_killed_at_random_moments(trained):
-    """A run of each mode is killed with SIGKILL 3 times, in between now and then stopped with SIGTERM or
+    """A run of each mode is killed with SIGKILL twice, in between now and then stopped with SIGTERM or
     Ctrl-C, and resumed each time; it ends as one that was left alone. It saves every 30 ms, so that many
     signals come while it writes."""
     def arguments(mode, name):
@@ -65,7 +65,7 @@ def test_killed_at_random_moments(trained):
 
     def kill_and_resume(mode):
         rng, kills, checkpoint = random.Random(mode), [], trained / f"out/killed-{mode}/ckpt.pt"
-        while kills.count(signal.SIGKILL) < 3:
+        while kills.count(signal.SIGKILL) < 2:
             process = start(*arguments(mode, "killed"), *["--resume"] * checkpoint.exists(), cwd=trained)
             if rng.random() < 0.8:          # while it trains; else at any moment, perhaps while it starts
                 assert (line := process.stdout.readline()).startswith("preset"), line + process.stdout.read()
