@@ -10,8 +10,6 @@ import pytest
 
 from conftest import ROOT, TINY, run
 
-pytestmark = pytest.mark.xdist_group("bad input")       # in one process: all calls are made at once, for all
-
 BAD = [
     ("train.py", ["--mode=mdml"], ["--mode=mdml", "mdlm"]),
     ("train.py", ["--mod=ar"], ["unknown argument --mod", "--mode"]),

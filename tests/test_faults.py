@@ -56,7 +56,7 @@ def test_killed_at_random_moments(trained):
     Ctrl-C, and resumed each time; it ends as one that was left alone. It saves every 30 ms, so that many
     signals come while it writes."""
     def arguments(mode, name):
-        return [f"--mode={mode}", *TINY, "--max_steps=500", "--eval_interval=5", "--save_minutes=0.0005",
+        return [f"--mode={mode}", *TINY, "--max_steps=300", "--eval_interval=5", "--save_minutes=0.0005",
                 f"--grad_accum={2 if mode == 'mdlm' else 1}", f"--out_dir=out/{name}-{mode}",
                 *(["--dropout=0.1", "--token_noise=0.1"] if mode == "ar" else [])]
 
@@ -77,7 +77,7 @@ def test_killed_at_random_moments(trained):
                 assert output.splitlines()[-1].endswith("--resume") and "stopped and saved" in output
             elif kills[-1] == signal.SIGKILL:
                 assert process.returncode == -signal.SIGKILL
-                assert not checkpoint.exists() or load(str(checkpoint))[1]["step"] < 500
+                assert not checkpoint.exists() or load(str(checkpoint))[1]["step"] < 300
             else:
                 interrupted = process.returncode == 2 and "interrupted" in output
                 assert interrupted or process.returncode == -kills[-1], output
