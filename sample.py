@@ -78,7 +78,7 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
     return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
 
 def probabilities(logits, temperature: float, top_p: float):
-    """(…, V) in float64: of the tokens at this temperature; top_p keeps the smallest set of likeliest tokens
+    """(…, V) in float64: of tokens at this temperature; top_p keeps the smallest set of likeliest tokens
     of that mass, temperature 0 the likeliest alone (with what it has at 1); the rest is missing then."""
     p = torch.softmax(logits.double() / (temperature or 1), dim=-1)
     if temperature == 0 or top_p < 1:
