@@ -5,7 +5,7 @@ How fast it trains, with random weights and random tokens.
     python bench.py --preset=paper --batch_size=2   the same at 124M parameters
 
 What stands in the table is measured in one run, by turns. tuned: as train.py does it by default. baseline:
-eager float32 and logits of every slot, as the paper's code has it. Of writing: experiments/sampling_cost.py.
+eager float32 and logits of every slot, as the paper's code has it. Sampling: experiments/sampling_cost.py.
 """
 import ctypes
 import math
@@ -137,7 +137,7 @@ def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
     seconds = by_turns(steps, o.repeats, device)
     block_size = Config(**sizes).block_size
     peak, tokens = peak_flops(device, numerics(Settings(), device)[0]) * WORLD_SIZE, batch_size * block_size
-    rows = [["", "tokens/s", "(range)", "baseline", "tuned ÷ that", "÷ ar", "ms/step", "MFLOP/token", "MFU",
+    rows = [["", "tokens/s", "range", "baseline", "tuned ÷ that", "÷ ar", "ms/step", "MFLOP/token", "MFU",
              "peak MB", "baseline", "logits MB"]]
     for mode, f in figures.items():
         took, flops = seconds[mode, "tuned"], flops_per_token(Config(mode, **sizes))
@@ -146,7 +146,7 @@ def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
         f["ms_per_step"], f["seconds"] = 1000 * statistics.median(took), took
         f["ratio_to_ar"] = statistics.median(np.divide(seconds.get(("ar", "tuned"), math.nan), took))
         f["flops_per_token"], f["mfu"] = flops, f["tok_per_s"] * flops / peak
-        rows.append([mode, f"{f['tok_per_s']:,.0f}", f"({tokens / max(took):,.0f}–{tokens / min(took):,.0f})",
+        rows.append([mode, f"{f['tok_per_s']:,.0f}", f"{tokens / max(took):,.0f}–{tokens / min(took):,.0f}",
                      f"{f['baseline_tok_per_s']:,.0f}", f"{f['tok_per_s'] / f['baseline_tok_per_s']:.2f}",
                      f"{f['ratio_to_ar']:.2f}", f"{f['ms_per_step']:.1f}", f"{flops / 1e6:.1f}",
                      f"{f['mfu']:.1%}", f"{f['peak_mem_mb']:,.0f}", f"{f['baseline_peak_mem_mb']:,.0f}",

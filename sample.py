@@ -408,8 +408,8 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
                 texts.append(tokenizer.decode(ids))
                 row = {"story": story, "text": texts[-1], "tokens": ids, "appeared": steps}
                 print(json.dumps(row), file=f)
-                clock = [2 * step + 1 for step in steps] if o.draft else steps      # a round is two passes
-                panel = panel or (title, token_texts(tokenizer, ids, config.mask_id), clock)
+                panel = panel or (title, token_texts(tokenizer, ids, config.mask_id),
+                                  [2 * step + 1 for step in steps] if o.draft else steps)       # in passes
             f.flush()
             bar.update(len(stories))
             if o.show:

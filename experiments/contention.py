@@ -46,10 +46,16 @@ def train_when_asked():
         speed = steps * values["batch_size"] * config.block_size / (time.perf_counter() - began)
         print(speed, flush=True)
 
-def start(code: str, spin: int):
-    """A process of Python with this GOMP_SPINCOUNT."""
-    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, text=True, stdin=subprocess.PIPE,
-                            stdout=subprocess.PIPE, env=os.environ | {"GOMP_SPINCOUNT": str(spin)})
+@contextlib.contextmanager
+def process(code: str, spin=0):
+    """Python with this GOMP_SPINCOUNT, killed in the end."""
+    started = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, text=True, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, env=os.environ | {"GOMP_SPINCOUNT": str(spin)})
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.wait()
 
 def speed_of(workers: list, seconds: float) -> float:
     """Tokens per second of each, on average, all at the same time."""
@@ -62,22 +68,18 @@ def main():
     code = "from experiments.contention import train_when_asked; train_when_asked()"
     found = {beside: {spin: [] for spin in o.spins} for beside in BESIDE}
     with contextlib.ExitStack() as stack:
-        workers = {spin: [start(code, spin) for _ in range(2)] for spin in o.spins}
+        workers = {spin: [stack.enter_context(process(code, spin)) for _ in range(2)] for spin in o.spins}
         for worker in sum(workers.values(), []):
-            stack.callback(worker.kill)
             if worker.stdout.readline() != "ready\n":
                 raise OSError("a training process failed; its message is above")
         for repeat in range(o.repeats):
             for beside in BESIDE:
-                busy = [start("while True: pass", 0) for _ in range(os.cpu_count() * (beside == BESIDE[1]))]
-                for process in busy:
-                    stack.callback(process.kill)
-                for spin, pair in workers.items():
-                    speed = speed_of(pair if beside == BESIDE[2] else pair[:1], o.seconds)
-                    found[beside][spin].append(speed)
-                for process in busy:
-                    process.kill()
-                    process.wait()
+                with contextlib.ExitStack() as busy:
+                    for _ in range(os.cpu_count() if beside == BESIDE[1] else 0):
+                        busy.enter_context(process("while True: pass"))
+                    for spin, pair in workers.items():
+                        speed = speed_of(pair if beside == BESIDE[2] else pair[:1], o.seconds)
+                        found[beside][spin].append(speed)
             print(f"{repeat + 1} of {o.repeats}", file=sys.stderr)
     rows = [["GOMP_SPINCOUNT", *(f"beside {beside}" for beside in BESIDE), f"÷ {o.spins[0]:,}"]]
     for spin in o.spins:

@@ -100,7 +100,7 @@ def untold(done: dict):
         if trial.mode != "aogpt" and trial.stories in FEW:
             yield dataclasses.replace(trial, target_embedding=False)
 
-def chosen(done: dict, mode: str, stories: int, remedies: bool, told=True) -> dict:
+def chosen(done: dict, mode: str, stories: int, remedies: bool, told: bool = True) -> dict:
     """The settings, with remedies or without, that the sweep chose for this size, or the largest swept."""
     size = stories if stories in SWEPT else SWEPT[-1]
     trials = [t for t in (sweep if told else untold)(done)
@@ -113,14 +113,17 @@ def plain(trial: Trial) -> bool:
     return (trial.weight_decay, trial.dropout, trial.noise) == (0.01, 0, 0)
 
 def sizes(done: dict):
-    """Every mode at every size, with the best settings, and with the best that have no remedy."""
-    for stories, seed, mode, remedies in itertools.product(SIZES, SEEDS, MODES, (True, False)):
+    """Every mode at every size, with the best settings; where stories are fewest also with the best that have
+    no remedy, and with these for a model that is not told positions."""
+    for stories, seed, mode in itertools.product(SIZES, SEEDS, MODES):
+        settings = [chosen(done, mode, stories, remedies=True)]
+        if stories in FEW:
+            settings += [chosen(done, mode, stories, remedies=False, told=told)
+                         for told in (True, False) if told or mode != "aogpt"]
         steps = LONG if stories in FEW else STEPS
         until = 4.0 if stories == SIZES[1] else 1.5         # at the size of the figure, far past the turn
-        yield Trial(mode, stories, seed, steps=steps, until=until, **chosen(done, mode, stories, remedies))
-        if mode != "aogpt" and stories in FEW and not remedies:
-            settings = chosen(done, mode, stories, remedies, told=False)
-            yield Trial(mode, stories, seed, steps=steps, until=until, **settings)
+        for values in settings:
+            yield Trial(mode, stories, seed, steps=steps, until=until, **values)
 
 def why(done: dict):
     """How often the task is another one, with the same stories; 0: always."""

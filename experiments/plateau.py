@@ -36,6 +36,7 @@ class Probe:
     lr: float = 2e-3
     warmup: int = 100
     init: str = "scaled"
+    target_embedding: bool = False
     steps: int = 300
 
     name = trial_name
@@ -84,14 +85,6 @@ def through(model, c, initial, learned, layers=range(99), parts="qkv", mlp=True)
 
         linear.register_forward_hook(add)
 
-def positions(model):
-    """A learned embedding of each slot's position, added to that of its token."""
-    c = model.config
-    place = torch.randn(c.block_size + 1, c.n_embd, device=model.head.weight.device) / math.sqrt(c.n_embd)
-    model.probe = torch.nn.Parameter(place)
-    model.blocks[0].register_forward_pre_hook(
-        lambda module, inputs: (inputs[0] + model.probe[:inputs[0].size(1)], *inputs[1:]))
-
 ADDED = {       # what a model of n layers gets, with c (C,) and, for what needs another vector, c2 (C,)
     "nothing": lambda m, c, c2: None,
     "c to all embeddings": lambda m, c, c2: to_embeddings(m, c),
@@ -103,7 +96,6 @@ ADDED = {       # what a model of n layers gets, with c (C,) and, for what needs
     "c before attention of layer 1": lambda m, c, c2: to_layers(m, c, (0,), ()),
     "c before attention of later layers": lambda m, c, c2: to_layers(m, c, range(1, 99), ()),
     "c before MLPs": lambda m, c, c2: to_layers(m, c, (), range(99)),
-    "learned positions": lambda m, c, c2: positions(m),
     "plain biases": lambda m, c, c2: biases(m),
     "c's bias": lambda m, c, c2: through(m, c, 1, 1),
     "c's bias, as it begins": lambda m, c, c2: through(m, c, 1, 0),
@@ -135,7 +127,8 @@ def settings():
     end? (A batch has as many tokens whatever the window.)"""
     return [Probe(seed=seed, **other) for seed in SEEDS for other in (
         dict(block_size=32), dict(block_size=64), dict(block_size=128), dict(steps=1000), dict(lr=1e-3),
-        dict(lr=4e-3), dict(warmup=20), dict(init="paper"), dict(mode="aogpt"), dict(mode="ar"))] + [
+        dict(lr=4e-3), dict(warmup=20), dict(init="paper"), dict(target_embedding=True), dict(mode="aogpt"),
+        dict(mode="ar"))] + [
         Probe("c to all embeddings", seed=seed, mode=mode) for seed in SEEDS for mode in ("aogpt", "ar")]
 
 PARTS = {"where": where, "how_much": how_much, "settings": settings}
