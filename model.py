@@ -14,9 +14,8 @@ Every mode trains p(token | some of the other tokens). A *slot* holds a token, k
     aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935), σ a random order; an upper bound, exact for a
            fixed order
 
-So `ar` is `aogpt` with the identity order (`aogpt` also adds an embedding of the target position, the others
-with --target_embedding), and `mdlm` is the same blocks without the causal mask. All losses are in nats per
-token of the same T tokens, so the numbers compare. BOS is the end-of-text token.
+So `ar` is `aogpt` with the identity order, and `mdlm` is the same blocks without the causal mask. All losses
+are in nats per token of the same T tokens, so the numbers compare. BOS is the end-of-text token.
 
 Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H, V = vocab_size.
 
@@ -50,7 +49,7 @@ class Config:
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
     dropout: float = 0.0            # share dropped of what each attention and MLP adds, in training
     token_noise: float = 0.0        # share of the tokens read that are replaced by random ones, in training
-    target_embedding: bool = False  # ar, mdlm: tell each slot what position it predicts, as in aogpt
+    target_embedding: bool = True   # tell each slot what position it predicts (rotary tells distances only)
     target_rotation: bool = True    # turn queries by the position they predict (false: by the one they hold)
     init: Literal["scaled", "paper"] = "scaled"     # weights by number of inputs; or PyTorch's, as the paper
     shared_init: bool = True        # embeddings start around one common vector (false: around zero)
@@ -176,7 +175,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.padded_vocab, config.n_embd)
-        if config.mode == "aogpt" or config.target_embedding:
+        if config.target_embedding:
             self.embed_target = nn.Embedding(config.block_size, config.n_embd)
         if config.time_embedding == "add":
             self.embed_time = TimeEmbedding(config.n_embd)
@@ -200,7 +199,7 @@ class Transformer(nn.Module):
         returns     (B, S, V), or (G, N, V) with select
         """
         x = self.embed(tokens)                                                      # (B, S, C)
-        if self.config.mode == "aogpt" or self.config.target_embedding:
+        if self.config.target_embedding:
             x = x + self.embed_target(target_pos.clamp(min=0))      # (B, S, C); BOS of mdlm predicts none
         if self.config.time_embedding == "add":
             x = x + self.embed_time(t)                                              # (B, S, C)
@@ -224,8 +223,8 @@ class Transformer(nn.Module):
         known yet. (A tied head doesn't see it: it adds the same to all logits.)"""
         scaled = self.config.init == "scaled"
         for name, p in self.named_parameters() if scaled else ():
-            if p.dim() == 1:            # gains of the norms, and a bias
-                nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
+            if p.dim() == 1 or name.startswith("embed_target"):     # gains; a bias, and what is told of places
+                nn.init.constant_(p, 1.0 if "norm" in name else 0.0)
             else:
                 shrink = 2 * self.config.n_layer if name.endswith("proj.weight") else 1
                 if name.startswith("embed_time"):       # to a third of a token's embedding, not 11 times it
@@ -294,8 +293,8 @@ def aogpt_batch(config: Config, x: Tensor, generator: torch.Generator, l2r_fract
 def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor) -> Batch:
     """Predict the masked tokens of x (B, T) from the others; weight is 1 where masked, (B, T), is true.
 
-    Slot 0 holds BOS, as in the other modes: rotary attention sees distances only, so without it a fully
-    masked row looks the same from every position, and no slot could tell where in the story it stands."""
+    Slot 0 holds BOS, as in the other modes: without --target_embedding a fully masked row would look the same
+    from every position, rotary attention seeing distances only."""
     targets = F.pad(x, (1, 0), value=config.bos_id)                                 # (B, T+1)
     masked = F.pad(masked, (1, 0))                                                  # (B, T+1)
     position = torch.arange(-1, x.size(1), device=x.device).expand_as(targets)

@@ -2,7 +2,7 @@
 Few stories, many epochs: how near to the toy's law does each mode come, and what does it learn by heart?
 
     python -m experiments.few_stories --part=sweep          each mode's settings, at the smallest sizes
-    python -m experiments.few_stories --part=untold         ar and mdlm without --target_embedding
+    python -m experiments.few_stories --part=untold         ar and mdlm with --target_embedding=false
     python -m experiments.few_stories --part=sizes          with them every size, three seeds; after both
     python -m experiments.few_stories --part=why            K orders, or K epochs' masks again and again
     python -m experiments.few_stories --part=rates          learning rates of narrow and of wide networks
@@ -56,7 +56,7 @@ class Trial:
     width: int = 0                  # n_embd; 0: the preset's
     final_lr: float = 1.0           # fraction of the learning rate that a cosine ends at; 1: constant
     steps: int = 3000               # at most
-    target_embedding: bool = True   # as aogpt always has it
+    target_embedding: bool = True
     until: float = 1.5              # stop where the distance has twice been so many times its best; see run
 
     name = trial_name
@@ -94,10 +94,13 @@ def sweep(done: dict):
             for lr in (1.5e-3, 6e-3 if mode == "ar" else 3e-3):
                 yield Trial(**common, lr=lr, dropout=0.5, noise=strong)
 
+def plain(trial: Trial) -> bool:
+    return (trial.weight_decay, trial.dropout, trial.noise) == (0.01, 0, 0)
+
 def untold(done: dict):
-    """The same without the target embedding, which aogpt alone cannot do without."""
+    """Without remedies, the same without the target embedding, which aogpt keeps."""
     for trial in sweep(done):
-        if trial.mode != "aogpt" and trial.stories in FEW:
+        if trial.mode != "aogpt" and trial.stories in FEW and plain(trial):
             yield dataclasses.replace(trial, target_embedding=False)
 
 def chosen(done: dict, mode: str, stories: int, remedies: bool, told: bool = True) -> dict:
@@ -108,9 +111,6 @@ def chosen(done: dict, mode: str, stories: int, remedies: bool, told: bool = Tru
     best = min(trials, key=lambda t: done[t.name()]["best"]["chosen_by"])
     return {name: getattr(best, name)
             for name in ("lr", "weight_decay", "dropout", "noise", "target_embedding")}
-
-def plain(trial: Trial) -> bool:
-    return (trial.weight_decay, trial.dropout, trial.noise) == (0.01, 0, 0)
 
 def sizes(done: dict):
     """Every mode at every size, with the best settings; where stories are fewest also with the best that have

@@ -36,7 +36,7 @@ class Probe:
     lr: float = 2e-3
     warmup: int = 100
     init: str = "scaled"
-    target_embedding: bool = False
+    target_embedding: bool = True
     steps: int = 300
 
     name = trial_name
@@ -127,7 +127,7 @@ def settings():
     end? (A batch has as many tokens whatever the window.)"""
     return [Probe(seed=seed, **other) for seed in SEEDS for other in (
         dict(block_size=32), dict(block_size=64), dict(block_size=128), dict(steps=1000), dict(lr=1e-3),
-        dict(lr=4e-3), dict(warmup=20), dict(init="paper"), dict(target_embedding=True), dict(mode="aogpt"),
+        dict(lr=4e-3), dict(warmup=20), dict(init="paper"), dict(target_embedding=False), dict(mode="aogpt"),
         dict(mode="ar"))] + [
         Probe("c to all embeddings", seed=seed, mode=mode) for seed in SEEDS for mode in ("aogpt", "ar")]
 

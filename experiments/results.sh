@@ -64,7 +64,11 @@ laptop() {
   local mode data=tinystories-excerpt
   local ar=out/$data-ar mdlm=out/$data-mdlm aogpt=out/$data-aogpt
   python prepare_data.py --text="$1/train.txt" --val="$1/valid.txt" --vocab_size=4096 --name=$data
-  for mode in ar mdlm aogpt; do train out/$data-$mode --mode=$mode --preset=laptop --data=$data; done
+  # ar and mdlm as they were when this was run; real is the fair comparison
+  local -A as_then=([ar]=--target_embedding=false [mdlm]=--target_embedding=false [aogpt]=)
+  for mode in ar mdlm aogpt; do
+    train out/$data-$mode --mode=$mode --preset=laptop --data=$data ${as_then[$mode]}
+  done
   python compare.py ar=$ar mdlm=$mdlm aogpt=$aogpt --json=results/laptop.json --plot=results/laptop.png
   python sample.py --out_dir=$ar,$mdlm,$aogpt --sampler=first_hitting --temperature=0.7 --num_samples=2 \
     --json=results/laptop-samples.json --picture=results/modes.png
@@ -77,7 +81,7 @@ laptop() {
   python diversity.py ar=$ar/samples.jsonl mdlm=$mdlm/samples.jsonl aogpt=$aogpt/samples.jsonl \
     --data=$data --judge=$ar --json=results/laptop-diversity.json --plot=results/laptop-diversity.png
   local paper=out/$data-mdlm-paper
-  train $paper --mode=mdlm --preset=laptop --data=$data --windows=paper --max_steps=1500
+  train $paper --mode=mdlm --preset=laptop --data=$data --windows=paper --max_steps=1500 ${as_then[mdlm]}
   python sample.py --out_dir=$ar --protocol=paper --num_samples=1000 --dtype=bfloat16 --out=out/paper-ar.jsonl
   python sample.py --out_dir=$paper --protocol=paper --num_samples=1000 --dtype=bfloat16 \
     --out=out/paper-mdlm.jsonl
@@ -91,7 +95,8 @@ laptop() {
 
   # without the common vector, and without the rotation by the target too
   for mode in ar mdlm aogpt; do
-    train out/$data-$mode-plain --mode=$mode --preset=laptop --data=$data --shared_init=false --max_steps=2000
+    train out/$data-$mode-plain --mode=$mode --preset=laptop --data=$data --shared_init=false \
+      --max_steps=2000 ${as_then[$mode]}
   done
   train out/$data-aogpt-usual --mode=aogpt --preset=laptop --data=$data --shared_init=false --max_steps=2000 \
     --target_rotation=false
@@ -116,8 +121,8 @@ own() {     # what is this code's own way, beside the paper's or an earlier one
   runs=""
   for seed in 1 2 3; do
     local flags="--mode=mdlm --preset=laptop --data=$data --max_steps=350 --eval_interval=175 --seed=$seed"
-    train out/t-none-$seed $flags
-    train out/t-after-$seed $flags --time_embedding=add
+    train out/t-none-$seed $flags --target_embedding=false
+    train out/t-after-$seed $flags --target_embedding=false --time_embedding=add
     [ -e out/t-before-$seed/loss.png ] || rm -rf out/t-before-$seed     # begun, but not at its end
     [ -e out/t-before-$seed ] ||
       python $before/train.py $flags --time_embedding=add --out_dir=out/t-before-$seed
@@ -251,11 +256,13 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
 
 confounds() {       # what each thing does that the paper has otherwise, one at a time; after real
   local mode lr seed name modes flags dir args
-  local init="--init=paper --shared_init=false" schedule="--warmup=25 --final_lr=0.05"   # in as many steps
+  local init="--init=paper --shared_init=false" not_told=--target_embedding=false
+  local schedule="--warmup=25 --final_lr=0.05"   # in as many steps
   local run="--preset=laptop --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=250"
   local variants="as it is            | mdlm ar |
     untied head                       | mdlm ar | --tie_head=false
     no common vector                  | mdlm ar | --shared_init=false
+    no target embedding               | mdlm ar | $not_told
     init of the paper                 | ar      | $init
     init of the paper, untied head    | mdlm ar | $init --tie_head=false
     schedule of the paper             | mdlm ar | $schedule
@@ -266,8 +273,8 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
     time embedding, init of the paper, untied head | mdlm | --time_embedding=add $init --tie_head=false
     masked_ce, uniform schedule       | mdlm    | --objective=masked_ce
     masked_ce, cosine schedule        | mdlm    | --objective=masked_ce --schedule=cosine
-    all of it                         | ar      | $init $schedule --windows=paper --dtype=float32
-    all of it                         | mdlm    | $init $schedule --windows=paper --dtype=float32 \
+    all of it                         | ar      | $init $schedule $not_told --windows=paper --dtype=float32
+    all of it                         | mdlm    | $init $schedule $not_told --windows=paper --dtype=float32 \
 --tie_head=false --time_embedding=add --objective=masked_ce --schedule=cosine"
   for mode in mdlm ar; do
     lr=$(lr_of $mode)

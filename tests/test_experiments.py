@@ -192,7 +192,7 @@ def test_a_trial_trains_as_the_command_does(few):
     result = few_stories.run(trial, few_stories.FewStoriesOptions(stories=50))
     done = run("train.py", "--mode=ar", "--preset=toy", "--n_layer=1", "--n_head=1", "--n_embd=16",
                "--n_hidden=16", "--batch_size=8", "--compile=false", "--dtype=float32", "--train_stories=20",
-               "--seed=3", "--max_steps=25", "--final_lr=1", "--target_embedding", cwd=few)
+               "--seed=3", "--max_steps=25", "--final_lr=1", cwd=few)
     assert done.returncode == 0 and "10.0 epochs of 20" in done.stdout, done.stderr
     x = torch.from_numpy(Windows("toy", "val", 48).spread(10 ** 6))[::2][:50]
     model, _ = load("out/toy-ar/best.pt")

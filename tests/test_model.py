@@ -28,8 +28,7 @@ def logits_of(model, batch):
 
 def test_aogpt_in_identity_order_is_ar():
     ar, aogpt = small_model("ar"), small_model("aogpt")
-    no_targets = {"embed_target.weight": torch.zeros_like(aogpt.embed_target.weight)}
-    aogpt.load_state_dict({**ar.state_dict(), **no_targets})
+    aogpt.load_state_dict(ar.state_dict())
     x = tokens(ar)
     batch = order_batch(ar.config, x, identity_order(x))
     assert torch.equal(logits_of(ar, batch), logits_of(aogpt, batch))
@@ -74,8 +73,8 @@ def test_target_rotation(mode, matters):
     assert torch.allclose(logits_of(on, batch), logits_of(off, batch), atol=1e-4) != matters
 
 def test_logits_depend_on_distances_only():
-    """Rotary embedding: shifting all positions changes nothing (aogpt's table of targets is by position)."""
-    model = small_model("ar", block_size=20, dtype=torch.float64)
+    """Rotary embedding alone: shifting all positions changes nothing."""
+    model = small_model("ar", block_size=20, dtype=torch.float64, target_embedding=False)
     x = torch.randint(0, 11, (2, 8), generator=rng())
     batch = order_batch(model.config, x, identity_order(x))
     shifted = batch._replace(key_pos=batch.key_pos + 7, target_pos=batch.target_pos + 7)
@@ -104,7 +103,7 @@ def masked_nll(model, x, masked):
 @torch.no_grad()
 def test_nelbo_over_all_masks_is_the_chain_rule_over_all_orders():
     T = 4
-    model = small_model("mdlm", vocab_size=5, block_size=T, dtype=torch.float64)
+    model = small_model("mdlm", seed=1, vocab_size=5, block_size=T, dtype=torch.float64)
     x = tokens(model, rows=1)[0]
     masks = [torch.tensor(m) for m in itertools.product([False, True], repeat=T) if any(m)]
     nll = {tuple(m.tolist()): masked_nll(model, x, m) for m in masks}
@@ -165,10 +164,12 @@ def test_probabilities_of_all_sequences_sum_to_one(mode):
     assert abs(torch.exp(-nll).sum() - 1) < 1e-6
 
 @torch.no_grad()
-@pytest.mark.parametrize("mode", ["ar", "mdlm"])
+@pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_target_embedding(mode):
-    """At zero it changes nothing; else it tells a first slot's places apart, as rotary attention does not."""
-    told, plain = small_model(mode, target_embedding=True), small_model(mode)
+    """At zero, as it begins, it changes nothing; else it tells a first slot's places apart, as rotary attention
+    does not."""
+    assert not Transformer(Config(mode, n_layer=1)).embed_target.weight.any()
+    told, plain = small_model(mode), small_model(mode, target_embedding=False)
     weights = told.state_dict()
     plain.load_state_dict({name: w for name, w in weights.items() if not name.startswith("embed_target")})
     batch = evaluation_batch(told.config, tokens(told, rows=2), rng(0))
@@ -333,10 +334,10 @@ def test_cached_logits_equal_uncached(mode, pieces):
 # -------------------------------------------------------------------------------- sizes, configuration, files
 
 @pytest.mark.parametrize("fields, expected", [
-    (dict(mode="ar"), 123_551_232),
-    (dict(mode="mdlm"), 123_552_000),
-    (dict(mode="mdlm", tie_head=False, time_embedding="add"), 162_739_968),
-    (dict(mode="ar", target_embedding=True), 123_551_232 + 512 * 768),
+    (dict(mode="ar", target_embedding=False), 123_551_232),
+    (dict(mode="mdlm", target_embedding=False), 123_552_000),
+    (dict(mode="mdlm", target_embedding=False, tie_head=False, time_embedding="add"), 162_739_968),
+    (dict(mode="ar"), 123_551_232 + 512 * 768),
     (dict(mode="aogpt"), 123_551_232 + 512 * 768)])
 def test_parameter_counts(fields, expected):
     with torch.device("meta"):

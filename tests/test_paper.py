@@ -62,7 +62,7 @@ def exact_model(mode, **fields):
 @torch.no_grad()
 def test_ar_is_the_papers_network():
     """Its queries turn by their own position: ours do with target_rotation=False."""
-    model = exact_model("ar", target_rotation=False)
+    model = exact_model("ar", target_rotation=False, target_embedding=False)
     x = torch.randint(11, (3, 8), generator=torch.Generator().manual_seed(1))
     batch = order_batch(model.config, x, identity_order(x))
     ours = model(batch.tokens, batch.key_pos, batch.target_pos)                     # (3, 8, V)
@@ -76,7 +76,7 @@ def test_ar_is_the_papers_network():
 @torch.no_grad()
 def test_mdlm_is_the_papers_network():
     """With an untied head and the timestep; BOS is one more visible token at its left."""
-    model = exact_model("mdlm", **PAPER_MDLM)
+    model = exact_model("mdlm", target_embedding=False, **PAPER_MDLM)
     x = torch.randint(11, (4, 8), generator=torch.Generator().manual_seed(1))
     batch = masked_ce_batch(model.config, x, torch.Generator().manual_seed(2), "cosine")
     ours = model(batch.tokens, batch.key_pos, batch.target_pos, t=batch.t.double())     # (4, 9, V)

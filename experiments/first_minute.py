@@ -1,0 +1,153 @@
+"""
+How much of the toy is learned in the first minute? What the preset takes, and what was tried in its place.
+
+    python -m experiments.first_minute --mode=mdlm          the trials of one mode
+    python -m experiments.first_minute --json=F --md=G      all that is done, as a table
+
+Each trial trains the preset toy with something else, and is asked for its distance from the law on held-out
+stories, nats per token (for mdlm from one pair of masks each, beside the perfect denoiser's with the same
+ones), and for stories, one token a step: the share that is grammatical. Each is a file in --folder; several
+processes share the work, best with one core each (OMP_NUM_THREADS=1). Compare them by FLOPs: seconds
+contain what else the machine does.
+"""
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import Literal
+from unittest import mock
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from cli import build, command, parse_flags, print_table, provenance, write_json
+from experiments.few_stories import Trial as FewStories
+from experiments.few_stories import copies, distance, held_out
+from experiments.report import write_markdown
+from experiments.trials import make_trials, read_trials, trial_name
+from model import Config, Transformer, flops_per_token, training_batch
+from prepare_data import Tokenizer, Windows
+from train import PRESETS, Settings, learning_rate, make_update, mask_generator
+
+SEEDS = 1, 2, 3
+
+@dataclass(frozen=True)
+class Trial:
+    """A run; its name is what differs from these defaults, the preset's."""
+    mode: str = "mdlm"
+    seed: int = 1
+    steps: int = 1200
+    lr: float = 3e-3
+    warmup: int = 50
+    batch_size: int = 64
+    beta2: float = 0.99
+    n_layer: int = 2
+    n_head: int = 4
+    n_embd: int = 128
+    shared_init: bool = False
+    target_embedding: bool = True
+    muon_lr: float = 0.0            # of Muon, for the matrices of the blocks; 0: AdamW for them too
+
+    name = trial_name
+
+def trials(mode: str) -> list:
+    """The preset with three seeds; other settings, at about its FLOPs, with one."""
+    others = [dict(n_layer=1, steps=2000), dict(n_layer=3, steps=850), dict(n_embd=96, steps=1700),
+              dict(batch_size=32, steps=2400, lr=2e-3), dict(lr=1.5e-3), dict(lr=6e-3), dict(n_head=2),
+              dict(beta2=0.95), dict(warmup=100), dict(shared_init=True), dict(muon_lr=0.01), dict(muon_lr=0.03),
+              dict(target_embedding=False)]
+    return [Trial(mode, seed) for seed in SEEDS] + [Trial(mode, **values) for values in others]
+
+class MuonAndAdamW:
+    """Muon (Jordan et al. 2024) for the blocks' matrices, AdamW for the rest; stands in for an AdamW."""
+
+    def __init__(self, model: Transformer, ratio: float, adamw, **values):
+        matrices = [p for p in model.blocks.parameters() if p.dim() == 2]
+        rest = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
+        self.muon = torch.optim.Muon(matrices, weight_decay=0.0, momentum=0.95)
+        self.adamw, self.ratio = adamw(rest, **values), ratio
+        self.param_groups = self.adamw.param_groups
+
+    def step(self):
+        self.muon.param_groups[0]["lr"] = self.ratio * self.adamw.param_groups[0]["lr"]
+        self.muon.step()
+        self.adamw.step()
+
+    def zero_grad(self, set_to_none: bool):
+        self.muon.zero_grad(set_to_none)
+        self.adamw.zero_grad(set_to_none)
+
+def run(trial: Trial, o) -> dict:
+    """Train; returns the trial, its distance from the law, and what of its stories is grammatical."""
+    torch._dynamo.reset()           # it counts the models it has compiled, and would stop
+    values = PRESETS["toy"] | dataclasses.asdict(trial) | dict(max_steps=trial.steps, n_hidden=3 * trial.n_embd)
+    train = Windows("toy", "train", values["block_size"], seed=trial.seed)
+    val = Windows("toy", "val", values["block_size"])
+    tokenizer = Tokenizer(**val.meta["tokenizer"])
+    config, s = build(Config, values | {"vocab_size": tokenizer.vocab_size}), build(Settings, values)
+    x = torch.from_numpy(val.spread(o.stories))                                     # (N, T)
+    batches, law = held_out(FewStories(trial.mode, seed=trial.seed), config, x, tokenizer)
+    torch.manual_seed(trial.seed)
+    model = Transformer(config)
+    adamw = torch.optim.AdamW
+    if trial.muon_lr:
+        def adamw(parameters, adamw=torch.optim.AdamW, **values):
+            return MuonAndAdamW(model, trial.muon_lr / trial.lr, adamw, **values)
+    with mock.patch.object(torch.optim, "AdamW", adamw):
+        _, update = make_update(model, s)
+    began = time.perf_counter()
+    for step in tqdm(range(trial.steps), desc=trial.name(), unit="step", leave=False, disable=None):
+        batch = training_batch(config, torch.from_numpy(train.batch(step, s.batch_size)),
+                               mask_generator(trial.seed, step))
+        update(batch, learning_rate(s, step))
+    seconds = time.perf_counter() - began
+    above, error = distance(model, batches, law)
+    flops = trial.steps * s.batch_size * config.block_size * flops_per_token(config)
+    return {"trial": dataclasses.asdict(trial), "distance": above, "distance_se": error, "flops": flops,
+            "training_seconds": seconds, **copies(model, tokenizer, {}, trial.seed, o.samples),
+            **provenance(trial.seed)}
+
+# ---- The command -------------------------------------------------------------------------------------------
+
+@dataclass
+class FirstMinuteOptions:
+    """what to run, and what to write of all that has been run"""
+    mode: Literal["none", "ar", "mdlm", "aogpt"] = "none"   # whose trials to make
+    folder: str = "out/first-minute"    # where each trial's file goes
+    stories: int = 2000         # held-out ones
+    samples: int = 1000         # stories that each model writes
+    json: str = ""              # file for all trials' results
+    md: str = ""                # file for the table
+
+def line(result: dict) -> str:
+    return f"{result['distance']:.4f} ± {result['distance_se']:.4f} above the law, " \
+           f"{result['grammatical']:.1%} grammatical, {result['training_seconds']:.0f} s"
+
+def table_of(done: dict) -> list:
+    """Rows of text, the first is the head; best first."""
+    groups = {}
+    for result in done.values():
+        trial = Trial(**result["trial"])
+        groups.setdefault(dataclasses.replace(trial, seed=0), []).append(result)
+    rows = [["differs from the preset in", "nats per token above the law", "grammatical", "TFLOP"]]
+    for trial, runs in sorted(groups.items(), key=lambda g: np.mean([run["distance"] for run in g[1]])):
+        name = dataclasses.replace(trial, seed=Trial.seed).name()
+        rows.append([name, ", ".join(f"{run['distance']:.4f} ± {run['distance_se']:.4f}" for run in runs),
+                     ", ".join(f"{run['grammatical']:.1%}" for run in runs), f"{runs[0]['flops'] / 1e12:.1f}"])
+    return rows
+
+def main():
+    o = build(FirstMinuteOptions, parse_flags(__doc__, FirstMinuteOptions))
+    if o.mode != "none":
+        make_trials(o.folder, lambda done: [t for t in trials(o.mode) if t.name() not in done],
+                    lambda trial: run(trial, o), line)
+    done, made = read_trials(o.folder), provenance(SEEDS)
+    table = table_of(done)
+    print_table(table)
+    if o.md:
+        write_markdown(o.md, "The first minute", made, __doc__, {"": table})
+    if o.json:
+        write_json(o.json, {**made, "trials": done})
+
+if __name__ == "__main__":
+    command(main, "the trials that are done are kept, each in a file of its own")
