@@ -70,9 +70,9 @@ class Settings:
 
 PRESETS = {
     # a window is one story and its end; what must be learned is to look far back, not next door
-    "toy": dict(data="toy", block_size=48, n_layer=3, n_head=4, n_embd=128, n_hidden=384, shared_init=False,
-                batch_size=64, max_steps=3000, lr=1.5e-3, warmup=100, final_lr=0.0, beta2=0.99,
-                eval_interval=500, eval_windows=4096),
+    "toy": dict(data="toy", block_size=48, n_layer=2, n_head=4, n_embd=128, n_hidden=384, batch_size=64,
+                max_steps=2000, lr=2e-3, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=400,
+                eval_windows=1024),
     "laptop": dict(data="tinystories-4096", block_size=256, n_layer=4, n_head=4, n_embd=256, n_hidden=704,
                    batch_size=16, max_steps=3000, lr=2e-3, warmup=100, final_lr=0.0, beta2=0.99,
                    eval_interval=250, eval_windows=300),

@@ -36,15 +36,15 @@ class Trial:
     """A run; its name is what differs from these defaults, the preset's."""
     mode: str = "mdlm"
     seed: int = 1
-    steps: int = 1200
-    lr: float = 3e-3
-    warmup: int = 50
+    steps: int = 2000
+    lr: float = 2e-3
+    warmup: int = 100
     batch_size: int = 64
     beta2: float = 0.99
     n_layer: int = 2
     n_head: int = 4
     n_embd: int = 128
-    shared_init: bool = False
+    shared_init: bool = True
     target_embedding: bool = True
     muon_lr: float = 0.0            # of Muon, for the matrices of the blocks; 0: AdamW for them too
 
@@ -52,10 +52,9 @@ class Trial:
 
 def trials(mode: str) -> list:
     """The preset with three seeds; other settings, at about its FLOPs, with one."""
-    others = [dict(n_layer=1, steps=2000), dict(n_layer=3, steps=850), dict(n_embd=96, steps=1700),
-              dict(batch_size=32, steps=2400, lr=2e-3), dict(lr=1.5e-3), dict(lr=6e-3), dict(n_head=2),
-              dict(beta2=0.95), dict(warmup=100), dict(shared_init=True), dict(muon_lr=0.01), dict(muon_lr=0.03),
-              dict(target_embedding=False)]
+    others = [dict(n_layer=1, steps=3600), dict(n_layer=3, steps=1400), dict(n_embd=96, steps=3000),
+              dict(batch_size=32, steps=4000), dict(lr=1.5e-3), dict(lr=3e-3), dict(n_head=2), dict(beta2=0.95),
+              dict(shared_init=False), dict(target_embedding=False), dict(muon_lr=0.01, steps=1300)]
     return [Trial(mode, seed) for seed in SEEDS] + [Trial(mode, **values) for values in others]
 
 class MuonAndAdamW:

@@ -39,10 +39,10 @@ finished() {        # folders: waits until other calls have done their runs
 }
 
 toy() {
-  local mode seed runs=out/toy-ar,out/toy-mdlm,out/toy-aogpt
+  local mode seed runs=out/toy-ar,out/toy-mdlm,out/toy-aogpt run="--preset=toy --eval_windows=4096"
   for mode in ar mdlm aogpt; do
-    train out/toy-$mode --mode=$mode --preset=toy
-    for seed in 1 2; do train out/toy-$mode-$seed --mode=$mode --preset=toy --seed=$seed; done
+    train out/toy-$mode --mode=$mode $run
+    for seed in 1 2; do train out/toy-$mode-$seed --mode=$mode --seed=$seed $run; done
   done
   python compare.py ar=out/toy-ar mdlm=out/toy-mdlm aogpt=out/toy-aogpt \
     --json=results/toy.json --plot=results/toy.png
