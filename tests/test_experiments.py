@@ -15,7 +15,7 @@ from scipy import stats
 import sample
 from cli import InputError
 from conftest import experiment, run, small_model
-from experiments import few_stories, held_out, orders, plateau
+from experiments import few_stories, first_minute, held_out, orders, plateau
 from experiments.few_stories import Trial
 from experiments.infill import InfillOptions, exact_nats, fill, nats
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
@@ -113,7 +113,7 @@ def few(workdir, monkeypatch):
     prepare(PrepareOptions(max_tokens=30_000))
     small = dict(n_layer=1, n_head=1, n_embd=16, n_hidden=16, batch_size=8, compile="false", dtype="float32")
     monkeypatch.setattr(few_stories, "PRESETS", {"toy": PRESETS["toy"] | small})
-    for name, steps in (("STEPS", 75), ("LONG", 75), ("SHORT", 50)):
+    for name, steps in (("STEPS", 50), ("LONG", 50), ("SHORT", 25)):
         monkeypatch.setattr(few_stories, name, steps)
     monkeypatch.setattr(few_stories, "SIZES", (20, 40))
     monkeypatch.setattr(few_stories, "SWEPT", (20,))
@@ -192,12 +192,25 @@ def test_a_trial_trains_as_the_command_does(few):
     result = few_stories.run(trial, few_stories.FewStoriesOptions(stories=50))
     done = run("train.py", "--mode=ar", "--preset=toy", "--n_layer=1", "--n_head=1", "--n_embd=16",
                "--n_hidden=16", "--batch_size=8", "--compile=false", "--dtype=float32", "--train_stories=20",
-               "--seed=3", "--max_steps=25", "--final_lr=1", cwd=few)
+               "--seed=3", "--max_steps=25", "--final_lr=1", "--lr=1.5e-3", cwd=few)
     assert done.returncode == 0 and "10.0 epochs of 20" in done.stdout, done.stderr
     x = torch.from_numpy(Windows("toy", "val", 48).spread(10 ** 6))[::2][:50]
     model, _ = load("out/toy-ar/best.pt")
     distance, _ = few_stories.distance(model, *few_stories.held_out(trial, model.config, x, WORDS))
     assert result["curve"][-1]["bound"] == pytest.approx(distance, abs=1e-6)
+
+def test_first_minute(few, monkeypatch, capsys):
+    """With AdamW, and with Muon for the matrices."""
+    size = dict(steps=3, n_layer=1, n_head=1, n_embd=16, batch_size=4)
+    monkeypatch.setattr(first_minute, "PRESETS", few_stories.PRESETS)
+    monkeypatch.setattr(first_minute, "trials", lambda mode: [
+        first_minute.Trial(mode, **size), first_minute.Trial(mode, **size, muon_lr=0.01)])
+    flags = ["--mode=mdlm", "--stories=20", "--samples=5", "--json=f.json", "--md=f.md"]
+    monkeypatch.setattr(sys, "argv", ["first_minute.py", *flags])
+    first_minute.main()
+    assert "muon_lr=0.01: " in capsys.readouterr().out and "| grammatical |" in open("f.md").read()
+    adamw, muon = json.load(open("f.json"))["trials"].values()
+    assert adamw["distance"] != muon["distance"] and adamw["flops"] == muon["flops"] > 0
 
 def test_held_out(trained, monkeypatch):
     """The numbers of best.pt on other stories; what is above itself is nothing."""
