@@ -49,7 +49,7 @@ toy() {
   python compare.py ar-1=out/toy-ar-1 mdlm-1=out/toy-mdlm-1 aogpt-1=out/toy-aogpt-1 \
     ar-2=out/toy-ar-2 mdlm-2=out/toy-mdlm-2 aogpt-2=out/toy-aogpt-2 --json=results/toy-seeds.json
   local more=out/toy-ar-1,out/toy-mdlm-1,out/toy-aogpt-1,out/toy-ar-2,out/toy-mdlm-2,out/toy-aogpt-2
-  python sample.py --out_dir=$runs --sampler=first_hitting --draft=8 --num_samples=1 --seed=3 \
+  python sample.py --out_dir=$runs --sampler=first_hitting --draft=8 --num_samples=1 --seed=4 \
     --picture=results/modes.svg
   python sample.py --out_dir=$runs,$more --sampler=first_hitting --num_samples=1000 \
     --json=results/toy-grammatical.json
