@@ -223,7 +223,7 @@ class Transformer(nn.Module):
         known yet. (A tied head doesn't see it: it adds the same to all logits.)"""
         scaled = self.config.init == "scaled"
         for name, p in self.named_parameters() if scaled else ():
-            if p.dim() == 1 or name.startswith("embed_target"):     # gains; a bias, and what is told of places
+            if p.dim() == 1 or name.startswith("embed_target"):     # gains; a bias, and target positions
                 nn.init.constant_(p, 1.0 if "norm" in name else 0.0)
             else:
                 shrink = 2 * self.config.n_layer if name.endswith("proj.weight") else 1

@@ -95,8 +95,9 @@ def load(path: str, device="cpu", needs=()):
         train = f"python train.py --out_dir={os.path.dirname(path)}"
         raise FileNotFoundError(f"no checkpoint at {path}; train one with: {train}")
     try:
-        with zipfile.ZipFile(path) as file:     # torch writes checksums, but doesn't look at them
-            if damaged := file.testzip():
+        with zipfile.ZipFile(path) as file:     # torch heeds no checksum, and reads no folder (bit 4)
+            folders = [part.filename for part in file.infolist() if part.external_attr & 16]
+            if damaged := file.testzip() or ", ".join(folders):
                 raise ValueError(f"its part {damaged} has changed since it was written")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if checkpoint["format"] != FORMAT:

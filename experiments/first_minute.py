@@ -53,8 +53,9 @@ class Trial:
 def trials(mode: str) -> list:
     """The preset with three seeds; other settings, at about its FLOPs, with one."""
     others = [dict(n_layer=1, steps=3600), dict(n_layer=3, steps=1400), dict(n_embd=96, steps=3000),
-              dict(batch_size=32, steps=4000), dict(lr=1.5e-3), dict(lr=3e-3), dict(n_head=2), dict(beta2=0.95),
-              dict(shared_init=False), dict(target_embedding=False), dict(muon_lr=0.01, steps=1300)]
+              dict(batch_size=32, steps=4000), dict(lr=1.5e-3), dict(lr=3e-3), dict(n_head=2),
+              dict(beta2=0.95), dict(shared_init=False), dict(target_embedding=False),
+              dict(muon_lr=0.01, steps=1300)]
     return [Trial(mode, seed) for seed in SEEDS] + [Trial(mode, **values) for values in others]
 
 class MuonAndAdamW:
@@ -79,7 +80,8 @@ class MuonAndAdamW:
 def run(trial: Trial, o) -> dict:
     """Train; returns the trial, its distance from the law, and what of its stories is grammatical."""
     torch._dynamo.reset()           # it counts the models it has compiled, and would stop
-    values = PRESETS["toy"] | dataclasses.asdict(trial) | dict(max_steps=trial.steps, n_hidden=3 * trial.n_embd)
+    values = PRESETS["toy"] | dataclasses.asdict(trial)
+    values |= dict(max_steps=trial.steps, n_hidden=3 * trial.n_embd)
     train = Windows("toy", "train", values["block_size"], seed=trial.seed)
     val = Windows("toy", "val", values["block_size"])
     tokenizer = Tokenizer(**val.meta["tokenizer"])
@@ -132,7 +134,8 @@ def table_of(done: dict) -> list:
     for trial, runs in sorted(groups.items(), key=lambda g: np.mean([run["distance"] for run in g[1]])):
         name = dataclasses.replace(trial, seed=Trial.seed).name()
         rows.append([name, ", ".join(f"{run['distance']:.4f} ± {run['distance_se']:.4f}" for run in runs),
-                     ", ".join(f"{run['grammatical']:.1%}" for run in runs), f"{runs[0]['flops'] / 1e12:.1f}"])
+                     ", ".join(f"{run['grammatical']:.1%}" for run in runs),
+                     f"{runs[0]['flops'] / 1e12:.1f}"])
     return rows
 
 def main():

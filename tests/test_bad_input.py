@@ -31,7 +31,7 @@ BAD = [
     ("train.py", [*TINY, "--device=cuda:77"], ["cuda:77", "not usable"]),
     ("train.py", [*TINY, "--out_dir=out/ar"], ["there is a run already", "--resume", "--out_dir"]),
     ("train.py", [*TINY, "--out_dir=out/new", "--resume"], ["no checkpoint at out/new/ckpt.pt"]),
-    ("train.py", [*TINY, "--out_dir=out/ar", "--resume", "--lr=0.5"], ["lr was 0.0015, is now 0.5"]),
+    ("train.py", [*TINY, "--out_dir=out/ar", "--resume", "--lr=0.5"], ["lr was 0.002, is now 0.5"]),
     ("train.py", [*TINY, "--mode=mdlm", "--schedule=cosine"], ["schedule", "nelbo"]),
     ("train.py", ["--mode=ar", "--data=toy-4096"], ["--vocab_size=4096 means nothing for the toy"]),
     ("prepare_data.py", ["--vocab_size=70000", "--name=new"], ["--vocab_size=70000 means nothing for"]),

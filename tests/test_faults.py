@@ -190,7 +190,7 @@ def test_resume_is_refused_for_another_run_and_for_other_data(trained):
                "--lr=0.5", "--train_stories=20", cwd=trained)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert ("mode was ar, is now mdlm; n_embd was 16, is now 32; data was t, is now t2; "
-            "train_stories was 0, is now 20; lr was 0.0015, is now 0.5") in done.stderr
+            "train_stories was 0, is now 20; lr was 0.002, is now 0.5") in done.stderr
     for name, damage, words in (
             ("log.jsonl", lambda whole: whole[:-80], "has lost lines"),
             ("best.pt", lambda _: (trained / "out/mdlm/best.pt").read_bytes(), "is of another run")):

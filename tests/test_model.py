@@ -166,8 +166,8 @@ def test_probabilities_of_all_sequences_sum_to_one(mode):
 @torch.no_grad()
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_target_embedding(mode):
-    """At zero, as it begins, it changes nothing; else it tells a first slot's places apart, as rotary attention
-    does not."""
+    """At zero, as it begins, it changes nothing; else a first slot knows its place, as rotary attention does
+    not tell it."""
     assert not Transformer(Config(mode, n_layer=1)).embed_target.weight.any()
     told, plain = small_model(mode), small_model(mode, target_embedding=False)
     weights = told.state_dict()
