@@ -293,8 +293,8 @@ def aogpt_batch(config: Config, x: Tensor, generator: torch.Generator, l2r_fract
 def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor) -> Batch:
     """Predict the masked tokens of x (B, T) from the others; weight is 1 where masked, (B, T), is true.
 
-    Slot 0 holds BOS, as in the other modes: without --target_embedding a fully masked row would look the same
-    from every position, rotary attention seeing distances only."""
+    Slot 0 holds BOS, as in the other modes. (With neither it nor --target_embedding a fully masked row looks
+    the same from every position: rotary attention sees distances only.)"""
     targets = F.pad(x, (1, 0), value=config.bos_id)                                 # (B, T+1)
     masked = F.pad(masked, (1, 0))                                                  # (B, T+1)
     position = torch.arange(-1, x.size(1), device=x.device).expand_as(targets)

@@ -11,6 +11,7 @@ processes share the work, best with one core each (OMP_NUM_THREADS=1). Compare t
 contain what else the machine does.
 """
 import dataclasses
+import functools
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -61,9 +62,9 @@ def trials(mode: str) -> list:
 class MuonAndAdamW:
     """Muon (Jordan et al. 2024) for the blocks' matrices, AdamW for the rest; stands in for an AdamW."""
 
-    def __init__(self, model: Transformer, ratio: float, adamw, **values):
+    def __init__(self, model: Transformer, ratio: float, adamw, parameters, **values):
         matrices = [p for p in model.blocks.parameters() if p.dim() == 2]
-        rest = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
+        rest = [p for p in parameters if not any(p is matrix for matrix in matrices)]
         self.muon = torch.optim.Muon(matrices, weight_decay=0.0, momentum=0.95)
         self.adamw, self.ratio = adamw(rest, **values), ratio
         self.param_groups = self.adamw.param_groups
@@ -92,8 +93,7 @@ def run(trial: Trial, o) -> dict:
     model = Transformer(config)
     adamw = torch.optim.AdamW
     if trial.muon_lr:
-        def adamw(parameters, adamw=torch.optim.AdamW, **values):
-            return MuonAndAdamW(model, trial.muon_lr / trial.lr, adamw, **values)
+        adamw = functools.partial(MuonAndAdamW, model, trial.muon_lr / trial.lr, adamw)
     with mock.patch.object(torch.optim, "AdamW", adamw):
         _, update = make_update(model, s)
     began = time.perf_counter()
