@@ -184,8 +184,7 @@ def provenance(seed) -> dict:
 def write_json(path: str, content):
     """Content to the file at path; NaN, a figure that could not be had, becomes null."""
     content = json.loads(json.dumps(content), parse_constant=lambda _: None)
-    with open(path, "w") as f:
-        json.dump(content, f, indent=1)
+    Path(path).write_text(json.dumps(content, indent=1))
 
 def print_table(rows: list):
     """Rows of texts in aligned columns, the first to the left, the others to the right."""

@@ -218,9 +218,8 @@ class Transformer(nn.Module):
         embeddings N(0, 1), so that the logits of a tied head begin with a standard deviation of √C. (The
         paper has shared_init=False.)
 
-        With shared_init embeddings start around one common vector. Without it mdlm spends its first
-        hundreds of steps on real text at the frequencies of single words; why the vector ends that is not
-        known yet. (A tied head doesn't see it: it adds the same to all logits.)"""
+        With shared_init embeddings start around one common vector (a tied head doesn't see it). Without it
+        mdlm stays longer at the frequencies of single words, on real text; why is not known yet."""
         scaled = self.config.init == "scaled"
         for name, p in self.named_parameters() if scaled else ():
             if p.dim() == 1 or name.startswith("embed_target"):     # gains; a bias, and target positions

@@ -47,8 +47,7 @@ class Tokenizer:
             self.id = {word: i for i, word in enumerate(self.words)}
             return
         if not 257 <= vocab_size <= 50257:
-            raise InputError(f"--vocab_size={vocab_size} must lie between 257 (all bytes) and 50257 (all of "
-                             f"GPT-2's; over 65,536 would not fit the uint16 files either)")
+            raise InputError(f"--vocab_size={vocab_size} must be 257 (all bytes) to 50257 (all of GPT-2's)")
         try:
             gpt2 = tiktoken.get_encoding("gpt2")
         except Exception as e:  # tiktoken downloads it on first use, and lets requests' errors through
@@ -213,9 +212,8 @@ def load_meta(name: str) -> dict:
         meta = json.loads(path.read_text())
         if meta["format"] != FORMAT:
             raise ValueError(f"it has format {meta['format']}, this code reads {FORMAT}")
-        numbers = [meta["tokenizer"]["vocab_size"], meta["eot"]]
-        for split in ("train", "val"):
-            numbers += [meta["splits"][split][key] for key in ("stories", "tokens", "bytes", "crc32")]
+        numbers = [meta["splits"][split][key] for split in ("train", "val")
+                   for key in ("stories", "tokens", "bytes", "crc32")]
         if min(numbers) < 1 or meta["eot"] != meta["tokenizer"]["vocab_size"] - 1:
             raise ValueError("its numbers can't be right")
     except (ValueError, KeyError, TypeError) as e:

@@ -30,8 +30,8 @@ except ImportError:     # Windows: nothing keeps two processes out of one folder
     fcntl = None
 
 FORMAT = 1              # of checkpoints
-UNSAID = {"resume", "out_dir", "preset", "save_minutes", "quiet"}   # what --resume may change without a word
-FREE = UNSAID | {"grad_accum", "device", "dtype", "compile"}        # or with one
+FREE = {"resume", "out_dir", "preset", "save_minutes", "quiet", "grad_accum", "device", "dtype",
+        "compile"}      # what --resume may change
 
 # ---- Several processes: each trains on its share of every batch; the first one speaks and writes -----------
 
@@ -152,12 +152,9 @@ def open_locked(path: str):
 def check_resumable(folder: str, was: dict, now: dict, checkpoint: dict, trained_on: dict, config: Config):
     """What --resume demands: the same settings (was, now) and data, the log and best.pt of the checkpoint."""
     path, log, best = (os.path.join(folder, name) for name in ("ckpt.pt", "log.jsonl", "best.pt"))
-    changed = {name: f"{name} was {was.get(name)}, is now {value}"
-               for name, value in now.items() if was.get(name) != value}
-    if refused := [text for name, text in changed.items() if name not in FREE]:
-        raise InputError(f"{path} was made with other settings: {'; '.join(refused)}; give the same flags")
-    if noted := [text for name, text in changed.items() if name not in UNSAID]:
-        print(f"going on, though {'; '.join(noted)}")
+    if changed := [f"{name} was {was.get(name)}, is now {value}" for name, value in now.items()
+                   if name not in FREE and was.get(name) != value]:
+        raise InputError(f"{path} was made with other settings: {'; '.join(changed)}; give the same flags")
     if other := " and ".join(name for name in trained_on if checkpoint[name] != trained_on[name]):
         raise InputError(f"data/{now['data']} is no longer what {path} was trained on ({other} changed); "
                          f"restore it")
@@ -181,8 +178,8 @@ class Run:
     s is train.py's Settings; trained_on, plain values that sampling needs and a resumed run must find
     unchanged. Raises InputError where the folder is in use, or does not fit the settings."""
 
-    def __init__(self, s, model: Transformer, optimizer, trained_on: dict):
-        self.s, self.model, self.optimizer, self.trained_on = s, model, optimizer, trained_on
+    def __init__(self, s, model: Transformer, optimizers: list, trained_on: dict):
+        self.s, self.model, self.optimizers, self.trained_on = s, model, optimizers, trained_on
         self.path = functools.partial(os.path.join, s.out_dir)
         self.step, self.best = 0, math.inf      # steps done; the lowest val_nll so far
         self.seconds = 0.0                      # of training: not of the first step, evaluations, checkpoints
@@ -201,14 +198,15 @@ class Run:
 
     def restore(self) -> int:
         """Go on from ckpt.pt; returns how many bytes the log had then."""
-        needs = ("settings", "step", "best", "seconds", "recent", "log", "optimizer", *self.trained_on)
-        model, checkpoint = load(self.path("ckpt.pt"), needs=needs)
+        needs = "settings", "step", "best", "seconds", "wall_seconds", "recent", "log", "optimizers"
+        model, checkpoint = load(self.path("ckpt.pt"), needs=[*needs, *self.trained_on])
         was, now = asdict(model.config) | checkpoint["settings"], asdict(self.model.config) | asdict(self.s)
         check_resumable(self.s.out_dir, was, now, checkpoint, self.trained_on, model.config)
         self.model.load_state_dict(model.state_dict())
-        self.optimizer.load_state_dict(checkpoint["optimizer"])
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizers"]):
+            optimizer.load_state_dict(state)
         self.step, self.best, self.seconds = (checkpoint[name] for name in ("step", "best", "seconds"))
-        self.began -= checkpoint.get("wall_seconds", self.seconds)      # which older files do not have
+        self.began -= checkpoint["wall_seconds"]
         self.unlogged = list(torch.tensor(checkpoint["recent"], device=self.model.head.weight.device))
         return checkpoint["log"]
 
@@ -254,7 +252,7 @@ class Run:
             tokens = (step - self.clock_step) * self.s.batch_size * self.model.config.block_size
             self.seconds, self.unlogged = self.seconds + elapsed, []
             self.write_log(train_loss=train_loss, max_grad_norm=norms.max().item() / WORLD_SIZE,
-                           lr=self.optimizer.param_groups[0]["lr"], tok_per_s=tokens / elapsed)
+                           lr=self.optimizers[0].param_groups[0]["lr"], tok_per_s=tokens / elapsed)
             self.bar.set_postfix_str(f"loss {train_loss:.3f}, {tokens / elapsed:,.0f} tok/s")
             self.start_clock()
 
@@ -289,14 +287,13 @@ class Run:
         """ckpt.pt, and the log up to here. Raises InputError where the last steps are not finite; OSError."""
         if self.unlogged:           # stopped between two lines of the log
             loss, norm = torch.stack(self.unlogged).mean(dim=0).tolist()
-            lr = self.optimizer.param_groups[0]["lr"]
-            check_finite({"step": self.step, "lr": lr, "train_loss": loss, "mean_grad_norm": norm})
+            check_finite({"step": self.step, "train_loss": loss, "mean_grad_norm": norm})
             self.seconds += time.perf_counter() - self.clock
         if RANK == 0:
             os.fsync(self.log_file.fileno())
             save(self.path("ckpt.pt"), self.model, step=self.step, best=self.best, seconds=self.seconds,
                  wall_seconds=time.perf_counter() - self.began, log=self.log_file.tell(),
-                 recent=[row.tolist() for row in self.unlogged],
-                 settings=asdict(self.s), optimizer=self.optimizer.state_dict(), **self.trained_on)
+                 recent=[row.tolist() for row in self.unlogged], settings=asdict(self.s),
+                 optimizers=[optimizer.state_dict() for optimizer in self.optimizers], **self.trained_on)
         self.saved = time.perf_counter()
         self.start_clock()

@@ -50,7 +50,8 @@ class Settings:
     lr: float = 3e-4                # peak learning rate
     warmup: int = 1000              # steps of linear warm-up to it
     final_lr: float = 0.1           # fraction of it that a cosine ends at
-    weight_decay: float = 0.01      # of AdamW
+    optimizer: Literal["adamw", "muon"] = "adamw"   # for the matrices of the blocks; all else has AdamW
+    weight_decay: float = 0.01      # of both
     beta2: float = 0.999            # of AdamW
     grad_clip: float = 1.0          # largest norm of the gradient
     eval_interval: int = 500        # steps between evaluations
@@ -68,14 +69,13 @@ class Settings:
             if not low <= getattr(self, name) <= high:
                 raise InputError(f"--{name}={getattr(self, name)} must be at least {low} and at most {high}")
 
+MINUTES = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=250)   # training on a CPU
 PRESETS = {
     # a window is one story and its end; what must be learned is to look far back, not next door
-    "toy": dict(data="toy", block_size=48, n_layer=2, n_head=4, n_embd=128, n_hidden=384, batch_size=64,
-                max_steps=2000, lr=2e-3, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=400,
-                eval_windows=1024),
-    "laptop": dict(data="tinystories-4096", block_size=256, n_layer=4, n_head=4, n_embd=256, n_hidden=704,
-                   batch_size=16, max_steps=3000, lr=2e-3, warmup=100, final_lr=0.0, beta2=0.99,
-                   eval_interval=250, eval_windows=300),
+    "toy": dict(MINUTES, data="toy", block_size=48, n_layer=2, n_embd=128, n_hidden=384, batch_size=64,
+                max_steps=2000, lr=2e-3, eval_interval=400, eval_windows=1024),
+    "laptop": dict(MINUTES, data="tinystories-4096", block_size=256, n_layer=4, n_embd=256, n_hidden=704,
+                   batch_size=16, max_steps=3000, lr=4e-3, optimizer="muon", eval_windows=300),
     # the paper's Table 1, as the code behind its results ran it (arXiv 2603.22075); float32 without TF32
     "paper": dict(windows="paper", init="paper", shared_init=False, target_embedding=False, warmup=500,
                   final_lr=0.05, dtype="float32", compile="false", eval_interval=2000, eval_windows=1600),
@@ -201,8 +201,8 @@ class Loss(torch.nn.Module):
         return self.forward(batch)
 
 def make_update(model: Transformer, s: Settings):
-    """The optimizer, and update(batch, lr), a step of it: gradients of a Batch in s.grad_accum micro-batches,
-    clipped. update returns the loss of this process's share, and the norm of the gradient of all."""
+    """The optimizers, and update(batch, lr), a step of them: gradients of a Batch in s.grad_accum
+    micro-batches, clipped. It returns the loss of this process's share, and the norm of all's gradient."""
     device = model.head.weight.device
     dtype, compile_it = numerics(s, device)
     torch.use_deterministic_algorithms(device.type == "cpu")    # else compiled code adds up in any order
@@ -210,8 +210,14 @@ def make_update(model: Transformer, s: Settings):
     if WORLD_SIZE > 1:
         loss_function = torch.nn.parallel.DistributedDataParallel(
             loss_function, gradient_as_bucket_view=True, broadcast_buffers=False, bucket_cap_mb=100)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=s.lr, betas=(0.9, s.beta2), fused=True,
-                                  weight_decay=s.weight_decay)
+    # Muon (Jordan et al. 2024) nearly equalizes the singular values of a matrix's update: directions of small
+    # gradients move as far as others. Scaled to AdamW's length (arXiv 2502.16982), it takes the same lr
+    matrices = [p for p in model.blocks.parameters() if p.dim() == 2 and s.optimizer == "muon"]
+    rest = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
+    optimizers = [torch.optim.AdamW(rest, betas=(0.9, s.beta2), weight_decay=s.weight_decay, fused=True)]
+    if matrices:
+        optimizers.append(torch.optim.Muon(matrices, weight_decay=s.weight_decay,
+                                           adjust_lr_fn="match_rms_adamw"))
     autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
 
     def update(batch: Batch, lr: float):
@@ -226,12 +232,13 @@ def make_update(model: Transformer, s: Settings):
             part_loss.backward()
             loss += part_loss.detach()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
-        optimizer.param_groups[0]["lr"] = lr
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = lr
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         return loss, norm
 
-    return optimizer, update
+    return optimizers, update
 
 # ---- The command -------------------------------------------------------------------------------------------
 
@@ -288,18 +295,18 @@ def main():
     x_val, floor = torch.from_numpy(val.spread(s.eval_windows)), val.floor(s.eval_windows)      # (N, T)
     tokenizer = Tokenizer(**val.meta["tokenizer"])
 
-    # the model, its optimizer, and how it takes a step
+    # the model, its optimizers, and how they take a step
     torch.manual_seed(s.seed)
     model = Transformer(config).to(device)
     if s.init_from and not s.resume:
         start_from(s.init_from, model, tokenizer)
-    optimizer, update = make_update(model, s)
+    optimizers, update = make_update(model, s)
     if device.type == "cuda" and numerics(s, device)[0] == torch.bfloat16:
         torch.set_float32_matmul_precision("high")      # TF32, where float32 is left: in evaluation
 
     # the run: its folder, its log, and with --resume its past
     trained_on = {"tokenizer": tokenizer.to_dict(), "windows": s.windows, "data": val.meta["splits"]}
-    run = Run(s, model, optimizer, trained_on)
+    run = Run(s, model, optimizers, trained_on)
     announce(run, why, len(train), floor)
     # mdlm evaluates a window in a pair of rows: half a step's windows surely fit in memory
     windows_at_once = max(1, s.batch_size // (s.grad_accum * WORLD_SIZE) // 2)

@@ -11,11 +11,9 @@ processes share the work, best with one core each (OMP_NUM_THREADS=1). Compare t
 contain what else the machine does.
 """
 import dataclasses
-import functools
 import time
 from dataclasses import dataclass
 from typing import Literal
-from unittest import mock
 
 import numpy as np
 import torch
@@ -47,7 +45,7 @@ class Trial:
     n_embd: int = 128
     shared_init: bool = True
     target_embedding: bool = True
-    muon_lr: float = 0.0            # of Muon, for the matrices of the blocks; 0: AdamW for them too
+    optimizer: str = "adamw"
 
     name = trial_name
 
@@ -56,27 +54,8 @@ def trials(mode: str) -> list:
     others = [dict(n_layer=1, steps=3600), dict(n_layer=3, steps=1400), dict(n_embd=96, steps=3000),
               dict(batch_size=32, steps=4000), dict(lr=1.5e-3), dict(lr=3e-3), dict(n_head=2),
               dict(beta2=0.95), dict(shared_init=False), dict(target_embedding=False),
-              dict(muon_lr=0.01, steps=1300)]
+              dict(optimizer="muon", steps=1300)]
     return [Trial(mode, seed) for seed in SEEDS] + [Trial(mode, **values) for values in others]
-
-class MuonAndAdamW:
-    """Muon (Jordan et al. 2024) for the blocks' matrices, AdamW for the rest; stands in for an AdamW."""
-
-    def __init__(self, model: Transformer, ratio: float, adamw, parameters, **values):
-        matrices = [p for p in model.blocks.parameters() if p.dim() == 2]
-        rest = [p for p in parameters if not any(p is matrix for matrix in matrices)]
-        self.muon = torch.optim.Muon(matrices, weight_decay=0.0, momentum=0.95)
-        self.adamw, self.ratio = adamw(rest, **values), ratio
-        self.param_groups = self.adamw.param_groups
-
-    def step(self):
-        self.muon.param_groups[0]["lr"] = self.ratio * self.adamw.param_groups[0]["lr"]
-        self.muon.step()
-        self.adamw.step()
-
-    def zero_grad(self, set_to_none: bool):
-        self.muon.zero_grad(set_to_none)
-        self.adamw.zero_grad(set_to_none)
 
 def run(trial: Trial, o) -> dict:
     """Train; returns the trial, its distance from the law, and what of its stories is grammatical."""
@@ -91,11 +70,7 @@ def run(trial: Trial, o) -> dict:
     batches, law = held_out(FewStories(trial.mode, seed=trial.seed), config, x, tokenizer)
     torch.manual_seed(trial.seed)
     model = Transformer(config)
-    adamw = torch.optim.AdamW
-    if trial.muon_lr:
-        adamw = functools.partial(MuonAndAdamW, model, trial.muon_lr / trial.lr, adamw)
-    with mock.patch.object(torch.optim, "AdamW", adamw):
-        _, update = make_update(model, s)
+    _, update = make_update(model, s)
     began = time.perf_counter()
     for step in tqdm(range(trial.steps), desc=trial.name(), unit="step", leave=False, disable=None):
         batch = training_batch(config, torch.from_numpy(train.batch(step, s.batch_size)),

@@ -37,6 +37,7 @@ class Probe:
     warmup: int = 100
     init: str = "scaled"
     target_embedding: bool = True
+    optimizer: str = "adamw"    # the preset has muon
     steps: int = 300
 
     name = trial_name
@@ -127,8 +128,8 @@ def settings():
     end? (A batch has as many tokens whatever the window.)"""
     return [Probe(seed=seed, **other) for seed in SEEDS for other in (
         dict(block_size=32), dict(block_size=64), dict(block_size=128), dict(steps=1000), dict(lr=1e-3),
-        dict(lr=4e-3), dict(warmup=20), dict(init="paper"), dict(target_embedding=False), dict(mode="aogpt"),
-        dict(mode="ar"))] + [
+        dict(lr=4e-3), dict(warmup=20), dict(init="paper"), dict(target_embedding=False),
+        dict(optimizer="muon", lr=4e-3), dict(mode="aogpt"), dict(mode="ar"))] + [
         Probe("c to all embeddings", seed=seed, mode=mode) for seed in SEEDS for mode in ("aogpt", "ar")]
 
 PARTS = {"where": where, "how_much": how_much, "settings": settings}

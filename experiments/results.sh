@@ -64,8 +64,10 @@ laptop() {
   local mode data=tinystories-excerpt
   local ar=out/$data-ar mdlm=out/$data-mdlm aogpt=out/$data-aogpt
   python prepare_data.py --text="$1/train.txt" --val="$1/valid.txt" --vocab_size=4096 --name=$data
-  # ar and mdlm as they were when this was run; real is the fair comparison
-  local -A as_then=([ar]=--target_embedding=false [mdlm]=--target_embedding=false [aogpt]=)
+  # as it was when this was run; real is the fair comparison
+  local adamw="--optimizer=adamw --lr=2e-3"
+  local untold="$adamw --target_embedding=false"
+  local -A as_then=([ar]=$untold [mdlm]=$untold [aogpt]=$adamw)
   for mode in ar mdlm aogpt; do
     train out/$data-$mode --mode=$mode --preset=laptop --data=$data ${as_then[$mode]}
   done
@@ -99,7 +101,7 @@ laptop() {
       --max_steps=2000 ${as_then[$mode]}
   done
   train out/$data-aogpt-usual --mode=aogpt --preset=laptop --data=$data --shared_init=false --max_steps=2000 \
-    --target_rotation=false
+    --target_rotation=false ${as_then[aogpt]}
   python compare.py ar=$ar-plain mdlm=$mdlm-plain aogpt=$aogpt-plain "aogpt, usual rotation=$aogpt-usual" \
     --json=results/laptop-ablation.json
 }
@@ -121,8 +123,9 @@ own() {     # what is this code's own way, beside the paper's or an earlier one
   runs=""
   for seed in 1 2 3; do
     local flags="--mode=mdlm --preset=laptop --data=$data --max_steps=350 --eval_interval=175 --seed=$seed"
-    train out/t-none-$seed $flags --target_embedding=false
-    train out/t-after-$seed $flags --target_embedding=false --time_embedding=add
+    local as_then="--optimizer=adamw --lr=2e-3 --target_embedding=false"
+    train out/t-none-$seed $flags $as_then
+    train out/t-after-$seed $flags $as_then --time_embedding=add
     [ -e out/t-before-$seed/loss.png ] || rm -rf out/t-before-$seed     # begun, but not at its end
     [ -e out/t-before-$seed ] ||
       python $before/train.py $flags --time_embedding=add --out_dir=out/t-before-$seed
@@ -193,7 +196,7 @@ once() {    # name, command: by one call at a time; others go on without it
 }
 
 lr_of() {   # a mode: its best learning rate on real text, after 1,000 steps
-  local best runs=$(echo out/real/$1-lr-{1e-3,2e-3,4e-3})
+  local best runs=$(echo out/real/$1-lr-{2e-3,4e-3,8e-3})
   finished $runs
   best=$(best_of $runs)
   echo ${best##*-lr-}
@@ -209,7 +212,7 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
   local -A part=([all]= [500]=--train_stories=500)
   halves "$1"
   for mode in ar mdlm aogpt; do
-    for lr in 1e-3 2e-3 4e-3; do
+    for lr in 2e-3 4e-3 8e-3; do
       train $to/$mode-lr-$lr --mode=$mode --lr=$lr --max_steps=1000 $run ${every[$mode]}
     done
   done
@@ -257,9 +260,12 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
 confounds() {       # what each thing does that the paper has otherwise, one at a time; after real
   local mode lr seed name modes flags dir args
   local init="--init=paper --shared_init=false" not_told=--target_embedding=false
+  local adamw="--optimizer=adamw --lr=2e-3"
   local schedule="--warmup=25 --final_lr=0.05"   # in as many steps
+  local all="$adamw $init $schedule $not_told --windows=paper --dtype=float32"
   local run="--preset=laptop --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=250"
   local variants="as it is            | mdlm ar |
+    AdamW                             | mdlm ar | $adamw
     untied head                       | mdlm ar | --tie_head=false
     no common vector                  | mdlm ar | --shared_init=false
     no target embedding               | mdlm ar | $not_told
@@ -273,8 +279,8 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
     time embedding, init of the paper, untied head | mdlm | --time_embedding=add $init --tie_head=false
     masked_ce, uniform schedule       | mdlm    | --objective=masked_ce
     masked_ce, cosine schedule        | mdlm    | --objective=masked_ce --schedule=cosine
-    all of it                         | ar      | $init $schedule $not_told --windows=paper --dtype=float32
-    all of it                         | mdlm    | $init $schedule $not_told --windows=paper --dtype=float32 \
+    all of it                         | ar      | $all
+    all of it                         | mdlm    | $all \
 --tie_head=false --time_embedding=add --objective=masked_ce --schedule=cosine"
   for mode in mdlm ar; do
     lr=$(lr_of $mode)

@@ -204,11 +204,11 @@ def test_first_minute(few, monkeypatch, capsys):
     size = dict(steps=3, n_layer=1, n_head=1, n_embd=16, batch_size=4)
     monkeypatch.setattr(first_minute, "PRESETS", few_stories.PRESETS)
     monkeypatch.setattr(first_minute, "trials", lambda mode: [
-        first_minute.Trial(mode, **size), first_minute.Trial(mode, **size, muon_lr=0.01)])
+        first_minute.Trial(mode, **size), first_minute.Trial(mode, **size, optimizer="muon")])
     flags = ["--mode=mdlm", "--stories=20", "--samples=5", "--json=f.json", "--md=f.md"]
     monkeypatch.setattr(sys, "argv", ["first_minute.py", *flags])
     first_minute.main()
-    assert "muon_lr=0.01: " in capsys.readouterr().out and "| grammatical |" in open("f.md").read()
+    assert "optimizer=muon: " in capsys.readouterr().out and "| grammatical |" in open("f.md").read()
     adamw, muon = json.load(open("f.json"))["trials"].values()
     assert adamw["distance"] != muon["distance"] and adamw["flops"] == muon["flops"] > 0
 

@@ -34,12 +34,14 @@ def same_run(a, b):
 def tensors(entry):
     if isinstance(entry, torch.Tensor):
         yield entry.double()
-    elif isinstance(entry, dict):
-        for value in entry.values():
+    elif isinstance(entry, (dict, list)):
+        for value in entry.values() if isinstance(entry, dict) else entry:
             yield from tensors(value)
 
 def plain(entry):
     """Without its tensors."""
+    if isinstance(entry, list):
+        return [plain(v) for v in entry]
     if not isinstance(entry, dict):
         return entry
     return {k: plain(v) for k, v in entry.items() if not isinstance(v, torch.Tensor)}
@@ -58,7 +60,7 @@ def test_killed_at_random_moments(trained):
     def arguments(mode, name):
         return [f"--mode={mode}", *TINY, "--max_steps=300", "--eval_interval=5", "--save_minutes=0.0005",
                 f"--grad_accum={2 if mode == 'mdlm' else 1}", f"--out_dir=out/{name}-{mode}",
-                *(["--dropout=0.1", "--token_noise=0.1"] if mode == "ar" else [])]
+                *{"ar": ["--dropout=0.1", "--token_noise=0.1"], "mdlm": ["--optimizer=muon"]}.get(mode, [])]
 
     def leave_alone(mode):
         return run("train.py", *arguments(mode, "alone"), cwd=trained, env=ONE_THREAD).returncode

@@ -62,7 +62,7 @@ def test_best_checkpoint_scores_what_the_log_says(trained, monkeypatch):
         monkeypatch.chdir(trained)
         x = torch.from_numpy(Windows("t", "val", 48).spread(20))
         assert evaluate(model, x, 4, seed=1337)["val_nll"] == pytest.approx(checkpoint["val_nll"], abs=1e-5)
-        assert "optimizer" not in checkpoint and Tokenizer(**checkpoint["tokenizer"]).words == TOY.words()
+        assert "optimizers" not in checkpoint and Tokenizer(**checkpoint["tokenizer"]).words == TOY.words()
 
 def launch(processes, *arguments, cwd):
     """train.py in so many processes, started but not waited for."""
@@ -205,6 +205,32 @@ def test_dropout_is_for_training_alone():
     batch = training_batch(model.config, x, torch.Generator())
     losses = {update(batch, lr=0.0)[0].item() for _ in range(3)}
     assert len(losses) == 3 and evaluate(model, x, 4, seed=1) == evaluate(without, x, 4, seed=1)
+
+def test_muon_moves_the_matrices_of_the_blocks_in_all_directions_alike():
+    """The first update of a matrix (A, B) is its gradient with all singular values at 0.2 √max(A, B) lr, but
+    for a factor of 0.7 to 1.2 that five Newton-Schulz steps leave, and the smallest, which they do not lift
+    as far. All else is AdamW's: the gradient's sign, times lr."""
+    model, lr = small_model("mdlm", block_size=16, n_embd=32, n_hidden=48), 1e-3
+    x = torch.randint(10, (8, 16), generator=torch.Generator().manual_seed(0))
+    batch = training_batch(model.config, x, torch.Generator().manual_seed(0))
+    s = Settings(batch_size=8, compile="false", dtype="float32", optimizer="muon", weight_decay=0.0)
+    gradients = torch.autograd.grad(group_losses(model, batch).mean(), model.parameters())
+    before = [p.detach().clone() for p in model.parameters()]
+    make_update(model, s)[1](batch, lr)
+    matrices = 0
+    for (name, p), old, gradient in zip(model.named_parameters(), before, gradients):
+        update = old - p.detach()
+        if name.startswith("blocks") and p.dim() == 2:
+            U, S, V = torch.linalg.svd(gradient, full_matrices=False)
+            size = U.T @ update @ V.T / (0.2 * max(p.shape) ** 0.5 * lr)
+            large = size.diagonal()[S > 0.05 * S[0]]
+            assert len(large) > 5 and large.min() > 0.6 and size.diagonal().max() < 1.3, name
+            assert (size - size.diagonal().diag()).abs().max() < 0.2, name
+            matrices += 1
+        else:
+            large = gradient.abs() > 1e-5
+            assert update[large] == pytest.approx(lr * gradient[large].sign(), rel=0.01), name
+    assert matrices == 8
 
 def test_evaluation_gives_every_window_every_mask_ratio():
     """The bound of fixed windows is the mean over all k for each of them: no stratum may stick to a row."""
