@@ -75,7 +75,7 @@ PRESETS = {
     "toy": dict(MINUTES, data="toy", block_size=48, n_layer=2, n_embd=128, n_hidden=384, batch_size=64,
                 max_steps=2000, lr=2e-3, eval_interval=400, eval_windows=1024),
     "laptop": dict(MINUTES, data="tinystories-4096", block_size=256, n_layer=4, n_embd=256, n_hidden=704,
-                   batch_size=16, max_steps=3000, lr=4e-3, optimizer="muon", eval_windows=300),
+                   batch_size=16, max_steps=1500, lr=4e-3, optimizer="muon", eval_windows=300),
     # the paper's Table 1, as the code behind its results ran it (arXiv 2603.22075); float32 without TF32
     "paper": dict(windows="paper", init="paper", shared_init=False, target_embedding=False, warmup=500,
                   final_lr=0.05, dtype="float32", compile="false", eval_interval=2000, eval_windows=1600),

@@ -69,7 +69,7 @@ laptop() {
   local untold="$adamw --target_embedding=false"
   local -A as_then=([ar]=$untold [mdlm]=$untold [aogpt]=$adamw)
   for mode in ar mdlm aogpt; do
-    train out/$data-$mode --mode=$mode --preset=laptop --data=$data ${as_then[$mode]}
+    train out/$data-$mode --mode=$mode --preset=laptop --data=$data --max_steps=3000 ${as_then[$mode]}
   done
   python compare.py ar=$ar mdlm=$mdlm aogpt=$aogpt --json=results/laptop.json --plot=results/laptop.png
   python sample.py --out_dir=$ar,$mdlm,$aogpt --sampler=first_hitting --temperature=0.7 --num_samples=2 \
@@ -205,10 +205,10 @@ lr_of() {   # a mode: its best learning rate on real text, after 1,000 steps
 seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 
 real() {    # an excerpt of TinyStories, whole and its first 500 stories; half of the held-out ones choose
-  local mode lr best seed stories remedy tried few to=out/real
+  local mode lr best seed stories remedy dropout noise steps tried to=out/real
   local run="--preset=laptop --data=excerpt-choose --eval_windows=150"
-  local remedies="0.1-0.1 0.3-0.3"                  # dropout, token noise
-  local -A every=([ar]=--eval_interval=100 [mdlm]=--eval_interval=250 [aogpt]=--eval_interval=250)
+  local remedies="0-0-500 0.1-0.1-500 0.1-0.1-1500 0.3-0.3-1500"        # dropout, token noise, steps
+  local -A every=([ar]=--eval_interval=50 [mdlm]=--eval_interval=125 [aogpt]=--eval_interval=125)
   local -A part=([all]= [500]=--train_stories=500)
   halves "$1"
   for mode in ar mdlm aogpt; do
@@ -229,8 +229,9 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
   local -A chosen
   for stories in 500 all; do
     remedied() {    # remedy, seed
+      IFS=- read -r dropout noise steps <<< "$1"
       train $to/ar-$stories-$1-$2 --mode=ar --lr=$lr --seed=$2 $run ${every[ar]} ${part[$stories]} \
-        --dropout=${1%-*} --token_noise=${1#*-}
+        --dropout=$dropout --token_noise=$noise --max_steps=$steps
     }
     for remedy in $remedies; do remedied $remedy 1; done
     tried=$(printf "$to/ar-$stories-%s-1 " $remedies)
@@ -244,15 +245,16 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
     for mode in mdlm aogpt; do
       lr=$(lr_of $mode)
       train $to/$mode-$stories-long --mode=$mode --lr=$lr --seed=1 $run ${every[$mode]} ${part[$stories]} \
-        --max_steps=15000
+        --max_steps=7500
     done
     remedy=${chosen[$stories]}
+    IFS=- read -r dropout noise steps <<< "$remedy"
     finished $to/{ar,mdlm,aogpt}-$stories-{1,2,3} $to/ar-$stories-$remedy-{2,3} $to/{mdlm,aogpt}-$stories-long
     once real-$stories \
       python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
       ar=$(seeds $to/ar-$stories) mdlm=$(seeds $to/mdlm-$stories) aogpt=$(seeds $to/aogpt-$stories) \
-      "ar, dropout ${remedy%-*}, token noise ${remedy#*-}=$(seeds $to/ar-$stories-$remedy)" \
-      "mdlm, 15,000 steps=$to/mdlm-$stories-long" "aogpt, 15,000 steps=$to/aogpt-$stories-long" \
+      "ar, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/ar-$stories-$remedy)" \
+      "mdlm, 7,500 steps=$to/mdlm-$stories-long" "aogpt, 7,500 steps=$to/aogpt-$stories-long" \
       --json=results/real-$stories.json --md=results/real-$stories.md --plot=results/real-$stories.png
   done
 }
@@ -356,7 +358,7 @@ adapt() {   # from one mode to another, beside from scratch; after real
       [ $to != $from ] || name="$to from scratch"
       args+=("$name=$(seeds out/adapt/$to-from-$from)")
     done
-    args+=("$to, 3,000 steps=$(seeds out/real/$to-all)")
+    args+=("$to, 1,500 steps=$(seeds out/real/$to-all)")
   done
   once adapt python -m experiments.held_out --report=excerpt-report \
     --title="From one mode to another" "${args[@]}" \
