@@ -208,8 +208,8 @@ def test_dropout_is_for_training_alone():
 
 def test_muon_moves_the_matrices_of_the_blocks_in_all_directions_alike():
     """The first update of a matrix (A, B) is its gradient with all singular values at 0.2 √max(A, B) lr,
-    but for a factor of 0.7 to 1.2 that five Newton-Schulz steps leave, and the smallest, which they do not lift
-    as far. All else is AdamW's: the gradient's sign, times lr."""
+    but for a factor of 0.7 to 1.2 that five Newton-Schulz steps leave, and the smallest, which they do not
+    lift as far. All else is AdamW's: the gradient's sign, times lr."""
     model, lr = small_model("mdlm", block_size=16, n_embd=32, n_hidden=48), 1e-3
     x = torch.randint(10, (8, 16), generator=torch.Generator().manual_seed(0))
     batch = training_batch(model.config, x, torch.Generator().manual_seed(0))
