@@ -4,8 +4,8 @@ Why does mdlm on real text stay for hundreds of steps at the frequencies of sing
     python -m experiments.plateau --part=where      each list of probes; several processes share the work
     python -m experiments.plateau --json=F --md=G --plot=H
 
-A probe is a short run of the preset laptop without --shared_init, at a constant learning rate after warm-up,
-with one thing added. c is a random vector of the norm of a token's embedding, as --shared_init adds it.
+A probe is a short run of the preset laptop without --shared_init, by AdamW, at a constant learning rate after
+warm-up, with one thing added. c is a random vector of the norm of a token's embedding, as --shared_init adds it.
 """
 import dataclasses
 import math

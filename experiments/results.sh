@@ -18,6 +18,8 @@
 # Runs that have begun are resumed. Only a tree without uncommitted changes makes figures to be made again.
 set -euo pipefail
 
+adamw="--optimizer=adamw --lr=2e-3"     # what the preset laptop had before Muon
+
 train() {   # folder of the run, flags; a run that another call is at is left to it
   local resume=""
   mkdir -p "$(dirname "$1")"
@@ -65,7 +67,6 @@ laptop() {
   local ar=out/$data-ar mdlm=out/$data-mdlm aogpt=out/$data-aogpt
   python prepare_data.py --text="$1/train.txt" --val="$1/valid.txt" --vocab_size=4096 --name=$data
   # as it was when this was run; real is the fair comparison
-  local adamw="--optimizer=adamw --lr=2e-3"
   local untold="$adamw --target_embedding=false"
   local -A as_then=([ar]=$untold [mdlm]=$untold [aogpt]=$adamw)
   for mode in ar mdlm aogpt; do
@@ -123,7 +124,7 @@ own() {     # what is this code's own way, beside the paper's or an earlier one
   runs=""
   for seed in 1 2 3; do
     local flags="--mode=mdlm --preset=laptop --data=$data --max_steps=350 --eval_interval=175 --seed=$seed"
-    local as_then="--optimizer=adamw --lr=2e-3 --target_embedding=false"
+    local as_then="$adamw --target_embedding=false"
     train out/t-none-$seed $flags $as_then
     train out/t-after-$seed $flags $as_then --time_embedding=add
     [ -e out/t-before-$seed/loss.png ] || rm -rf out/t-before-$seed     # begun, but not at its end
@@ -262,7 +263,6 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
 confounds() {       # what each thing does that the paper has otherwise, one at a time; after real
   local mode lr seed name modes flags dir args
   local init="--init=paper --shared_init=false" not_told=--target_embedding=false
-  local adamw="--optimizer=adamw --lr=2e-3"
   local schedule="--warmup=25 --final_lr=0.05"   # in as many steps
   local all="$adamw $init $schedule $not_told --windows=paper --dtype=float32"
   local run="--preset=laptop --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=250"
