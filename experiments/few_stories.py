@@ -4,7 +4,7 @@ Few stories, many epochs: how near to the toy's law does each mode come, and wha
     python -m experiments.few_stories --part=sweep          each mode's settings, at the smallest sizes
     python -m experiments.few_stories --part=untold         ar and mdlm with --target_embedding=false
     python -m experiments.few_stories --part=sizes          with them every size, three seeds; after both
-    python -m experiments.few_stories --part=why            K orders, or K epochs' masks again and again
+    python -m experiments.few_stories --part=why            K orders, or K epochs' masks, in all; after sweep
     python -m experiments.few_stories --part=rates          learning rates of narrow and of wide networks
     python -m experiments.few_stories --part=widths         with them five widths, all stories; after rates
     python -m experiments.few_stories --json=F --plot=G     all that is done, as tables and figures
@@ -12,8 +12,9 @@ Few stories, many epochs: how near to the toy's law does each mode come, and wha
 A trial is a run, at a constant learning rate but for widths. Its distance from the law is that of held-out
 stories: nats per token, less what the law itself scores on the same ones; exact for ar, that of an upper
 bound for the others. Some held-out stories choose the step and the settings, others are reported. A trial has
-turned if it ended at over 1.5 times its best distance. Each trial is a file in --folder; those that are there
-are not made again, and several processes share the work, best with one core each (OMP_NUM_THREADS=1).
+turned if it ended at over 1.5 times its best distance. Each trial is a file in --folder; those that are
+there, or in --json, are not made again, and several processes share the work, best with a core each
+(OMP_NUM_THREADS=1).
 """
 import dataclasses
 import itertools
@@ -32,7 +33,7 @@ from model import (Config, Transformer, count_parameters, evaluation_batch, flop
                    order_batch, training_batch)
 from experiments.oracle import toy_oracle
 from experiments.report import write_markdown
-from experiments.trials import make_trials, read_trials, trial_name
+from experiments.trials import make_trials, read_trials, restore, trial_name
 from prepare_data import Tokenizer, Windows
 from sample import SampleOptions, generate
 from show import figure
@@ -55,7 +56,8 @@ class Trial:
     repeat: int = 0                 # after so many epochs the same batches, masks and orders again; 0: never
     width: int = 0                  # n_embd; 0: the preset's
     final_lr: float = 1.0           # fraction of the learning rate that a cosine ends at; 1: constant
-    steps: int = 3000               # at most
+    batch_size: int = 32
+    steps: int = 2000               # at most
     target_embedding: bool = True
     until: float = 1.5              # stop where the distance has twice been so many times its best; see run
 
@@ -65,11 +67,10 @@ MODES = "ar", "aogpt", "mdlm"
 SEEDS = 1, 2, 3
 SIZES = 300, 1000, 3000, 10000, 0
 WIDTHS = 48, 72, 112, 168, 256                          # 0.1M to 2.5M parameters
-STEPS, LONG, SHORT = 3000, 4000, 1000                   # of a run; where stories are fewest; for the widths
+STEPS = 2000                                            # of a run
 SWEPT = SIZES[:3]                                       # sizes at which the settings are chosen
 FEW = SIZES[:2]                                         # where most is tried
-RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2),            # learning rates, until they are too high
-         "aogpt": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2), "mdlm": (1.5e-3, 3e-3, 6e-3)}
+RATES = 1.5e-3, 3e-3, 6e-3                              # learning rates
 ENDS = {WIDTHS[0]: (1.5e-3, 3e-3, 6e-3), WIDTHS[-1]: (7e-4, 1.5e-3, 3e-3)}      # and of the widths' two ends
 
 def sweep(done: dict):
@@ -78,21 +79,20 @@ def sweep(done: dict):
         common = dict(mode=mode, stories=stories, seed=0, steps=STEPS)
         strong, mild = (0.3, 0.1) if mode == "ar" else (0.0, 0.0)   # noise; masks and orders are some already
         if stories not in FEW:
-            for lr in (7e-4, 1.5e-3, 3e-3):
+            for lr in RATES[:2]:
                 yield Trial(**common, lr=lr)
             yield Trial(**common, dropout=0.1, noise=mild)
             continue
-        for lr in RATES[mode]:
+        for lr in RATES:
             yield Trial(**common, lr=lr)
-        for lr in RATES[mode][:4]:
+        for lr in RATES[:2]:
             yield Trial(**common, lr=lr, dropout=0.3, noise=strong)
         if mode == "ar":
             yield Trial(**common, dropout=0.3)
             yield Trial(**common, noise=0.3)
             yield Trial(**common, weight_decay=1.0)
         if stories == FEW[0]:
-            for lr in (1.5e-3, 6e-3 if mode == "ar" else 3e-3):
-                yield Trial(**common, lr=lr, dropout=0.5, noise=strong)
+            yield Trial(**common, dropout=0.5, noise=strong)
 
 def plain(trial: Trial) -> bool:
     return (trial.weight_decay, trial.dropout, trial.noise) == (0.01, 0, 0)
@@ -100,7 +100,7 @@ def plain(trial: Trial) -> bool:
 def untold(done: dict):
     """Without remedies, the same without the target embedding, which aogpt keeps."""
     for trial in sweep(done):
-        if trial.mode != "aogpt" and trial.stories in FEW and plain(trial):
+        if trial.mode != "aogpt" and trial.stories == FEW[-1] and plain(trial):
             yield dataclasses.replace(trial, target_embedding=False)
 
 def chosen(done: dict, mode: str, stories: int, remedies: bool, told: bool = True) -> dict:
@@ -114,31 +114,29 @@ def chosen(done: dict, mode: str, stories: int, remedies: bool, told: bool = Tru
 
 def sizes(done: dict):
     """Every mode at every size, with the best settings; where stories are fewest also with the best that have
-    no remedy, and with these for a model that is not told positions."""
+    no remedy, and at the size of the figure with these for a model that is not told positions."""
     for stories, seed, mode in itertools.product(SIZES, SEEDS, MODES):
         settings = [chosen(done, mode, stories, remedies=True)]
         if stories in FEW:
-            settings += [chosen(done, mode, stories, remedies=False, told=told)
-                         for told in (True, False) if told or mode != "aogpt"]
-        steps = LONG if stories in FEW else STEPS
+            settings += [chosen(done, mode, stories, remedies=False)]
+        if stories == FEW[-1] and mode != "aogpt":
+            settings += [chosen(done, mode, stories, remedies=False, told=False)]
         until = 4.0 if stories == SIZES[1] else 1.5         # at the size of the figure, far past the turn
         for values in settings:
-            yield Trial(mode, stories, seed, steps=steps, until=until, **values)
+            yield Trial(mode, stories, seed, steps=STEPS, until=until, **values)
 
 def why(done: dict):
     """How often the task is another one, with the same stories; 0: always."""
-    for seed in SEEDS:
-        yield Trial("ar", seed=seed)
-        for orders in (0, 1, 4, 16):
-            yield Trial("aogpt", seed=seed, orders=orders)
-        for repeat in (0, 1, 4, 16):
-            yield Trial("mdlm", seed=seed, repeat=repeat)
+    for seed, (mode, what) in itertools.product(SEEDS, (("aogpt", "orders"), ("mdlm", "repeat"))):
+        for number in (0, 1, 4, 16):
+            yield Trial(mode, FEW[-1], seed, steps=STEPS, until=4.0, **{what: number},
+                        **chosen(done, mode, FEW[-1], remedies=False))
 
 def rates(done: dict):
     """The narrowest and the widest, where one seed chooses."""
     for width, mode in itertools.product(ENDS, MODES):
         for lr in ENDS[width]:
-            yield Trial(mode, 0, seed=0, lr=lr, width=width, final_lr=0.0, steps=SHORT)
+            yield Trial(mode, 0, seed=0, lr=lr, width=width, final_lr=0.0, steps=STEPS)
 
 def widths(done: dict):
     """All stories; learning rates between those of the two ends."""
@@ -149,10 +147,10 @@ def widths(done: dict):
     for width, mode, seed in itertools.product(WIDTHS, MODES, SEEDS):
         rates_of_ends = [rate(mode, end) for end in ENDS]
         lr = math.exp(np.interp(math.log(width), np.log(list(ENDS)), np.log(rates_of_ends)))
-        yield Trial(mode, 0, seed=seed, lr=float(f"{lr:.2g}"), width=width, final_lr=0.0, steps=SHORT)
+        yield Trial(mode, 0, seed=seed, lr=float(f"{lr:.2g}"), width=width, final_lr=0.0, steps=STEPS)
 
 PARTS = {"sweep": sweep, "untold": untold, "sizes": sizes, "why": why, "rates": rates, "widths": widths}
-NEEDS = {"sizes": ("sweep", "untold"), "widths": ("rates",)}    # whose choices they take
+NEEDS = {"sizes": ("sweep", "untold"), "why": ("sweep",), "widths": ("rates",)}    # whose choices they take
 
 # ---- A trial -----------------------------------------------------------------------------------------------
 
@@ -224,7 +222,7 @@ def evaluation_steps(most: int) -> list:
 def run(trial: Trial, o) -> dict:
     """Train; returns the trial, its curve, what stood at the chosen step, and what that model writes."""
     torch._dynamo.reset()           # it counts the models it has compiled, and would stop
-    values = PRESETS["toy"] | dataclasses.asdict(trial)
+    values = PRESETS["toy"] | dict(dtype="float32") | dataclasses.asdict(trial)
     values |= dict(token_noise=trial.noise, max_steps=trial.steps)
     values |= dict(n_embd=trial.width, n_hidden=3 * trial.width) if trial.width else {}
     train = Windows("toy", "train", values["block_size"], seed=trial.seed, first=trial.stories)
@@ -265,7 +263,8 @@ def run(trial: Trial, o) -> dict:
         model.load_state_dict(weights[way])
         b["distance"], b["distance_se"] = distance(model, *report[way])
         b["turned"] = min(entry[way] for entry in curve[-2:]) > 1.5 * b["chosen_by"]
-    result = {"trial": dataclasses.asdict(trial), "parameters": count_parameters(model), "curve": curve,
+    columns = {name: [float(f"{entry[name]:.5g}") for entry in curve] for name in curve[0]}
+    result = {"trial": dataclasses.asdict(trial), "parameters": count_parameters(model), "curve": columns,
               "flops_per_token": flops_per_token(config),
               "device": str(model.head.weight.device), "best": best.pop("bound"), **best}
     if o.part == "sizes":
@@ -379,7 +378,7 @@ def draw_epochs(done: dict, path: str):
     with figure(path, (9, 5)) as axes:
         for t, runs in by_settings("sizes", done).items():
             for way, style in lines_of(t).items() if t.stories == SIZES[1] else ():
-                lines = [[(entry["epochs"], entry[way]) for entry in run["curve"]] for run in runs]
+                lines = [list(zip(run["curve"]["epochs"], run["curve"][way])) for run in runs]
                 for line in lines:
                     axes.plot(*zip(*line), lw=0.6, alpha=0.6, **style | {"label": None})
                 n = min(map(len, lines))                # some seeds stop before others
@@ -416,11 +415,11 @@ class FewStoriesOptions:
     """what to run, and what to write of all that has been run"""
     part: Literal["none", "sweep", "untold", "sizes", "why", "rates", "widths"] = "none"  # the trials to make
     folder: str = "out/few-stories"     # where each trial's file goes
-    stories: int = 1000         # held-out ones that choose; 2,083 others are reported
+    stories: int = 512          # held-out ones that choose; 2,083 others are reported
     draws: int = 2              # masks or orders for each reported story's bound
-    samples: int = 500          # stories that each model of --part=sizes writes
+    samples: int = 300          # stories that each model of --part=sizes writes
     device: str = "auto"        # auto, cpu, cuda or mps
-    json: str = ""              # file for all trials' results
+    json: str = ""              # file for all trials' results; those already in it are not made again
     md: str = ""                # file for the tables
     plot: str = ""              # file for a figure (.png): distance against epochs; -sizes: against stories
 
@@ -431,6 +430,7 @@ def line(result: dict) -> str:
 
 def main():
     o = build(FewStoriesOptions, parse_flags(__doc__, FewStoriesOptions))
+    restore(o.folder, o.json)
     if o.part != "none":
         make_trials(o.folder, lambda done: missing(o.part, done), lambda trial: run(trial, o), line)
     done, made, tables = read_trials(o.folder), provenance(SEEDS), {}
@@ -444,9 +444,6 @@ def main():
     if o.plot and "sizes" in tables:
         draw_epochs(done, o.plot)
         draw_sizes(done, "-sizes".join(os.path.splitext(o.plot)))
-    for result in done.values() if o.json else ():      # shorter, a list for each column
-        names = [name for name in result["curve"][0] if name != "epochs"]
-        result["curve"] = {name: [float(f"{e[name]:.5g}") for e in result["curve"]] for name in names}
     if o.json:
         write_json(o.json, {**made, "trials": done})
 

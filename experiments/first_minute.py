@@ -23,7 +23,7 @@ from cli import build, command, parse_flags, print_table, provenance, write_json
 from experiments.few_stories import Trial as FewStories
 from experiments.few_stories import copies, distance, held_out
 from experiments.report import write_markdown
-from experiments.trials import make_trials, read_trials, trial_name
+from experiments.trials import make_trials, read_trials, restore, trial_name
 from model import Config, Transformer, flops_per_token, training_batch
 from prepare_data import Tokenizer, Windows
 from train import PRESETS, Settings, learning_rate, make_update, mask_generator
@@ -115,6 +115,7 @@ def table_of(done: dict) -> list:
 
 def main():
     o = build(FirstMinuteOptions, parse_flags(__doc__, FirstMinuteOptions))
+    restore(o.folder, o.json)
     if o.mode != "none":
         make_trials(o.folder, lambda done: [t for t in trials(o.mode) if t.name() not in done],
                     lambda trial: run(trial, o), line)

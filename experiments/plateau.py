@@ -5,7 +5,7 @@ Why does mdlm on real text stay for hundreds of steps at the frequencies of sing
     python -m experiments.plateau --json=F --md=G --plot=H
 
 A probe is a short run of the preset laptop without --shared_init, by AdamW, at a constant learning rate after
-warm-up, with one thing added. c is a random vector of the norm of a token's embedding, as --shared_init adds it.
+warm-up, with one thing added. c is a random vector of a token's embedding's norm, as --shared_init adds it.
 """
 import dataclasses
 import math
@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from cli import build, command, parse_flags, pick_device, print_table, provenance, write_json
 from experiments.report import write_markdown
-from experiments.trials import make_trials, read_trials, trial_name
+from experiments.trials import make_trials, read_trials, restore, trial_name
 from model import Config, Transformer, masking_batch, rotate, training_batch
 from prepare_data import Windows
 from show import figure
@@ -236,6 +236,7 @@ def main():
     def missing(done, part=o.part):
         return [probe for probe in dict.fromkeys(PARTS[part]()) if probe.name() not in done]
 
+    restore(o.folder, o.json)
     if o.part != "none":
         make_trials(o.folder, missing, lambda probe: run(probe, o),
                     lambda result: f"{result['curve'][-1]['val_nll']:.3f}, {result['seconds']:.0f} s")
@@ -245,7 +246,7 @@ def main():
         print(f"\n{part}")
         print_table(rows)
     if o.json:
-        write_json(o.json, {**made, "probes": done})
+        write_json(o.json, {**made, "trials": done})
     if o.md:
         write_markdown(o.md, "What ends the plateau", made, __doc__, tables)
     if o.plot and "where" in tables:

@@ -5,7 +5,7 @@
 #     bash experiments/results.sh laptop FOLDER   FOLDER holds real text, train.txt and valid.txt; hours
 #     bash experiments/results.sh own FOLDER      after toy and laptop; an hour
 #     bash experiments/results.sh sampling        after toy and laptop; an hour
-#     bash experiments/results.sh few             after toy; ten hours, which as many calls as cores share
+#     bash experiments/results.sh few             after toy; seven hours, which as many calls as cores share
 #     bash experiments/results.sh real FOLDER     a day, likewise
 #     bash experiments/results.sh confounds       after real; half a day, likewise
 #     bash experiments/results.sh orders          after real; likewise
@@ -158,9 +158,10 @@ sampling() {        # what samplers lose, with trained networks of three seeds a
 few() {     # distance from the toy's law, from few stories. Several calls share the work, one core each
   local part
   export OMP_NUM_THREADS=1
-  for part in sweep untold sizes why rates widths; do python -m experiments.few_stories --part=$part; done
-  python -m experiments.few_stories --json=results/few-stories.json --md=results/few-stories.md \
-    --plot=results/few-stories.png
+  for part in sweep untold sizes why rates widths; do
+    python -m experiments.few_stories --part=$part --json=results/few-stories.json \
+      --md=results/few-stories.md --plot=results/few-stories.png
+  done
 }
 
 halves() {  # data/excerpt-choose and -report: the same training text, half of the held-out stories each

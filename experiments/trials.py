@@ -13,6 +13,16 @@ def trial_name(trial) -> str:
     said = [f"{f.name}={getattr(trial, f.name)}" for f in others if getattr(trial, f.name) != f.default]
     return "-".join([getattr(trial, first.name).replace(" ", "_"), *said])
 
+def restore(folder: str, path: str):
+    """Trials that a JSON file of results has go to the folder, if they aren't there."""
+    os.makedirs(folder, exist_ok=True)
+    if os.path.exists(path):
+        with open(path) as f:
+            for name, result in json.load(f)["trials"].items():
+                file = os.path.join(folder, f"{name}.json")
+                if not os.path.exists(file):
+                    write_json(file, result)
+
 def read_trials(folder: str) -> dict:
     """{name: result} of the trials that are done."""
     done = {}
@@ -25,7 +35,6 @@ def read_trials(folder: str) -> dict:
 def make_trials(folder: str, missing, run, line):
     """Run the trials that missing({name: result}) lists, each of which has a name(), and wait for those that
     other processes are at. run(trial) returns the result, line(result) what is printed of it."""
-    os.makedirs(folder, exist_ok=True)
     while left := missing(read_trials(folder)):
         for trial in left:
             path = os.path.join(folder, trial.name())

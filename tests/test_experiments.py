@@ -5,6 +5,7 @@ import math
 import os
 import random
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -113,8 +114,7 @@ def few(workdir, monkeypatch):
     prepare(PrepareOptions(max_tokens=30_000))
     small = dict(n_layer=1, n_head=1, n_embd=16, n_hidden=16, batch_size=8, compile="false", dtype="float32")
     monkeypatch.setattr(few_stories, "PRESETS", {"toy": PRESETS["toy"] | small})
-    for name, steps in (("STEPS", 50), ("LONG", 50), ("SHORT", 25)):
-        monkeypatch.setattr(few_stories, name, steps)
+    monkeypatch.setattr(few_stories, "STEPS", 50)
     monkeypatch.setattr(few_stories, "SIZES", (20, 40))
     monkeypatch.setattr(few_stories, "SWEPT", (20,))
     monkeypatch.setattr(few_stories, "FEW", (20,))
@@ -168,7 +168,7 @@ def test_few_stories(few, monkeypatch, capsys):
         few_stories.main()
         return capsys.readouterr().out
 
-    for part in ("sizes", "widths"):
+    for part in few_stories.NEEDS:
         with pytest.raises(InputError, match="is not done; its choices come first"):
             command(f"--part={part}")
     for part in few_stories.PARTS:
@@ -180,6 +180,8 @@ def test_few_stories(few, monkeypatch, capsys):
     trials = json.load(open("f.json"))["trials"]
     # three modes, two sizes, two seeds; ar and mdlm not told positions; ar with remedies, if they were better
     assert len([name for name in trials if "samples" in trials[name]]) in (16, 18)
+    shutil.rmtree("out/few-stories")
+    assert "above the law at step" not in command("--part=why", "--json=f.json")    # the file has them
     for t in trials.values():
         chosen_by, step = min(zip(t["curve"]["bound"], t["curve"]["step"]))
         assert t["best"]["chosen_by"] == pytest.approx(chosen_by, rel=1e-4) and t["best"]["step"] == step
@@ -191,13 +193,13 @@ def test_a_trial_trains_as_the_command_does(few):
     trial = Trial("ar", 20, seed=3, steps=25)
     result = few_stories.run(trial, few_stories.FewStoriesOptions(stories=50))
     done = run("train.py", "--mode=ar", "--preset=toy", "--n_layer=1", "--n_head=1", "--n_embd=16",
-               "--n_hidden=16", "--batch_size=8", "--compile=false", "--dtype=float32", "--train_stories=20",
+               "--n_hidden=16", "--batch_size=32", "--compile=false", "--dtype=float32", "--train_stories=20",
                "--seed=3", "--max_steps=25", "--final_lr=1", "--lr=1.5e-3", cwd=few)
-    assert done.returncode == 0 and "10.0 epochs of 20" in done.stdout, done.stderr
+    assert done.returncode == 0 and "40.0 epochs of 20" in done.stdout, done.stderr
     x = torch.from_numpy(Windows("toy", "val", 48).spread(10 ** 6))[::2][:50]
     model, _ = load("out/toy-ar/best.pt")
     distance, _ = few_stories.distance(model, *few_stories.held_out(trial, model.config, x, WORDS))
-    assert result["curve"][-1]["bound"] == pytest.approx(distance, abs=1e-6)
+    assert result["curve"]["bound"][-1] == pytest.approx(distance, rel=1e-4)
 
 def test_first_minute(few, monkeypatch, capsys):
     """With AdamW, and with Muon for the matrices."""
