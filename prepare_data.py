@@ -149,9 +149,6 @@ class PrepareOptions:
     def __post_init__(self):
         if self.val and not self.text:
             raise InputError("--val needs --text")
-        if not self.val and Path(self.text).is_fifo():
-            raise InputError(f"--text={self.text} is a pipe, but is read twice to hold out stories; give a "
-                             f"file, or --val too")
         self.toy = self.dataset == "toy" and not self.text
         name, what = ("vocab_size", "the toy") if self.toy else ("seed", "text")
         if getattr(self, name) != getattr(PrepareOptions, name):
@@ -253,8 +250,6 @@ class Windows:
         elif kind == "paper":
             starts, held_out = np.random.default_rng(42).permutation(side_by_side), len(side_by_side) // 20
             self.starts = starts[:held_out] if split == "val" else starts[held_out:]
-        else:
-            raise InputError(f"windows are aligned, random or paper, not {kind}")
         if not len(self.starts):
             raise InputError(f"block_size {block_size} is longer than any {kind} window of {DATA_DIR}/{name} "
                              f"({split}: {len(self.tokens):,} tokens); take a smaller one, or more text")
@@ -306,8 +301,7 @@ def main():
     folder = prepare(options)
     meta, tokenizer = load_meta(options.name), options.tokenizer()
     for split, n in meta["splits"].items():
-        counts = f"{n['stories']:,} stories, {n['tokens']:,} tokens, {n['bytes']:,} bytes of text"
-        print(f"{folder}/{split}.bin: {counts}")
+        print(f"{folder}/{split}.bin: {n['stories']:,} stories, {n['tokens']:,} tokens, {n['bytes']:,} bytes")
     entropy = f", entropy {meta['entropy']:.4f} nats per token" if options.toy else ""
     print(f"vocabulary {tokenizer.vocab_size:,}{entropy}")
     first = np.fromfile(folder / "val.bin", dtype=np.uint16, count=33)[1:]

@@ -9,6 +9,7 @@ Train a language model: left to right (ar), by masked diffusion (mdlm) or in any
 The run's folder holds ckpt.pt (everything, to go on), best.pt (the best weights), config.json, log.jsonl
 and loss.png. Validation losses are in nats per token: exact for ar, upper bounds for mdlm and aogpt.
 """
+import functools
 import math
 import os
 import re
@@ -16,6 +17,7 @@ import shlex
 import signal
 import sys
 import textwrap
+import timeit
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -121,8 +123,7 @@ def learning_rate(s: Settings, step: int) -> float:
     return s.lr * (s.final_lr + (1 - s.final_lr) * (1 + math.cos(math.pi * progress)) / 2)
 
 def mask_generator(*seed) -> torch.Generator:
-    """Masks and orders come from a generator of their own, made anew from (seed, step): a resumed run sees
-    the same ones, and they are the same on every device."""
+    """For masks and orders, anew from (seed, step): the same in a resumed run, and on every device."""
     return torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
 # ---- Evaluation --------------------------------------------------------------------------------------------
@@ -148,8 +149,8 @@ def evaluate(model: Transformer, x: torch.Tensor, windows_at_once: int, seed: in
     nll = losses(evaluation_batch(config, x, generator))                            # (N,)
     result = {"val_nll": nll.mean().item(), "val_nll_se": nll.std().item() / math.sqrt(len(nll))}
     if config.mode == "aogpt":
-        in_order = losses(evaluation_batch(config, x, generator, left_to_right=True))
-        result["val_nll_l2r"] = in_order.mean().item()
+        in_order = evaluation_batch(config, x, generator, left_to_right=True)
+        result["val_nll_l2r"] = losses(in_order).mean().item()
     if config.mode == "mdlm":
         result["val_masked_ce"] = losses(masked_ce_batch(config, x, generator, "cosine")).mean().item()
     return result
@@ -175,21 +176,27 @@ def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
 
 # ---- A training step ---------------------------------------------------------------------------------------
 
+@functools.cache
+def bfloat16_is_faster() -> bool:
+    """On this CPU, by a trial: some have instructions for it and still take twice as long."""
+    a, b = (torch.ones(256, 256, dtype=dtype) for dtype in (torch.bfloat16, torch.float32))
+    bfloat16, float32 = (min(timeit.repeat(lambda: x @ x, number=1, repeat=10)) for x in (a, b))
+    return bfloat16 < float32
+
 def numerics(s: Settings, device: torch.device):
-    """The type of the matrix products, bfloat16 where the hardware multiplies it fast; whether to compile."""
+    """The type of the matrix products, bfloat16 where that is faster; whether to compile."""
     fast = (torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else
-            device.type == "cpu" and torch.cpu._is_avx512_bf16_supported())
+            device.type == "cpu" and bfloat16_is_faster())
     dtype = getattr(torch, s.dtype) if s.dtype != "auto" else torch.bfloat16 if fast else torch.float32
     return dtype, s.compile == "true" or (s.compile == "auto" and device.type != "mps")
 
 class Loss(torch.nn.Module):
-    """A batch's loss, compiled as one function where asked; eager, with a warning, where there is no C++
-    compiler or Triton. A module, as DistributedDataParallel wants it."""
+    """A batch's loss, compiled as one function where asked, for the shapes that all batches have; eager, with
+    a warning, where there is no C++ compiler or Triton. A module, as DistributedDataParallel wants it."""
 
     def __init__(self, model: Transformer, compile_it: bool):
         super().__init__()
         self.model = model
-        # every batch has the same shapes
         self.losses = torch.compile(group_losses, dynamic=False) if compile_it else group_losses
 
     def forward(self, batch: Batch):
@@ -247,14 +254,13 @@ def announce(run: Run, why: str, windows: int, floor: float | None):
     s, config, device = run.s, run.model.config, run.model.head.weight.device
     dtype, compile_it = numerics(s, device)
     parameters = count_parameters(run.model)
-    machine = [f"{WORLD_SIZE} x {device.type}" if WORLD_SIZE > 1 else device.type, str(dtype).split(".")[1],
-               "compiled (that takes a while)" if compile_it else "not compiled"]
+    compiled = "compiled (that takes a while)" if compile_it else "not compiled"
     law = "" if floor is None else f"; the true law itself scores {floor:.4f} nats per token"
     print(f"preset {s.preset} ({why}): {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
           f"{s.batch_size} windows of {config.block_size} tokens, {s.max_steps * s.batch_size / windows:.1f} "
           f"epochs of {windows:,}")
     print(f"{parameters:,} parameters, {flops_per_token(config) / 1e6:.1f} training MFLOP per token; "
-          f"{', '.join(machine)}{law}")
+          f"{WORLD_SIZE} x {device.type}, {str(dtype)[6:]}, {compiled}{law}")
     if RANK == 0 and not (s.resume and os.path.exists(run.path("config.json"))):
         facts = dict(config=asdict(config), settings=asdict(s), parameters=parameters, processes=WORLD_SIZE,
                      train_windows=windows, dtype=str(dtype), compiled=compile_it, torch=torch.__version__)

@@ -81,12 +81,6 @@ def write_text(path, n, seed=0):
     path.write_text(f"\n{prepare_data.EOT}\n".join(stories), encoding="utf-8")
     return stories
 
-def test_a_pipe_cannot_be_read_twice(workdir):
-    os.mkfifo("pipe")
-    with pytest.raises(InputError, match="--text=pipe is a pipe"):
-        PrepareOptions(text="pipe")
-    assert PrepareOptions(text="pipe", val="v.txt").name == "pipe"
-
 def test_text_files_become_split_stories(gpt2, workdir):
     stories = write_text(workdir / "s.txt", 200)
     prepare(PrepareOptions(text="s.txt", vocab_size=1000))
