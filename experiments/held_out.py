@@ -10,8 +10,9 @@ all), also of runs that were trained on another loss or other windows; and how f
 first one, window by window, with the standard error that stories and seeds leave. A window is the first
 block_size tokens from a story's start. Where a story is shorter, the next one's beginning follows, so that
 neighbours share text: the stories' part of the error comes from leaving out ten neighbours at a time. Where
-it is longer, the rest is in no window.
+it is longer, the rest is in no window. Runs that are in the file --json already are taken from there.
 """
+import json
 import math
 import os
 from dataclasses import dataclass
@@ -34,11 +35,12 @@ from train import mask_generator
 class HeldOutOptions:
     """what to score"""
     report: str = ""            # data set whose validation stories are scored
+    block_size: int = 256       # of the runs
     draws: int = 16             # masks or orders for each window's bound
     without_end: bool = False   # leave out end-of-text, which --windows=paper never shows
     seed: int = 1337            # of masks and orders
     device: str = "auto"        # auto, cpu, cuda or mps
-    json: str = ""              # file for the results
+    json: str = ""              # file for the results, and of earlier ones
     plot: str = ""              # file for a figure (.png): the curves against steps, tokens, FLOPs, seconds
     forest: str = ""            # file for a figure (.png): how far each NAME is above the first
     md: str = ""                # file for the table
@@ -46,7 +48,7 @@ class HeldOutOptions:
 
 @torch.no_grad()
 def score(model, x, draws: int, seed: int, left_to_right=False, without_end=False):
-    """(N,) nats per token of the windows x (N, T), averaged over the draws."""
+    """[N] nats per token of the windows x (N, T), averaged over the draws, to 6 digits."""
     generator, total = mask_generator(seed), np.zeros(len(x))
     exact = model.config.mode == "ar" or left_to_right
     for _ in tqdm(range(1 if exact else draws), leave=False, disable=None):
@@ -56,7 +58,7 @@ def score(model, x, draws: int, seed: int, left_to_right=False, without_end=Fals
             batch = batch._replace(weight=batch.weight * (batch.targets != model.config.bos_id) / words)
         parts = [group_losses(model, part.to(model.head.weight.device)) for part in batch.split(8)]
         total += torch.cat(parts).double().cpu().numpy()
-    return total / (1 if exact else draws)
+    return (total / (1 if exact else draws)).round(6).tolist()
 
 def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
     """Of a run: its best model's nats per token of each window, when that was, and its curve."""
@@ -65,17 +67,17 @@ def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
     run, s, c = read_run(folder), checkpoint["step"], model.config
     x = torch.from_numpy(stories.spread(len(stories)))                              # (N, T)
     if x.size(1) != c.block_size:
-        raise InputError(f"{folder} was not trained on windows of {x.size(1)} tokens")
+        raise InputError(f"{folder} was trained on other windows; give --block_size={c.block_size}")
     if checkpoint["tokenizer"] != Tokenizer(**stories.meta["tokenizer"]).to_dict():
         raise InputError(f"{folder} has another tokenizer than data/{o.report}")
     if checkpoint["data"]["val"]["crc32"] == stories.meta["splits"]["val"]["crc32"]:
         raise InputError(f"the stories of data/{o.report} chose {folder}/best.pt; report others")
     batch_size = run["settings"]["batch_size"]
-    result = {"nats": score(model, x, o.draws, o.seed, False, o.without_end).tolist(), "step": s,
-              "epochs": s * batch_size / run["train_windows"], "command": run["command"],
-              "commit": run["commit"], "seconds": run["curve"][-1]["seconds"]}
+    result = {"folder": folder, "step": s, "epochs": s * batch_size / run["train_windows"],
+              "command": run["command"], "commit": run["commit"], "seconds": run["curve"][-1]["seconds"],
+              "nats": score(model, x, o.draws, o.seed, False, o.without_end)}
     if c.mode == "aogpt":
-        result["nats_l2r"] = score(model, x, 1, o.seed, True, o.without_end).tolist()
+        result["nats_l2r"] = score(model, x, 1, o.seed, True, o.without_end)
     # what a step takes: tokens that are predicted, FLOPs
     share = (c.block_size + 1) / (2 * c.block_size) if c.mode == "mdlm" else 1
     tokens = batch_size * c.block_size
@@ -83,6 +85,13 @@ def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
                         "training FLOPs": e["step"] * tokens * flops_per_token(c),
                         "seconds of training": e["seconds"], "val_nll": e["val_nll"]} for e in run["curve"]]
     return result
+
+def restore(path: str) -> dict:
+    """{folder: what measure has found}, of the runs that the results at path hold."""
+    if not os.path.exists(path):
+        return {}
+    with open(path) as f:
+        return {run["folder"]: run for several in json.load(f)["runs"].values() for run in several}
 
 def difference(nats, others) -> tuple:
     """Mean over windows of nats − others, and its standard error, leaving out ten neighbours at a time."""
@@ -144,10 +153,9 @@ def main():
     o = build(HeldOutOptions, flags)
     if not o.report:
         raise InputError("which stories? give --report=NAME, a data set that chose nothing")
-    folders = {name: text.split(",") for name, text in flags["named"].items()}
-    block_size = read_run(next(iter(folders.values()))[0])["config"]["block_size"]
-    stories = Windows(o.report, "val", block_size)
-    found = {name: [measure(folder, stories, o) for folder in several] for name, several in folders.items()}
+    stories, known = Windows(o.report, "val", o.block_size), restore(o.json)
+    found = {name: [known.get(folder) or measure(folder, stories, o) for folder in folders.split(",")]
+             for name, folders in flags["named"].items()}
     first = next(iter(found.values()))
     compared = {}
     for name, results in found.items():
@@ -156,15 +164,12 @@ def main():
             compared[f"{name}, left to right"] = compare(results, first, "nats_l2r")
     rows = [["", "nats per token, ± s.d. of seeds", "each seed", f"above {next(iter(found))}, ± s.e.",
              "best after epochs"], *(row_of(name, of) for name, of in compared.items())]
-    seen = np.unique(stories.starts[:, None] + np.arange(block_size)).size / len(stories.tokens)
+    seen = np.unique(stories.starts[:, None] + np.arange(o.block_size)).size / len(stories.tokens)
     about = f"{len(stories)} windows of data/{o.report}, which hold {seen:.1%} of its tokens"
     print(about)
     print_table(rows)
     facts = provenance(o.seed) | {"windows": len(stories), "share_of_tokens": seen, "compared": compared}
     if o.json:
-        for results in found.values():
-            for result in results:          # of each window; shorter
-                result |= {k: [round(v, 4) for v in result[k]] for k in ("nats", "nats_l2r") if k in result}
         write_json(o.json, facts | {"runs": found})
     if o.md:
         write_markdown(o.md, o.title, facts, about + ".", {"": rows})

@@ -15,15 +15,21 @@
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
 # Calls that share work are best given a core each: OMP_NUM_THREADS=1 taskset -c 0 bash experiments/results.sh
-# Runs that have begun are resumed. Only a tree without uncommitted changes makes figures to be made again.
+# Runs that have begun are resumed, those that results/ has the scores of are not made again (to make one anew,
+# delete its file there), and keep adds scores before all runs of a figure are done. Only a tree without
+# uncommitted changes makes figures.
 set -euo pipefail
 
 adamw="--optimizer=adamw --lr=2e-3"     # what the preset laptop had before Muon
 
+known() {   # folder of a run whose scores are in results/
+  grep -qs "\"folder\": \"$1\"" results/*.json
+}
+
 train() {   # folder of the run, flags; a run that another call is at is left to it
   local resume=""
   mkdir -p "$(dirname "$1")"
-  [ ! -e "$1.done" ] || return 0
+  [ ! -e "$1.done" ] && ! known "$1" || return 0
   (
     flock --nonblock 9 || exit 0
     [ ! -e "$1/ckpt.pt" ] || resume=--resume
@@ -35,6 +41,7 @@ train() {   # folder of the run, flags; a run that another call is at is left to
 finished() {        # folders: waits until other calls have done their runs
   local run
   for run; do
+    ! known "$run" || continue
     flock "$run.lock" true
     [ -e "$run.done" ] || { echo "results.sh: $run is not done; call this again" >&2; exit 1; }
   done
@@ -184,10 +191,19 @@ END
 
 best_of() {  # folders of runs: the one that the stories which choose like best
   python - "$@" <<'END'
-import sys
+import glob, sys
+from experiments.held_out import restore
 from runs import read_run
-print(min(sys.argv[1:], key=lambda folder: min(entry["val_nll"] for entry in read_run(folder)["curve"])))
+known = {folder: run for path in glob.glob("results/real-*.json") for folder, run in restore(path).items()}
+print(min(sys.argv[1:], key=lambda folder: min(
+    entry["val_nll"] for entry in (known.get(folder) or read_run(folder))["curve"])))
 END
+}
+
+keep() {    # file in results/, how its runs' folders begin, flags of held_out: the runs that are done go there
+  local runs=$(ls -d $2*.done)
+  python -m experiments.held_out --report=excerpt-report "so far=$(echo ${runs//.done/} | tr ' ' ,)" \
+    --json=results/$1.json "${@:3}"
 }
 
 once() {    # name, command: by one call at a time; others go on without it
@@ -197,7 +213,7 @@ once() {    # name, command: by one call at a time; others go on without it
   ) 9> "out/$1.lock"
 }
 
-lr_of() {   # a mode: its best learning rate on real text, after 1,000 steps
+lr_of() {   # a mode: its best learning rate on real text, after 500 steps
   local best runs=$(echo out/real/$1-lr-{2e-3,4e-3,8e-3})
   finished $runs
   best=$(best_of $runs)
@@ -209,15 +225,18 @@ seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 real() {    # an excerpt of TinyStories, whole and its first 500 stories; half of the held-out ones choose
   local mode lr best seed stories remedy dropout noise steps tried to=out/real
   local run="--preset=laptop --data=excerpt-choose --eval_windows=150"
-  local remedies="0-0-500 0.1-0.1-500 0.1-0.1-1500 0.3-0.3-1500"        # dropout, token noise, steps
+  # what is tried for ar: dropout, token noise, steps
+  local -A remedies=([all]="0.1-0-1500 0.1-0.1-1500" [500]="0-0-500 0.1-0.1-1500 0.3-0.3-1500")
   local -A every=([ar]=--eval_interval=50 [mdlm]=--eval_interval=125 [aogpt]=--eval_interval=125)
   local -A part=([all]= [500]=--train_stories=500)
   halves "$1"
   for mode in ar mdlm aogpt; do
     for lr in 2e-3 4e-3 8e-3; do
-      train $to/$mode-lr-$lr --mode=$mode --lr=$lr --max_steps=1000 $run ${every[$mode]}
+      train $to/$mode-lr-$lr --mode=$mode --lr=$lr --max_steps=500 $run ${every[$mode]}
     done
   done
+  finished $to/{ar,mdlm,aogpt}-lr-{2e-3,4e-3,8e-3}
+  [ -e results/real-lr.json ] || once real-lr keep real-lr "$to/*-lr-"
   for stories in all 500; do
     for seed in 1 2 3; do
       for mode in ar mdlm aogpt; do
@@ -235,8 +254,8 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
       train $to/ar-$stories-$1-$2 --mode=ar --lr=$lr --seed=$2 $run ${every[ar]} ${part[$stories]} \
         --dropout=$dropout --token_noise=$noise --max_steps=$steps
     }
-    for remedy in $remedies; do remedied $remedy 1; done
-    tried=$(printf "$to/ar-$stories-%s-1 " $remedies)
+    for remedy in ${remedies[$stories]}; do remedied $remedy 1; done
+    tried=$(printf "$to/ar-$stories-%s-1 " ${remedies[$stories]})
     finished $tried
     best=$(best_of $tried)
     remedy=${best#*-$stories-}
@@ -247,7 +266,7 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
     for mode in mdlm aogpt; do
       lr=$(lr_of $mode)
       train $to/$mode-$stories-long --mode=$mode --lr=$lr --seed=1 $run ${every[$mode]} ${part[$stories]} \
-        --max_steps=7500
+        --max_steps=5000
     done
     remedy=${chosen[$stories]}
     IFS=- read -r dropout noise steps <<< "$remedy"
@@ -256,7 +275,7 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
       python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
       ar=$(seeds $to/ar-$stories) mdlm=$(seeds $to/mdlm-$stories) aogpt=$(seeds $to/aogpt-$stories) \
       "ar, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/ar-$stories-$remedy)" \
-      "mdlm, 7,500 steps=$to/mdlm-$stories-long" "aogpt, 7,500 steps=$to/aogpt-$stories-long" \
+      "mdlm, 5,000 steps=$to/mdlm-$stories-long" "aogpt, 5,000 steps=$to/aogpt-$stories-long" \
       --json=results/real-$stories.json --md=results/real-$stories.md --plot=results/real-$stories.png
   done
 }
