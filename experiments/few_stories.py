@@ -28,12 +28,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance, write_json
+from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance
 from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, group_losses,
                    order_batch, training_batch)
 from experiments.oracle import toy_oracle
 from experiments.report import write_markdown
-from experiments.trials import make_trials, read_trials, restore, trial_name
+from experiments.trials import make_trials, read_trials, restore, store, trial_name
 from prepare_data import Tokenizer, Windows
 from sample import SampleOptions, generate
 from show import figure
@@ -53,6 +53,7 @@ class Trial:
     dropout: float = 0.0            # of what each attention and MLP adds
     noise: float = 0.0              # share of the tokens read that are replaced by random ones
     orders: int = 0                 # aogpt: so many in all, drawn from the seed; 0: a fresh one each time
+    l2r_fraction: float = 0.1       # aogpt: of rows that are read left to right, where orders are fresh
     repeat: int = 0                 # after so many epochs the same batches, masks and orders again; 0: never
     width: int = 0                  # n_embd; 0: the preset's
     final_lr: float = 1.0           # fraction of the learning rate that a cosine ends at; 1: constant
@@ -68,24 +69,29 @@ SEEDS = 1, 2, 3
 SIZES = 300, 1000, 3000, 10000, 0
 WIDTHS = 48, 72, 112, 168, 256                          # 0.1M to 2.5M parameters
 STEPS = 2000                                            # of a run
+LONG = 4000                                             # of mdlm, where stories are few; it learns longest
 SWEPT = SIZES[:3]                                       # sizes at which the settings are chosen
 FEW = SIZES[:2]                                         # where most is tried
-RATES = 1.5e-3, 3e-3, 6e-3                              # learning rates
+RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2), "aogpt": (1.5e-3, 3e-3, 6e-3, 1.2e-2),
+         "mdlm": (1.5e-3, 3e-3, 6e-3, 7e-4)}            # learning rates
 ENDS = {WIDTHS[0]: (1.5e-3, 3e-3, 6e-3), WIDTHS[-1]: (7e-4, 1.5e-3, 3e-3)}      # and of the widths' two ends
+
+def steps_of(mode: str, stories: int) -> int:
+    return LONG if mode == "mdlm" and stories in SWEPT else STEPS
 
 def sweep(done: dict):
     """Learning rates, and the remedies that the field knows, one seed; ar is tried with most."""
     for stories, mode in itertools.product(SWEPT, MODES):
-        common = dict(mode=mode, stories=stories, seed=0, steps=STEPS)
+        common = dict(mode=mode, stories=stories, seed=0, steps=steps_of(mode, stories))
         strong, mild = (0.3, 0.1) if mode == "ar" else (0.0, 0.0)   # noise; masks and orders are some already
         if stories not in FEW:
-            for lr in RATES[:2]:
+            for lr in RATES[mode][:2]:
                 yield Trial(**common, lr=lr)
             yield Trial(**common, dropout=0.1, noise=mild)
             continue
-        for lr in RATES:
+        for lr in RATES[mode]:
             yield Trial(**common, lr=lr)
-        for lr in RATES[:2]:
+        for lr in RATES[mode][:2]:
             yield Trial(**common, lr=lr, dropout=0.3, noise=strong)
         if mode == "ar":
             yield Trial(**common, dropout=0.3)
@@ -113,23 +119,24 @@ def chosen(done: dict, mode: str, stories: int, remedies: bool, told: bool = Tru
             for name in ("lr", "weight_decay", "dropout", "noise", "target_embedding")}
 
 def sizes(done: dict):
-    """Every mode at every size, with the best settings; where stories are fewest also with the best that have
+    """Every mode at every size, with the best settings (with more stories than were swept, without remedies,
+    which could only hurt where none is read twice); where stories are fewest also with the best that have
     no remedy, and at the size of the figure with these for a model that is not told positions."""
     for stories, seed, mode in itertools.product(SIZES, SEEDS, MODES):
-        settings = [chosen(done, mode, stories, remedies=True)]
+        settings = [chosen(done, mode, stories, remedies=stories in SWEPT)]
         if stories in FEW:
             settings += [chosen(done, mode, stories, remedies=False)]
         if stories == FEW[-1] and mode != "aogpt":
             settings += [chosen(done, mode, stories, remedies=False, told=False)]
         until = 4.0 if stories == SIZES[1] else 1.5         # at the size of the figure, far past the turn
         for values in settings:
-            yield Trial(mode, stories, seed, steps=STEPS, until=until, **values)
+            yield Trial(mode, stories, seed, steps=steps_of(mode, stories), until=until, **values)
 
 def why(done: dict):
     """How often the task is another one, with the same stories; 0: always."""
-    for seed, (mode, what) in itertools.product(SEEDS, (("aogpt", "orders"), ("mdlm", "repeat"))):
-        for number in (0, 1, 4, 16):
-            yield Trial(mode, FEW[-1], seed, steps=STEPS, until=4.0, **{what: number},
+    for seed, number in itertools.product(SEEDS, (0, 1, 4, 16)):
+        for mode, task in ("aogpt", dict(orders=number, l2r_fraction=0.0)), ("mdlm", dict(repeat=number)):
+            yield Trial(mode, FEW[-1], seed, steps=steps_of(mode, FEW[-1]), until=4.0, **task,
                         **chosen(done, mode, FEW[-1], remedies=False))
 
 def rates(done: dict):
@@ -389,13 +396,17 @@ def draw_epochs(done: dict, path: str):
             axis.set_major_formatter("{x:g}")
             axis.set_minor_formatter(lambda x, _: "")
 
+def read_of(stories: int) -> int:
+    """How many of so many stories training reads; of all, less than an epoch."""
+    return stories or Trial.batch_size * STEPS
+
 def draw_sizes(done: dict, path: str):
     """Best distance of the reported stories against the number of stories; a point for each seed."""
     lines = {}
     for t, runs in by_settings("sizes", done).items():
         for way, style in lines_of(t).items():
             style, points = lines.setdefault(style["label"], (style, {}))
-            points[t.stories or 83333] = [run["best" if way == "bound" else way]["distance"] for run in runs]
+            points[read_of(t.stories)] = [run["best" if way == "bound" else way]["distance"] for run in runs]
     with figure(path, (9, 5)) as axes:
         for style, points in lines.values():
             axes.plot(points.keys(), [np.mean(values) for values in points.values()], lw=2, **style)
@@ -403,7 +414,7 @@ def draw_sizes(done: dict, path: str):
                 axes.plot([stories] * len(values), values, "o", ms=3, color=style["color"])
         axes.set(xscale="log", yscale="log", xlabel="stories to train on",
                  ylabel="best nats per token above the true law")
-        ticks = [stories or 83333 for stories in SIZES]
+        ticks = [read_of(stories) for stories in SIZES]
         axes.set_xticks(ticks, [f"{stories:,}" for stories in ticks])
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(lambda x, _: "")
@@ -445,7 +456,7 @@ def main():
         draw_epochs(done, o.plot)
         draw_sizes(done, "-sizes".join(os.path.splitext(o.plot)))
     if o.json:
-        write_json(o.json, {**made, "trials": done})
+        store(o.json, {**made, "trials": done})
 
 if __name__ == "__main__":
     command(main, "the trials that are done are kept, each in a file of its own")

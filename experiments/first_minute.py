@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cli import build, command, parse_flags, print_table, provenance, write_json
+from cli import build, command, parse_flags, print_table, provenance
 from experiments.few_stories import Trial as FewStories
 from experiments.few_stories import copies, distance, held_out
 from experiments.report import write_markdown
-from experiments.trials import make_trials, read_trials, restore, trial_name
+from experiments.trials import make_trials, read_trials, restore, store, trial_name
 from model import Config, Transformer, flops_per_token, training_batch
 from prepare_data import Tokenizer, Windows
 from train import PRESETS, Settings, learning_rate, make_update, mask_generator
@@ -125,7 +125,7 @@ def main():
     if o.md:
         write_markdown(o.md, "The first minute", made, __doc__, {"": table})
     if o.json:
-        write_json(o.json, {**made, "trials": done})
+        store(o.json, {**made, "trials": done})
 
 if __name__ == "__main__":
     command(main, "the trials that are done are kept, each in a file of its own")

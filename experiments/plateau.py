@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from cli import build, command, parse_flags, pick_device, print_table, provenance, write_json
+from cli import build, command, parse_flags, pick_device, print_table, provenance
 from experiments.report import write_markdown
-from experiments.trials import make_trials, read_trials, restore, trial_name
+from experiments.trials import make_trials, read_trials, restore, store, trial_name
 from model import Config, Transformer, masking_batch, rotate, training_batch
 from prepare_data import Windows
 from show import figure
@@ -246,7 +246,7 @@ def main():
         print(f"\n{part}")
         print_table(rows)
     if o.json:
-        write_json(o.json, {**made, "trials": done})
+        store(o.json, {**made, "trials": done})
     if o.md:
         write_markdown(o.md, "What ends the plateau", made, __doc__, tables)
     if o.plot and "where" in tables:

@@ -13,6 +13,12 @@ def trial_name(trial) -> str:
     said = [f"{f.name}={getattr(trial, f.name)}" for f in others if getattr(trial, f.name) != f.default]
     return "-".join([getattr(trial, first.name).replace(" ", "_"), *said])
 
+def store(path: str, content: dict):
+    """As write_json, whole or not at all, whoever else reads or writes it."""
+    own = f"{path}.{os.getpid()}.tmp"
+    write_json(own, content)
+    os.replace(own, path)
+
 def restore(folder: str, path: str):
     """Trials that a JSON file of results has go to the folder, if they aren't there."""
     os.makedirs(folder, exist_ok=True)
@@ -21,7 +27,7 @@ def restore(folder: str, path: str):
             for name, result in json.load(f)["trials"].items():
                 file = os.path.join(folder, f"{name}.json")
                 if not os.path.exists(file):
-                    write_json(file, result)
+                    store(file, result)
 
 def read_trials(folder: str) -> dict:
     """{name: result} of the trials that are done."""
@@ -45,7 +51,6 @@ def make_trials(folder: str, missing, run, line):
             with lock:
                 if not os.path.exists(f"{path}.json"):
                     result = run(trial)
-                    write_json(f"{path}.tmp", result)
-                    os.replace(f"{path}.tmp", f"{path}.json")
+                    store(f"{path}.json", result)
                     print(f"{trial.name()}: {line(result)}", flush=True)
         time.sleep(2)

@@ -115,6 +115,7 @@ def few(workdir, monkeypatch):
     small = dict(n_layer=1, n_head=1, n_embd=16, n_hidden=16, batch_size=8, compile="false", dtype="float32")
     monkeypatch.setattr(few_stories, "PRESETS", {"toy": PRESETS["toy"] | small})
     monkeypatch.setattr(few_stories, "STEPS", 50)
+    monkeypatch.setattr(few_stories, "LONG", 50)
     monkeypatch.setattr(few_stories, "SIZES", (20, 40))
     monkeypatch.setattr(few_stories, "SWEPT", (20,))
     monkeypatch.setattr(few_stories, "FEW", (20,))
