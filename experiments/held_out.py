@@ -10,7 +10,7 @@ all), also of runs that were trained on another loss or other windows; and how f
 first one, window by window, with the standard error that stories and seeds leave. A window is the first
 block_size tokens from a story's start. Where a story is shorter, the next one's beginning follows, so that
 neighbours share text: the stories' part of the error comes from leaving out ten neighbours at a time. Where
-it is longer, the rest is in no window. Runs that are in the file --json already are taken from there.
+it is longer, the rest is in no window. Runs that the file --json has, scored alike, are taken from there.
 """
 import json
 import math
@@ -46,6 +46,11 @@ class HeldOutOptions:
     md: str = ""                # file for the table
     title: str = "On stories that chose nothing"    # of that
 
+def scored_how(stories: Windows, o: HeldOutOptions) -> dict:
+    """What the scores of two runs must have in common."""
+    return {"crc32": stories.meta["splits"]["val"]["crc32"], "draws": o.draws, "without_end": o.without_end,
+            "seed": o.seed}
+
 @torch.no_grad()
 def score(model, x, draws: int, seed: int, left_to_right=False, without_end=False):
     """[N] nats per token of the windows x (N, T), averaged over the draws, to 6 digits."""
@@ -73,7 +78,7 @@ def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
     if checkpoint["data"]["val"]["crc32"] == stories.meta["splits"]["val"]["crc32"]:
         raise InputError(f"the stories of data/{o.report} chose {folder}/best.pt; report others")
     batch_size = run["settings"]["batch_size"]
-    result = {"folder": folder, "step": s, "epochs": s * batch_size / run["train_windows"],
+    result = {"scored": scored_how(stories, o), "step": s, "epochs": s * batch_size / run["train_windows"],
               "command": run["command"], "commit": run["commit"], "seconds": run["curve"][-1]["seconds"],
               "nats": score(model, x, o.draws, o.seed, False, o.without_end)}
     if c.mode == "aogpt":
@@ -91,7 +96,7 @@ def restore(path: str) -> dict:
     if not os.path.exists(path):
         return {}
     with open(path) as f:
-        return {run["folder"]: run for several in json.load(f)["runs"].values() for run in several}
+        return json.load(f)["runs"]
 
 def difference(nats, others) -> tuple:
     """Mean over windows of nats − others, and its standard error, leaving out ten neighbours at a time."""
@@ -153,14 +158,16 @@ def main():
     o = build(HeldOutOptions, flags)
     if not o.report:
         raise InputError("which stories? give --report=NAME, a data set that chose nothing")
-    stories, known = Windows(o.report, "val", o.block_size), restore(o.json)
-    found = {name: [known.get(folder) or measure(folder, stories, o) for folder in folders.split(",")]
-             for name, folders in flags["named"].items()}
+    stories = Windows(o.report, "val", o.block_size)
+    runs = {folder: run for folder, run in restore(o.json).items() if run["scored"] == scored_how(stories, o)}
+    for folder in ",".join(flags["named"].values()).split(","):
+        runs[folder] = runs.get(folder) or measure(folder, stories, o)
+    found = {name: [runs[folder] for folder in text.split(",")] for name, text in flags["named"].items()}
     first = next(iter(found.values()))
     compared = {}
     for name, results in found.items():
         compared[name] = compare(results, first)
-        if "nats_l2r" in results[0]:
+        if all("nats_l2r" in result for result in results):
             compared[f"{name}, left to right"] = compare(results, first, "nats_l2r")
     rows = [["", "nats per token, ± s.d. of seeds", "each seed", f"above {next(iter(found))}, ± s.e.",
              "best after epochs"], *(row_of(name, of) for name, of in compared.items())]
@@ -170,7 +177,7 @@ def main():
     print_table(rows)
     facts = provenance(o.seed) | {"windows": len(stories), "share_of_tokens": seen, "compared": compared}
     if o.json:
-        write_json(o.json, facts | {"runs": found})
+        write_json(o.json, facts | {"names": flags["named"], "runs": runs})
     if o.md:
         write_markdown(o.md, o.title, facts, about + ".", {"": rows})
     if o.forest:

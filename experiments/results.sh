@@ -17,13 +17,13 @@
 # Calls that share work are best given a core each: OMP_NUM_THREADS=1 taskset -c 0 bash experiments/results.sh
 # Runs that have begun are resumed, those that results/ has the scores of are not made again (to make one anew,
 # delete its file there), and keep adds scores before all runs of a figure are done. Only a tree without
-# uncommitted changes makes figures.
+# Runs that have begun are resumed, those that results/ has the scores of are not made again (to make one anew,
 set -euo pipefail
 
 adamw="--optimizer=adamw --lr=2e-3"     # what the preset laptop had before Muon
 
 known() {   # folder of a run whose scores are in results/
-  grep -qs "\"folder\": \"$1\"" results/*.json
+  grep -qs "^  \"$1\": {" results/*.json
 }
 
 train() {   # folder of the run, flags; a run that another call is at is left to it
@@ -200,17 +200,17 @@ print(min(sys.argv[1:], key=lambda folder: min(
 END
 }
 
-keep() {    # file in results/, how its runs' folders begin, flags of held_out: the runs that are done go there
-  local runs=$(ls -d $2*.done)
-  python -m experiments.held_out --report=excerpt-report "so far=$(echo ${runs//.done/} | tr ' ' ,)" \
-    --json=results/$1.json "${@:3}"
-}
-
 once() {    # name, command: by one call at a time; others go on without it
   (
     flock --nonblock 9 || { echo "another call is at $1"; exit 0; }
     "${@:2}"
   ) 9> "out/$1.lock"
+}
+
+keep() {    # file in results/, how its runs' folders begin, flags of held_out: adds the runs that are done
+  local runs=$(ls -d $2*.done)
+  once $1 python -m experiments.held_out --report=excerpt-report --json=results/$1.json "${@:3}" \
+    "so far=$(echo ${runs//.done/} | tr ' ' ,)"
 }
 
 lr_of() {   # a mode: its best learning rate on real text, after 500 steps
@@ -222,9 +222,9 @@ lr_of() {   # a mode: its best learning rate on real text, after 500 steps
 
 seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 
-real() {    # an excerpt of TinyStories, whole and its first 500 stories; half of the held-out ones choose
+real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of the held-out ones choose
   local mode lr best seed stories remedy dropout noise steps tried to=out/real
-  local run="--preset=laptop --data=excerpt-choose --eval_windows=150"
+  local run="--preset=laptop --data=excerpt-choose --eval_windows=150 --dtype=float32"
   # what is tried for ar: dropout, token noise, steps
   local -A remedies=([all]="0.1-0-1500 0.1-0.1-1500" [500]="0-0-500 0.1-0.1-1500 0.3-0.3-1500")
   local -A every=([ar]=--eval_interval=50 [mdlm]=--eval_interval=125 [aogpt]=--eval_interval=125)
@@ -236,7 +236,7 @@ real() {    # an excerpt of TinyStories, whole and its first 500 stories; half o
     done
   done
   finished $to/{ar,mdlm,aogpt}-lr-{2e-3,4e-3,8e-3}
-  [ -e results/real-lr.json ] || once real-lr keep real-lr "$to/*-lr-"
+  ! known $to/ar-lr-2e-3 && keep real-lr "$to/*-lr-"
   for stories in all 500; do
     for seed in 1 2 3; do
       for mode in ar mdlm aogpt; do
@@ -284,8 +284,9 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
   local mode lr seed name modes flags dir args
   local init="--init=paper --shared_init=false" not_told=--target_embedding=false
   local schedule="--warmup=25 --final_lr=0.05"   # in as many steps
-  local all="$adamw $init $schedule $not_told --windows=paper --dtype=float32"
+  local all="$adamw $init $schedule $not_told --windows=paper"
   local run="--preset=laptop --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=250"
+  run+=" --dtype=float32"
   local variants="as it is            | mdlm ar |
     AdamW                             | mdlm ar | $adamw
     untied head                       | mdlm ar | --tie_head=false
@@ -296,7 +297,7 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
     schedule of the paper             | mdlm ar | $schedule
     constant learning rate            | mdlm ar | --final_lr=1
     windows of the paper              | mdlm ar | --windows=paper
-    float32                           | mdlm ar | --dtype=float32
+    bfloat16                          | mdlm ar | --dtype=bfloat16
     time embedding                    | mdlm    | --time_embedding=add
     time embedding, init of the paper, untied head | mdlm | --time_embedding=add $init --tie_head=false
     masked_ce, uniform schedule       | mdlm    | --objective=masked_ce
@@ -323,11 +324,12 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
   done
 }
 
-orders() {  # aogpt: left to right how often, the rotation and the common vector; after real
+orders() {  # aogpt: left to right how often, the rotation and the common vector; after real, in one sitting
   local lr seed fraction rotation common name args=()
   lr=$(lr_of aogpt)
   # best.pt by the bound is no good where only left to right is trained: the last step counts
   local run="--mode=aogpt --preset=laptop --data=excerpt-choose --max_steps=1000 --eval_interval=1000"
+  run+=" --dtype=float32"
   for seed in 1 2 3; do
     for fraction in 0.1 0 0.25 0.5 1; do
       train out/orders/fraction-$fraction-$seed --lr=$lr --seed=$seed $run --l2r_fraction=$fraction
@@ -357,35 +359,34 @@ plateau() { # what ends mdlm's first hundreds of steps on real text; needs what 
   python -m experiments.plateau --json=results/plateau.json --md=results/plateau.md --plot=results/plateau.png
 }
 
-adapt() {   # from one mode to another, beside from scratch; after real
-  local lr seed to from name args=()
+adapt() {   # from one mode to another, beside from scratch; after real, in one sitting
+  local lr seed name to from start args=()
   local run="--preset=laptop --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=50"
-  finished out/real/{ar,aogpt,mdlm}-all-{1,2,3}
+  run+=" --dtype=float32"
   for seed in 1 2 3; do
-    for name in "ar ar" "aogpt ar" "mdlm ar" "aogpt aogpt" "ar aogpt" "mdlm mdlm"; do
-      read -r to from <<< "$name"
-      local start=--init_from=out/real/$from-all-$seed
-      [ $to != $from ] || start=""
+    for name in ar-from-ar aogpt-from-aogpt mdlm-from-mdlm aogpt-from-ar mdlm-from-ar ar-from-aogpt; do
+      to=${name%-from-*} from=${name#*-from-} start=""
+      if [ $to != $from ]; then
+        start=out/adapt/$from-from-$from-$seed
+        finished $start
+        start=--init_from=$start
+      fi
       lr=$(lr_of $to)
-      train out/adapt/$to-from-$from-$seed --mode=$to --lr=$lr --seed=$seed $run $start
+      train out/adapt/$name-$seed --mode=$to --lr=$lr --seed=$seed $run $start
     done
   done
-  for to in ar aogpt mdlm; do
-    for from in ar aogpt mdlm; do
-      [ -e out/adapt/$to-from-$from-1 ] || continue
-      finished out/adapt/$to-from-$from-{1,2,3}
-      name="$to from $from"
-      [ $to != $from ] || name="$to from scratch"
-      args+=("$name=$(seeds out/adapt/$to-from-$from)")
-    done
-    args+=("$to, 1,500 steps=$(seeds out/real/$to-all)")
+  for name in ar-from-ar ar-from-aogpt aogpt-from-aogpt aogpt-from-ar mdlm-from-mdlm mdlm-from-ar; do
+    finished out/adapt/$name-{1,2,3}
+    to=${name%-from-*} from=${name#*-from-}
+    [ $to != $from ] || from=scratch
+    args+=("$to from $from=$(seeds out/adapt/$name)")
   done
   once adapt python -m experiments.held_out --report=excerpt-report \
     --title="From one mode to another" "${args[@]}" \
     --json=results/adapt.json --md=results/adapt.md --plot=results/adapt.png
 }
 
-diversity() {       # stories of three seeds a mode, beside real ones, judged by models of other stories
+diversity() {   # stories of three seeds a mode, beside real ones, judged by models of others; in one sitting
   local mode seed lr part to=out/diversity
   mkdir -p data
   (

@@ -234,14 +234,18 @@ def test_held_out(trained, monkeypatch):
     assert f"\n| ar | {exact:.4f} ± 0.0000 | {exact:.4f}, {exact:.4f} | 0.0000 ± 0.0000 |" in \
         (trained / "f.md").read_text()
     assert min(os.path.getsize(trained / name) for name in ("f.png", "g.png")) > 5000
-    content["runs"]["ar"][0] |= {"nats": [9.0] * len(x), "folder": "out/gone"}
+    content["runs"]["out/gone"] = content["runs"]["out/ar"] | {"nats": [9.0] * len(x)}
     json.dump(content, open(trained / "f.json", "w"))
     done = experiment("held_out", "ar=out/ar", "gone=out/gone", "--report=others", "--block_size=48",
-                      "--json=f.json", cwd=trained)
+                      "--draws=2", "--json=f.json", cwd=trained)
+    assert json.load(open(trained / "f.json"))["runs"] == content["runs"]       # nothing is lost
     assert done.returncode == 0 and re.search("gone +9.0000", done.stdout), done.stderr
     done = experiment("held_out", "ar=out/ar", "--report=t", "--block_size=48", cwd=trained)
     assert done.returncode == 2 and "the stories of data/t chose out/ar/best.pt" in done.stderr
-    curve = content["runs"]["mdlm"][0]["curve"][-1]
+    done = experiment("held_out", "gone=out/gone", "--report=others", "--block_size=48", "--json=f.json",
+                      cwd=trained)
+    assert done.returncode == 2 and "no checkpoint at out/gone" in done.stderr      # with as many draws only
+    curve = content["runs"]["out/mdlm"]["curve"][-1]
     assert curve["predicted tokens"] == curve["steps"] * 8 * 49 / 2
 
 def test_runs_are_compared_with_the_error_of_stories_and_seeds():
