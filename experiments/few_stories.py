@@ -72,8 +72,8 @@ STEPS = 2000                                            # of a run
 LONG = 4000                                             # of mdlm, where stories are few; it learns longest
 SWEPT = SIZES[:3]                                       # sizes at which the settings are chosen
 FEW = SIZES[:2]                                         # where most is tried
-RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2), "aogpt": (1.5e-3, 3e-3, 6e-3, 1.2e-2),
-         "mdlm": (1.5e-3, 3e-3, 6e-3, 7e-4)}            # learning rates
+RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2),    # learning rates
+         "aogpt": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2), "mdlm": (1.5e-3, 3e-3, 6e-3, 7e-4)}
 ENDS = {WIDTHS[0]: (1.5e-3, 3e-3, 6e-3), WIDTHS[-1]: (7e-4, 1.5e-3, 3e-3)}      # and of the widths' two ends
 
 def steps_of(mode: str, stories: int) -> int:

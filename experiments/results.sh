@@ -15,9 +15,9 @@
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
 # Calls that share work are best given a core each: OMP_NUM_THREADS=1 taskset -c 0 bash experiments/results.sh
-# Runs that have begun are resumed, those that results/ has the scores of are not made again (to make one anew,
-# delete its file there), and keep adds scores before all runs of a figure are done. Only a tree without
-# Runs that have begun are resumed, those that results/ has the scores of are not made again (to make one anew,
+# Runs that have begun are resumed. Those that results/ has the scores of are not made again (delete the file
+# there to make them anew); keep adds scores before all runs of a figure are done. Only a tree without
+# uncommitted changes makes figures.
 set -euo pipefail
 
 adamw="--optimizer=adamw --lr=2e-3"     # what the preset laptop had before Muon
@@ -452,6 +452,6 @@ speed() {
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }
 
-[ $# -gt 0 ] || { sed -n 2,17p "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n 2,21p "$0"; exit 2; }
 git diff --quiet HEAD -- . ":!results" || { echo "results.sh: commit your changes first" >&2; exit 2; }
 "$@"
