@@ -1,12 +1,9 @@
 """
 Few stories, many epochs: how near to the toy's law does each mode come, and what does it learn by heart?
 
-    python -m experiments.few_stories --part=sweep          each mode's settings, at the smallest sizes
-    python -m experiments.few_stories --part=untold         ar and mdlm with --target_embedding=false
-    python -m experiments.few_stories --part=sizes          with them every size, three seeds; after both
-    python -m experiments.few_stories --part=why            K orders, or K epochs' masks, in all; after sweep
-    python -m experiments.few_stories --part=rates          learning rates of narrow and of wide networks
-    python -m experiments.few_stories --part=widths         with them five widths, all stories; after rates
+    python -m experiments.few_stories --part=sizes          settings for each mode, then every size with them
+    python -m experiments.few_stories --part=why            K orders, or K epochs' masks, in all
+    python -m experiments.few_stories --part=widths         learning rates, then five widths, on all stories
     python -m experiments.few_stories --json=F --plot=G     all that is done, as tables and figures
 
 A trial is a run, at a constant learning rate but for widths. Its distance from the law is that of held-out
@@ -28,7 +25,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance
+from cli import build, command, parse_flags, pick_device, print_table, provenance
 from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, group_losses,
                    order_batch, training_batch)
 from experiments.oracle import toy_oracle
@@ -66,7 +63,8 @@ class Trial:
 
 MODES = "ar", "aogpt", "mdlm"
 SEEDS = 1, 2, 3
-SIZES = 300, 1000, 3000, 10000, 0
+FIGURE = 1000                                           # stories of the first figure
+SIZES = FIGURE, 300, 3000, 10000, 0
 WIDTHS = 48, 72, 112, 168, 256                          # 0.1M to 2.5M parameters
 STEPS = 2000                                            # of a run
 LONG = 4000                                             # of mdlm, where stories are few; it learns longest
@@ -79,85 +77,93 @@ ENDS = {WIDTHS[0]: (1.5e-3, 3e-3, 6e-3), WIDTHS[-1]: (7e-4, 1.5e-3, 3e-3)}      
 def steps_of(mode: str, stories: int) -> int:
     return LONG if mode == "mdlm" and stories in SWEPT else STEPS
 
-def sweep(done: dict):
+def sweep(stories: int):
     """Learning rates, and the remedies that the field knows, one seed; ar is tried with most."""
-    for stories, mode in itertools.product(SWEPT, MODES):
+    for mode in MODES:
         common = dict(mode=mode, stories=stories, seed=0, steps=steps_of(mode, stories))
         strong, mild = (0.3, 0.1) if mode == "ar" else (0.0, 0.0)   # noise; masks and orders are some already
+        for lr in RATES[mode][:None if stories in FEW else 2]:
+            yield Trial(**common, lr=lr)
         if stories not in FEW:
-            for lr in RATES[mode][:2]:
-                yield Trial(**common, lr=lr)
             yield Trial(**common, dropout=0.1, noise=mild)
             continue
-        for lr in RATES[mode]:
-            yield Trial(**common, lr=lr)
         for lr in RATES[mode][:2]:
             yield Trial(**common, lr=lr, dropout=0.3, noise=strong)
         if mode == "ar":
             yield Trial(**common, dropout=0.3)
             yield Trial(**common, noise=0.3)
             yield Trial(**common, weight_decay=1.0)
-        if stories == FEW[0]:
+        if stories == min(FEW):
             yield Trial(**common, dropout=0.5, noise=strong)
 
 def plain(trial: Trial) -> bool:
     return (trial.weight_decay, trial.dropout, trial.noise) == (0.01, 0, 0)
 
-def untold(done: dict):
+def untold(stories: int):
     """Without remedies, the same without the target embedding, which aogpt keeps."""
-    for trial in sweep(done):
-        if trial.mode != "aogpt" and trial.stories == FEW[-1] and plain(trial):
+    for trial in sweep(stories) if stories == FIGURE else ():
+        if trial.mode != "aogpt" and plain(trial):
             yield dataclasses.replace(trial, target_embedding=False)
 
-def chosen(done: dict, mode: str, stories: int, remedies: bool, told: bool = True) -> dict:
-    """The settings, with remedies or without, that the sweep chose for this size, or the largest swept."""
-    size = stories if stories in SWEPT else SWEPT[-1]
-    trials = [t for t in (sweep if told else untold)(done)
-              if (t.mode, t.stories) == (mode, size) and (remedies or plain(t))]
-    best = min(trials, key=lambda t: done[t.name()]["best"]["chosen_by"])
+def chosen(done: dict, mode: str, trials) -> dict:
+    """The settings of the mode's best trial, by the stories that choose."""
+    best = min((t for t in trials if t.mode == mode), key=lambda t: done[t.name()]["best"]["chosen_by"])
     return {name: getattr(best, name)
             for name in ("lr", "weight_decay", "dropout", "noise", "target_embedding")}
 
-def sizes(done: dict):
-    """Every mode at every size, with the best settings (with more stories than were swept, without remedies,
-    which could only hurt where none is read twice); where stories are fewest also with the best that have
-    no remedy, and at the size of the figure with these for a model that is not told positions."""
-    for stories, seed, mode in itertools.product(SIZES, SEEDS, MODES):
-        settings = [chosen(done, mode, stories, remedies=stories in SWEPT)]
-        if stories in FEW:
-            settings += [chosen(done, mode, stories, remedies=False)]
-        if stories == FEW[-1] and mode != "aogpt":
-            settings += [chosen(done, mode, stories, remedies=False, told=False)]
-        until = 4.0 if stories == SIZES[1] else 1.5         # at the size of the figure, far past the turn
-        for values in settings:
-            yield Trial(mode, stories, seed, steps=steps_of(mode, stories), until=until, **values)
+def at_size(done: dict, stories: int):
+    """Every mode with the best settings (with more stories than were swept, without remedies, which only hurt
+    where little is read twice); where stories are fewest also with the best that have no remedy, and at the
+    size of the figure with these for a model that is not told positions."""
+    tried = list(sweep(stories if stories in SWEPT else max(SWEPT)))
+    bare, not_told = list(filter(plain, tried)), list(untold(stories))
+    until = 4.0 if stories == FIGURE else 1.5           # at the size of the figure, far past the turn
+    for seed, mode in itertools.product(SEEDS, MODES):
+        choices = [tried if stories in SWEPT else bare] + [bare] * (stories in FEW)
+        choices += [not_told] if any(t.mode == mode for t in not_told) else []
+        for trials in choices:
+            yield Trial(mode, stories, seed, steps=steps_of(mode, stories), until=until,
+                        **chosen(done, mode, trials))
 
-def why(done: dict):
+def other_tasks(done: dict):
     """How often the task is another one, with the same stories; 0: always."""
+    bare = list(filter(plain, sweep(FIGURE)))
     for seed, number in itertools.product(SEEDS, (0, 1, 4, 16)):
         for mode, task in ("aogpt", dict(orders=number, l2r_fraction=0.0)), ("mdlm", dict(repeat=number)):
-            yield Trial(mode, FEW[-1], seed, steps=steps_of(mode, FEW[-1]), until=4.0, **task,
-                        **chosen(done, mode, FEW[-1], remedies=False))
+            yield Trial(mode, FIGURE, seed, steps=steps_of(mode, FIGURE), until=4.0, **task,
+                        **chosen(done, mode, bare))
 
-def rates(done: dict):
-    """The narrowest and the widest, where one seed chooses."""
-    for width, mode in itertools.product(ENDS, MODES):
-        for lr in ENDS[width]:
-            yield Trial(mode, 0, seed=0, lr=lr, width=width, final_lr=0.0, steps=STEPS)
+def rates(width: int):
+    """One of the narrowest and the widest, where one seed chooses."""
+    for mode, lr in itertools.product(MODES, ENDS[width]):
+        yield Trial(mode, 0, seed=0, lr=lr, width=width, final_lr=0.0, steps=STEPS)
 
-def widths(done: dict):
+def at_widths(done: dict):
     """All stories; learning rates between those of the two ends."""
-    def rate(mode, width):
-        trials = [t for t in rates(done) if (t.mode, t.width) == (mode, width)]
-        return min(trials, key=lambda t: done[t.name()]["best"]["chosen_by"]).lr
-
     for width, mode, seed in itertools.product(WIDTHS, MODES, SEEDS):
-        rates_of_ends = [rate(mode, end) for end in ENDS]
-        lr = math.exp(np.interp(math.log(width), np.log(list(ENDS)), np.log(rates_of_ends)))
+        best = [math.log(chosen(done, mode, rates(end))["lr"]) for end in ENDS]
+        lr = math.exp(np.interp(math.log(width), np.log(list(ENDS)), best))
         yield Trial(mode, 0, seed=seed, lr=float(f"{lr:.2g}"), width=width, final_lr=0.0, steps=STEPS)
 
-PARTS = {"sweep": sweep, "untold": untold, "sizes": sizes, "why": why, "rates": rates, "widths": widths}
-NEEDS = {"sizes": ("sweep", "untold"), "why": ("sweep",), "widths": ("rates",)}    # whose choices they take
+def after(done: dict, first, then):
+    """The first trials; those of the generator `then`, whose settings they choose, once they are done."""
+    first = list(first)
+    yield from first
+    if all(trial.name() in done for trial in first):
+        yield from then
+
+def sizes(done: dict):
+    for stories in SIZES:
+        first = itertools.chain(sweep(stories if stories in SWEPT else max(SWEPT)), untold(stories))
+        yield from after(done, first, at_size(done, stories))
+
+def why(done: dict):
+    yield from after(done, sweep(FIGURE), other_tasks(done))
+
+def widths(done: dict):
+    yield from after(done, itertools.chain(*map(rates, ENDS)), at_widths(done))
+
+PARTS = {"sizes": sizes, "why": why, "widths": widths}
 
 # ---- A trial -----------------------------------------------------------------------------------------------
 
@@ -274,7 +280,7 @@ def run(trial: Trial, o) -> dict:
     result = {"trial": dataclasses.asdict(trial), "parameters": count_parameters(model), "curve": columns,
               "flops_per_token": flops_per_token(config),
               "device": str(model.head.weight.device), "best": best.pop("bound"), **best}
-    if o.part == "sizes":
+    if o.part == "sizes" and trial.seed:                # not where settings are chosen
         x = torch.from_numpy(train.batch(0, len(train)))
         nats = law_of(x, tokenizer) * config.block_size
         known = dict(zip(map(tokenizer.decode_story, x.tolist()), nats.tolist()))
@@ -286,18 +292,23 @@ def run(trial: Trial, o) -> dict:
 # ---- What has been found -----------------------------------------------------------------------------------
 
 def missing(part: str, done: dict) -> list:
-    """The trials of a part that are not done; all, where those that it needs are not."""
-    for needed in NEEDS.get(part, ()):
-        if missing(needed, done):
-            raise InputError(f"--part={needed} is not done; its choices come first")
+    """The trials of a part that can be made now."""
     return [trial for trial in dict.fromkeys(PARTS[part](done)) if trial.name() not in done]
 
-def by_settings(part: str, done: dict) -> dict:
-    """{trial without its seed: results of all its seeds} of a part that is done."""
+def by_settings(trials, done: dict) -> dict:
+    """{trial without its seed: results of all its seeds}, of those that are done."""
     groups = {}
-    for trial in dict.fromkeys(PARTS[part](done)):
-        groups.setdefault(dataclasses.replace(trial, seed=0), []).append(done[trial.name()])
-    return groups
+    for trial in dict.fromkeys(trials):
+        groups.setdefault(dataclasses.replace(trial, seed=0), []).append(done.get(trial.name()))
+    return {trial: runs for trial, runs in groups.items() if all(runs)}
+
+def kinds_of(done: dict) -> dict:
+    """{heading: groups of trials, see by_settings}, of what is done."""
+    trials = {"sweep": [t for stories in SWEPT for t in sweep(stories)], "untold": untold(FIGURE),
+              "sizes": [t for t in sizes(done) if t.seed], "why": [t for t in why(done) if t.seed],
+              "rates": [t for end in ENDS for t in rates(end)], "widths": [t for t in widths(done) if t.seed]}
+    groups = {kind: by_settings(several, done) for kind, several in trials.items()}
+    return {kind: several for kind, several in groups.items() if several}
 
 def label(trial: Trial) -> str:
     """The mode, and what it is helped by."""
@@ -321,6 +332,10 @@ def shares(runs: list, when: str) -> list:
     names = "grammatical", "copied", "new"
     return [f"{np.mean([run[when][name] for run in runs]):.1%}" for name in names]
 
+def read_of(stories: int) -> int:
+    """How many of so many stories training reads; of all, less than an epoch."""
+    return stories or Trial.batch_size * STEPS
+
 def stories_of(trial: Trial) -> str:
     return f"{trial.stories:,}" if trial.stories else "all"
 
@@ -330,24 +345,23 @@ def slope(points: list) -> list:
     error = 3.182 * math.sqrt(covariance[0, 0])
     return [f"{exponent:.3f}", f"{exponent - error:.3f} to {exponent + error:.3f}"]
 
-def table_of(part: str, done: dict) -> list:
+def table_of(kind: str, groups: dict) -> list:
     """Rows of text, the first is the head."""
-    groups = by_settings(part, done)
-    if part in ("sweep", "untold"):
+    if kind in ("sweep", "untold"):
         order = sorted(groups, key=lambda t: (t.stories, t.mode, groups[t][0]["best"]["chosen_by"]))
         return [["one seed, the best by the other half first", "stories", "lr", *HEAD]] + [
             row_of([label(t), stories_of(t), f"{t.lr:g}"], groups[t]) for t in order]
-    if part == "sizes":
+    if kind == "sizes":
         shared = ["grammatical", "known by heart", "grammatical and new"]
         rows = [["", "stories", "lr", *HEAD, *shared, *(f"{name}, at the end" for name in shared)]]
-        for t, runs in groups.items():
+        for t, runs in sorted(groups.items(), key=lambda group: read_of(group[0].stories)):
             about = [stories_of(t), f"{t.lr:g}"]
             rows.append(row_of([label(t), *about], runs)
                         + shares(runs, "samples") + shares(runs, "samples_at_the_end"))
             if t.mode == "aogpt":
                 rows.append(row_of([f"{label(t)}, left to right", *about], runs, "left_to_right") + [""] * 6)
         return rows
-    if part == "why":
+    if kind == "why":
         rows = [["1,000 stories, without remedies", *HEAD]]
         for t in groups:
             what = f"{t.orders} order{'s' * (t.orders > 1)} in all, scored in them" if t.orders else (
@@ -360,9 +374,9 @@ def table_of(part: str, done: dict) -> list:
         rows.append(row_of([t.mode, str(t.width), f"{runs[0]['parameters']:,}", f"{t.lr:g}"], runs))
         flops, distances = runs[0]["flops_per_token"], [run["best"]["distance"] for run in runs]
         lines.setdefault(t.mode, []).append((flops, np.mean(distances)))
-    if part == "widths":
+    if kind == "widths":
         rows += [[f"{mode}: exponent in FLOPs, 95% interval", *slope(points), *[""] * 5]
-                 for mode, points in lines.items()]
+                 for mode, points in lines.items() if len(points) == len(WIDTHS)]
     return rows
 
 # ---- The figures -------------------------------------------------------------------------------------------
@@ -380,30 +394,26 @@ def lines_of(trial: Trial) -> dict:
     left = dict(label=f"{kind}, left to right", color="C6", ls=style["ls"])
     return {"bound": dict(label=kind, **style), "left_to_right": left}
 
-def draw_epochs(done: dict, path: str):
+def draw_epochs(groups: dict, path: str):
     """Distance of the stories that choose against epochs, at one size: seeds thin, their mean thick."""
     with figure(path, (9, 5)) as axes:
-        for t, runs in by_settings("sizes", done).items():
-            for way, style in lines_of(t).items() if t.stories == SIZES[1] else ():
+        for t, runs in groups.items():
+            for way, style in lines_of(t).items() if t.stories == FIGURE else ():
                 lines = [list(zip(run["curve"]["epochs"], run["curve"][way])) for run in runs]
                 for line in lines:
                     axes.plot(*zip(*line), lw=0.6, alpha=0.6, **style | {"label": None})
                 n = min(map(len, lines))                # some seeds stop before others
                 axes.plot(*np.mean([line[:n] for line in lines], axis=0).T, lw=2, **style)
-        axes.set(xscale="log", yscale="log", xlabel=f"epochs over {SIZES[1]:,} stories",
+        axes.set(xscale="log", yscale="log", xlabel=f"epochs over {FIGURE:,} stories",
                  ylabel="nats per token above the true law")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:g}")
             axis.set_minor_formatter(lambda x, _: "")
 
-def read_of(stories: int) -> int:
-    """How many of so many stories training reads; of all, less than an epoch."""
-    return stories or Trial.batch_size * STEPS
-
-def draw_sizes(done: dict, path: str):
+def draw_sizes(groups: dict, path: str):
     """Best distance of the reported stories against the number of stories; a point for each seed."""
     lines = {}
-    for t, runs in by_settings("sizes", done).items():
+    for t, runs in sorted(groups.items(), key=lambda group: read_of(group[0].stories)):
         for way, style in lines_of(t).items():
             style, points = lines.setdefault(style["label"], (style, {}))
             points[read_of(t.stories)] = [run["best" if way == "bound" else way]["distance"] for run in runs]
@@ -424,7 +434,7 @@ def draw_sizes(done: dict, path: str):
 @dataclass
 class FewStoriesOptions:
     """what to run, and what to write of all that has been run"""
-    part: Literal["none", "sweep", "untold", "sizes", "why", "rates", "widths"] = "none"  # the trials to make
+    part: Literal["none", "sizes", "why", "widths"] = "none"    # the trials to make
     folder: str = "out/few-stories"     # where each trial's file goes
     stories: int = 512          # held-out ones that choose; 2,083 others are reported
     draws: int = 2              # masks or orders for each reported story's bound
@@ -444,17 +454,17 @@ def main():
     restore(o.folder, o.json)
     if o.part != "none":
         make_trials(o.folder, lambda done: missing(o.part, done), lambda trial: run(trial, o), line)
-    done, made, tables = read_trials(o.folder), provenance(SEEDS), {}
-    for part in PARTS:
-        if not any(missing(needed, done) for needed in (*NEEDS.get(part, ()), part)):
-            tables[part] = table_of(part, done)
-            print(f"\n{part}")
-            print_table(tables[part])
+    done, made = read_trials(o.folder), provenance(SEEDS)
+    kinds = kinds_of(done)
+    tables = {kind: table_of(kind, groups) for kind, groups in kinds.items()}
+    for kind, rows in tables.items():
+        print(f"\n{kind}")
+        print_table(rows)
     if o.md:
         write_markdown(o.md, "Few stories, many epochs", made, __doc__, tables)
-    if o.plot and "sizes" in tables:
-        draw_epochs(done, o.plot)
-        draw_sizes(done, "-sizes".join(os.path.splitext(o.plot)))
+    if o.plot and "sizes" in kinds:
+        draw_epochs(kinds["sizes"], o.plot)
+        draw_sizes(kinds["sizes"], "-sizes".join(os.path.splitext(o.plot)))
     if o.json:
         store(o.json, {**made, "trials": done})
 

@@ -14,7 +14,6 @@ import torch
 from scipy import stats
 
 import sample
-from cli import InputError
 from conftest import experiment, run, small_model
 from experiments import few_stories, first_minute, held_out, orders, plateau
 from experiments.few_stories import Trial
@@ -116,6 +115,7 @@ def few(workdir, monkeypatch):
     monkeypatch.setattr(few_stories, "PRESETS", {"toy": PRESETS["toy"] | small})
     monkeypatch.setattr(few_stories, "STEPS", 50)
     monkeypatch.setattr(few_stories, "LONG", 50)
+    monkeypatch.setattr(few_stories, "FIGURE", 20)
     monkeypatch.setattr(few_stories, "SIZES", (20, 40))
     monkeypatch.setattr(few_stories, "SWEPT", (20,))
     monkeypatch.setattr(few_stories, "FEW", (20,))
@@ -152,32 +152,30 @@ def test_copies_are_counted():
 
 def test_few_stories(few, monkeypatch, capsys):
     """Every part, resumed, then its tables and figures: small sizes."""
-    def sweep(done):
+    def sweep(stories):
         for mode in ("ar", "aogpt", "mdlm"):
             yield Trial(mode, 20, seed=0, steps=50)
         yield Trial("ar", 20, seed=0, steps=50, dropout=0.5, noise=0.5)
 
-    def why(done):
+    def other_tasks(done):
         yield Trial("aogpt", 20, steps=50, orders=2)
         yield Trial("mdlm", 20, steps=50, repeat=1)
 
-    monkeypatch.setattr(few_stories, "PARTS", few_stories.PARTS | {"sweep": sweep, "why": why})
     monkeypatch.setattr(few_stories, "sweep", sweep)
+    monkeypatch.setattr(few_stories, "other_tasks", other_tasks)
 
     def command(*flags):
         monkeypatch.setattr(sys, "argv", ["few_stories.py", "--samples=10", "--stories=50", *flags])
         few_stories.main()
         return capsys.readouterr().out
 
-    for part in few_stories.NEEDS:
-        with pytest.raises(InputError, match="is not done; its choices come first"):
-            command(f"--part={part}")
-    for part in few_stories.PARTS:
+    for part, kinds in (("sizes", ("sweep", "untold", "sizes")), ("why", ("why",)),
+                        ("widths", ("rates", "widths"))):
         text = command(f"--part={part}")
-        assert "above the law at step" in text and f"\n{part}\n" in text
+        assert "above the law at step" in text and all(f"\n{kind}\n" in text for kind in kinds)
         assert "above the law at step" not in command(f"--part={part}")         # what is there stays
     command("--json=f.json", "--md=f.md", "--plot=f.png")
-    assert all(f"## {part}" in open("f.md").read() for part in few_stories.PARTS)
+    assert re.findall("## (.+)", open("f.md").read()) == ["sweep", "untold", "sizes", "why", "rates", "widths"]
     trials = json.load(open("f.json"))["trials"]
     # three modes, two sizes, two seeds; ar and mdlm not told positions; ar with remedies, if they were better
     assert len([name for name in trials if "samples" in trials[name]]) in (16, 18)
