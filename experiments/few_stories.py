@@ -2,6 +2,7 @@
 Few stories, many epochs: how near to the toy's law does each mode come, and what does it learn by heart?
 
     python -m experiments.few_stories --part=sizes          settings for each mode, then every size with them
+    python -m experiments.few_stories --part=not_told       ar and mdlm with --target_embedding=false
     python -m experiments.few_stories --part=why            K orders, or K epochs' masks, in all
     python -m experiments.few_stories --part=widths         learning rates, then five widths, on all stories
     python -m experiments.few_stories --json=F --plot=G     all that is done, as tables and figures
@@ -99,9 +100,9 @@ def sweep(stories: int):
 def plain(trial: Trial) -> bool:
     return (trial.weight_decay, trial.dropout, trial.noise) == (0.01, 0, 0)
 
-def untold(stories: int):
-    """Without remedies, the same without the target embedding, which aogpt keeps."""
-    for trial in sweep(stories) if stories == FIGURE else ():
+def untold():
+    """Without remedies, the same without the target embedding, which aogpt keeps, at the figure's size."""
+    for trial in sweep(FIGURE):
         if trial.mode != "aogpt" and plain(trial):
             yield dataclasses.replace(trial, target_embedding=False)
 
@@ -113,17 +114,19 @@ def chosen(done: dict, mode: str, trials) -> dict:
 
 def at_size(done: dict, stories: int):
     """Every mode with the best settings (with more stories than were swept, without remedies, which only hurt
-    where little is read twice); where stories are fewest also with the best that have no remedy, and at the
-    size of the figure with these for a model that is not told positions."""
+    where little is read twice); where stories are fewest also with the best that have no remedy."""
     tried = list(sweep(stories if stories in SWEPT else max(SWEPT)))
-    bare, not_told = list(filter(plain, tried)), list(untold(stories))
+    bare = list(filter(plain, tried))
     until = 4.0 if stories == FIGURE else 1.5           # at the size of the figure, far past the turn
     for seed, mode in itertools.product(SEEDS, MODES):
-        choices = [tried if stories in SWEPT else bare] + [bare] * (stories in FEW)
-        choices += [not_told] if any(t.mode == mode for t in not_told) else []
-        for trials in choices:
+        for trials in [tried if stories in SWEPT else bare] + [bare] * (stories in FEW):
             yield Trial(mode, stories, seed, steps=steps_of(mode, stories), until=until,
                         **chosen(done, mode, trials))
+
+def at_figure_untold(done: dict):
+    for seed, mode in itertools.product(SEEDS, ("ar", "mdlm")):
+        yield Trial(mode, FIGURE, seed, steps=steps_of(mode, FIGURE), until=4.0,
+                    **chosen(done, mode, untold()))
 
 def other_tasks(done: dict):
     """How often the task is another one, with the same stories; 0: always."""
@@ -154,8 +157,11 @@ def after(done: dict, first, then):
 
 def sizes(done: dict):
     for stories in SIZES:
-        first = itertools.chain(sweep(stories if stories in SWEPT else max(SWEPT)), untold(stories))
+        first = sweep(stories if stories in SWEPT else max(SWEPT))
         yield from after(done, first, at_size(done, stories))
+
+def not_told(done: dict):
+    yield from after(done, untold(), at_figure_untold(done))
 
 def why(done: dict):
     yield from after(done, sweep(FIGURE), other_tasks(done))
@@ -163,7 +169,7 @@ def why(done: dict):
 def widths(done: dict):
     yield from after(done, itertools.chain(*map(rates, ENDS)), at_widths(done))
 
-PARTS = {"sizes": sizes, "why": why, "widths": widths}
+PARTS = {"sizes": sizes, "not_told": not_told, "why": why, "widths": widths}
 
 # ---- A trial -----------------------------------------------------------------------------------------------
 
@@ -280,7 +286,7 @@ def run(trial: Trial, o) -> dict:
     result = {"trial": dataclasses.asdict(trial), "parameters": count_parameters(model), "curve": columns,
               "flops_per_token": flops_per_token(config),
               "device": str(model.head.weight.device), "best": best.pop("bound"), **best}
-    if o.part == "sizes" and trial.seed:                # not where settings are chosen
+    if o.part in ("sizes", "not_told") and trial.seed:      # not where settings are chosen
         x = torch.from_numpy(train.batch(0, len(train)))
         nats = law_of(x, tokenizer) * config.block_size
         known = dict(zip(map(tokenizer.decode_story, x.tolist()), nats.tolist()))
@@ -304,9 +310,12 @@ def by_settings(trials, done: dict) -> dict:
 
 def kinds_of(done: dict) -> dict:
     """{heading: groups of trials, see by_settings}, of what is done."""
-    trials = {"sweep": [t for stories in SWEPT for t in sweep(stories)], "untold": untold(FIGURE),
-              "sizes": [t for t in sizes(done) if t.seed], "why": [t for t in why(done) if t.seed],
-              "rates": [t for end in ENDS for t in rates(end)], "widths": [t for t in widths(done) if t.seed]}
+    def of_seeds(*parts):
+        return [trial for part in parts for trial in part(done) if trial.seed]
+
+    trials = {"sweep": [t for stories in SWEPT for t in sweep(stories)], "untold": untold(),
+              "sizes": of_seeds(sizes, not_told), "why": of_seeds(why),
+              "rates": [t for end in ENDS for t in rates(end)], "widths": of_seeds(widths)}
     groups = {kind: by_settings(several, done) for kind, several in trials.items()}
     return {kind: several for kind, several in groups.items() if several}
 
@@ -434,7 +443,7 @@ def draw_sizes(groups: dict, path: str):
 @dataclass
 class FewStoriesOptions:
     """what to run, and what to write of all that has been run"""
-    part: Literal["none", "sizes", "why", "widths"] = "none"    # the trials to make
+    part: Literal["none", "sizes", "not_told", "why", "widths"] = "none"    # the trials to make
     folder: str = "out/few-stories"     # where each trial's file goes
     stories: int = 512          # held-out ones that choose; 2,083 others are reported
     draws: int = 2              # masks or orders for each reported story's bound

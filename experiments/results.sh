@@ -165,7 +165,7 @@ sampling() {        # what samplers lose, with trained networks of three seeds a
 few() {     # distance from the toy's law, from few stories. Several calls share the work, one core each
   local part
   export OMP_NUM_THREADS=1
-  for part in sizes why widths; do
+  for part in sizes not_told why widths; do
     python -m experiments.few_stories --part=$part --json=results/few-stories.json \
       --md=results/few-stories.md --plot=results/few-stories.png
   done

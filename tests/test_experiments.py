@@ -169,13 +169,13 @@ def test_few_stories(few, monkeypatch, capsys):
         few_stories.main()
         return capsys.readouterr().out
 
-    for part, kinds in (("sizes", ("sweep", "untold", "sizes")), ("why", ("why",)),
-                        ("widths", ("rates", "widths"))):
+    kinds = {"sizes": ["sweep", "sizes"], "not_told": ["untold"], "why": ["why"], "widths": ["rates", "widths"]}
+    for part, tables in kinds.items():
         text = command(f"--part={part}")
-        assert "above the law at step" in text and all(f"\n{kind}\n" in text for kind in kinds)
+        assert "above the law at step" in text and all(f"\n{kind}\n" in text for kind in tables)
         assert "above the law at step" not in command(f"--part={part}")         # what is there stays
     command("--json=f.json", "--md=f.md", "--plot=f.png")
-    assert re.findall("## (.+)", open("f.md").read()) == ["sweep", "untold", "sizes", "why", "rates", "widths"]
+    assert sorted(re.findall("## (.+)", open("f.md").read())) == sorted(sum(kinds.values(), []))
     trials = json.load(open("f.json"))["trials"]
     # three modes, two sizes, two seeds; ar and mdlm not told positions; ar with remedies, if they were better
     assert len([name for name in trials if "samples" in trials[name]]) in (16, 18)
