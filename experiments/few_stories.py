@@ -68,34 +68,38 @@ FIGURE = 1000                                           # stories of the first f
 SIZES = FIGURE, 300, 3000, 10000, 0
 WIDTHS = 48, 72, 112, 168, 256                          # 0.1M to 2.5M parameters
 STEPS = 2000                                            # of a run
-LONG = 4000                                             # of mdlm, where stories are few; it learns longest
+LONG = 4000                                             # where stories are few, of what learns longest
 SWEPT = SIZES[:3]                                       # sizes at which the settings are chosen
 FEW = SIZES[:2]                                         # where most is tried
 RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2),    # learning rates
          "aogpt": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2), "mdlm": (1.5e-3, 3e-3, 6e-3, 7e-4)}
 ENDS = {WIDTHS[0]: (1.5e-3, 3e-3, 6e-3), WIDTHS[-1]: (7e-4, 1.5e-3, 3e-3)}      # and of the widths' two ends
 
-def steps_of(mode: str, stories: int) -> int:
-    return LONG if mode == "mdlm" and stories in SWEPT else STEPS
+def steps_of(mode: str, stories: int, dropout: float) -> int:
+    slow = mode == "mdlm" or (mode == "aogpt" and dropout > 0)
+    return LONG if slow and stories in SWEPT else STEPS
+
+def tried(mode: str, stories: int, dropout: float = 0.0, **other) -> Trial:
+    """One of seed 0, which chooses."""
+    return Trial(mode, stories, 0, dropout=dropout, steps=steps_of(mode, stories, dropout), **other)
 
 def sweep(stories: int):
     """Learning rates, and the remedies that the field knows, one seed; ar is tried with most."""
     for mode in MODES:
-        common = dict(mode=mode, stories=stories, seed=0, steps=steps_of(mode, stories))
         strong, mild = (0.3, 0.1) if mode == "ar" else (0.0, 0.0)   # noise; masks and orders are some already
         for lr in RATES[mode][:None if stories in FEW else 2]:
-            yield Trial(**common, lr=lr)
+            yield tried(mode, stories, lr=lr)
         if stories not in FEW:
-            yield Trial(**common, dropout=0.1, noise=mild)
+            yield tried(mode, stories, dropout=0.1, noise=mild)
             continue
         for lr in RATES[mode][:2]:
-            yield Trial(**common, lr=lr, dropout=0.3, noise=strong)
+            yield tried(mode, stories, lr=lr, dropout=0.3, noise=strong)
         if mode == "ar":
-            yield Trial(**common, dropout=0.3)
-            yield Trial(**common, noise=0.3)
-            yield Trial(**common, weight_decay=1.0)
+            yield tried(mode, stories, dropout=0.3)
+            yield tried(mode, stories, noise=0.3)
+            yield tried(mode, stories, weight_decay=1.0)
         if stories == min(FEW):
-            yield Trial(**common, dropout=0.5, noise=strong)
+            yield tried(mode, stories, dropout=0.5, noise=strong)
 
 def plain(trial: Trial) -> bool:
     return (trial.weight_decay, trial.dropout, trial.noise) == (0.01, 0, 0)
@@ -115,17 +119,18 @@ def chosen(done: dict, mode: str, trials) -> dict:
 def at_size(done: dict, stories: int):
     """Every mode with the best settings (with more stories than were swept, without remedies, which only hurt
     where little is read twice); where stories are fewest also with the best that have no remedy."""
-    tried = list(sweep(stories if stories in SWEPT else max(SWEPT)))
-    bare = list(filter(plain, tried))
+    swept = list(sweep(stories if stories in SWEPT else max(SWEPT)))
+    bare = list(filter(plain, swept))
     until = 4.0 if stories == FIGURE else 1.5           # at the size of the figure, far past the turn
     for seed, mode in itertools.product(SEEDS, MODES):
-        for trials in [tried if stories in SWEPT else bare] + [bare] * (stories in FEW):
-            yield Trial(mode, stories, seed, steps=steps_of(mode, stories), until=until,
-                        **chosen(done, mode, trials))
+        for trials in [swept if stories in SWEPT else bare] + [bare] * (stories in FEW):
+            values = chosen(done, mode, trials)
+            yield Trial(mode, stories, seed, until=until, **values,
+                        steps=steps_of(mode, stories, values["dropout"]))
 
 def at_figure_untold(done: dict):
     for seed, mode in itertools.product(SEEDS, ("ar", "mdlm")):
-        yield Trial(mode, FIGURE, seed, steps=steps_of(mode, FIGURE), until=4.0,
+        yield Trial(mode, FIGURE, seed, steps=steps_of(mode, FIGURE, 0), until=4.0,
                     **chosen(done, mode, untold()))
 
 def other_tasks(done: dict):
@@ -133,7 +138,7 @@ def other_tasks(done: dict):
     bare = list(filter(plain, sweep(FIGURE)))
     for seed, number in itertools.product(SEEDS, (0, 1, 4, 16)):
         for mode, task in ("aogpt", dict(orders=number, l2r_fraction=0.0)), ("mdlm", dict(repeat=number)):
-            yield Trial(mode, FIGURE, seed, steps=steps_of(mode, FIGURE), until=4.0, **task,
+            yield Trial(mode, FIGURE, seed, steps=steps_of(mode, FIGURE, 0), until=4.0, **task,
                         **chosen(done, mode, bare))
 
 def rates(width: int):
