@@ -122,11 +122,11 @@ def at_size(done: dict, stories: int):
     swept = list(sweep(stories if stories in SWEPT else max(SWEPT)))
     bare = list(filter(plain, swept))
     until = 4.0 if stories == FIGURE else 1.5           # at the size of the figure, far past the turn
-    for seed, mode in itertools.product(SEEDS, MODES):
-        for trials in [swept if stories in SWEPT else bare] + [bare] * (stories in FEW):
-            values = chosen(done, mode, trials)
-            yield Trial(mode, stories, seed, until=until, **values,
-                        steps=steps_of(mode, stories, values["dropout"]))
+    choices = [swept if stories in SWEPT else bare] + [bare] * (stories in FEW)
+    for trials, seed, mode in itertools.product(choices, SEEDS, MODES):
+        values = chosen(done, mode, trials)
+        yield Trial(mode, stories, seed, until=until, **values,
+                    steps=steps_of(mode, stories, values["dropout"]))
 
 def at_figure_untold(done: dict):
     for seed, mode in itertools.product(SEEDS, ("ar", "mdlm")):

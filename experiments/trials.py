@@ -53,4 +53,6 @@ def make_trials(folder: str, missing, run, line):
                     result = run(trial)
                     store(f"{path}.json", result)
                     print(f"{trial.name()}: {line(result)}", flush=True)
-        time.sleep(2)
+            break                                       # others may have become possible
+        else:
+            time.sleep(2)
