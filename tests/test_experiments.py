@@ -122,6 +122,7 @@ def few(workdir, monkeypatch):
     monkeypatch.setattr(few_stories, "WIDTHS", (8, 16, 24))
     monkeypatch.setattr(few_stories, "ENDS", {8: (1e-3, 3e-3), 24: (3e-3,)})
     monkeypatch.setattr(few_stories, "SEEDS", (1, 2))
+    monkeypatch.setattr(few_stories, "CHOOSING", (0, 3))
     return workdir
 
 @pytest.mark.parametrize("trial", [Trial("ar"), Trial("aogpt"), Trial("aogpt", orders=3), Trial("mdlm")])
