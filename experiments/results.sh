@@ -207,9 +207,9 @@ once() {    # name, command: by one call at a time; others go on without it
   ) 9> "out/$1.lock"
 }
 
-keep() {    # file in results/, how its runs' folders begin, flags of held_out: adds the runs that are done
+keep() {    # file of results, how its runs' folders begin, flags of held_out: adds the runs that are done
   local runs=$(ls -d $2*.done)
-  once $1 python -m experiments.held_out --report=excerpt-report --json=results/$1.json "${@:3}" \
+  once $(basename $1) python -m experiments.held_out --report=excerpt-report --json=$1 "${@:3}" \
     "so far=$(echo ${runs//.done/} | tr ' ' ,)"
 }
 
@@ -236,7 +236,7 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     done
   done
   finished $to/{ar,mdlm,aogpt}-lr-{2e-3,4e-3,8e-3}
-  ! known $to/ar-lr-2e-3 && keep real-lr "$to/*-lr-"
+  ! known $to/ar-lr-2e-3 && keep results/real-lr.json "$to/*-lr-"
   for stories in all 500; do
     for seed in 1 2 3; do
       for mode in ar mdlm aogpt; do

@@ -170,7 +170,8 @@ def test_few_stories(few, monkeypatch, capsys):
         few_stories.main()
         return capsys.readouterr().out
 
-    kinds = {"sizes": ["sweep", "sizes"], "not_told": ["untold"], "why": ["why"], "widths": ["rates", "widths"]}
+    kinds = {"sizes": ["sweep", "sizes"], "not_told": ["untold"], "why": ["why"],
+             "widths": ["rates", "widths"]}
     for part, tables in kinds.items():
         text = command(f"--part={part}")
         assert "above the law at step" in text and all(f"\n{kind}\n" in text for kind in tables)

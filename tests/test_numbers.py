@@ -169,16 +169,11 @@ def test_load():
              for row in table("results/trust.md", "| size | seconds") for i in (1, 4)]
     assert sorted(shown) == sorted(rows)
 
-def test_few_stories():
-    """The page's tables, from the trials; and each trial is what its name says, with today's defaults."""
-    done = results("few-stories.json")["trials"]
-    text = Path(ROOT, "results/few-stories.md").read_text("utf-8")
-    for kind, groups in few_stories.kinds_of(done).items():
-        section = text.split(f"\n## {kind}\n")[1].split("\n## ")[0]
-        rows = [line for line in section.splitlines() if line.startswith("|")]
-        assert rows[:1] + rows[2:] == [f"| {' | '.join(row)} |" for row in few_stories.table_of(kind, groups)]
-    for name, found in done.items():
+def test_trials_are_what_their_names_say():
+    """With today's defaults, so that a later call takes them for what they are."""
+    for name, found in results("few-stories.json")["trials"].items():
         assert few_stories.Trial(**found["trial"]).name() == name
+        assert not found["commit"].endswith("dirty")
 
 def test_what_readme_finds():
     text = re.sub(r"\s+", " ", Path(ROOT, "README.md").read_text("utf-8"))
