@@ -178,7 +178,7 @@ def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
 
 @functools.cache
 def bfloat16_is_faster() -> bool:
-    """On this CPU, by a trial: some have instructions for it and still take twice as long."""
+    """On this CPU, by a trial: some have instructions for it and are slower with them."""
     a, b = (torch.ones(256, 256, dtype=dtype) for dtype in (torch.bfloat16, torch.float32))
     bfloat16, float32 = (min(timeit.repeat(lambda: x @ x, number=1, repeat=10)) for x in (a, b))
     return bfloat16 < float32

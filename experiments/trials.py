@@ -32,7 +32,7 @@ def restore(folder: str, path: str):
 def read_trials(folder: str) -> dict:
     """{name: result} of the trials that are done."""
     done = {}
-    for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+    for file in sorted(os.listdir(folder)):
         if file.endswith(".json"):
             with open(os.path.join(folder, file)) as f:
                 done[file.removesuffix(".json")] = json.load(f)
