@@ -69,15 +69,15 @@ SIZES = FIGURE, 300, 3000, 10000, 0
 WIDTHS = 48, 72, 112, 168, 256                          # 0.1M to 2.5M parameters
 STEPS = 2000                                            # of a run
 LONG = 4000                                             # where stories are few, of what learns longest
-SWEPT = SIZES[:3]                                       # sizes at which the settings are chosen
-FEW = SIZES[:2]                                         # where most is tried
+FEW = SIZES[:2]                                         # sizes at which the settings are chosen
+HELPED = SIZES[:3]                                      # and where remedies are used: more is read too seldom
 RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2),    # learning rates
          "aogpt": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2), "mdlm": (1.5e-3, 3e-3, 6e-3, 7e-4)}
 ENDS = {WIDTHS[0]: (1.5e-3, 3e-3, 6e-3), WIDTHS[-1]: (7e-4, 1.5e-3, 3e-3)}      # and of the widths' two ends
 
 def steps_of(mode: str, stories: int, dropout: float) -> int:
     slow = mode == "mdlm" or (mode == "aogpt" and dropout > 0)
-    return LONG if slow and stories in SWEPT else STEPS
+    return LONG if slow and stories in HELPED else STEPS
 
 def tried(mode: str, stories: int, dropout: float = 0.0, **other) -> Trial:
     """One of seed 0, which chooses."""
@@ -86,29 +86,20 @@ def tried(mode: str, stories: int, dropout: float = 0.0, **other) -> Trial:
 def sweep(stories: int):
     """Learning rates, and the remedies that the field knows, with one seed; ar is tried with most."""
     for mode in MODES:
-        strong, mild = (0.3, 0.1) if mode == "ar" else (0.0, 0.0)   # noise; masks and orders are some already
-        for lr in RATES[mode][:None if stories in FEW else 2]:
+        noise = 0.3 if mode == "ar" else 0.0            # masks and orders are some already
+        for lr in RATES[mode]:
             yield tried(mode, stories, lr=lr)
-        if stories not in FEW:
-            yield tried(mode, stories, dropout=0.1, noise=mild)
-            continue
         for lr in RATES[mode][:2]:
-            yield tried(mode, stories, lr=lr, dropout=0.3, noise=strong)
+            yield tried(mode, stories, lr=lr, dropout=0.3, noise=noise)
         if mode == "ar":
             yield tried(mode, stories, dropout=0.3)
             yield tried(mode, stories, noise=0.3)
             yield tried(mode, stories, weight_decay=1.0)
         if stories == min(FEW):
-            yield tried(mode, stories, dropout=0.5, noise=strong)
+            yield tried(mode, stories, dropout=0.5, noise=noise)
 
 def plain(trial: Trial) -> bool:
     return (trial.weight_decay, trial.dropout, trial.noise) == (0.01, 0, 0)
-
-def untold():
-    """Without remedies, the same without the target embedding, which aogpt keeps, at the figure's size."""
-    for trial in sweep(FIGURE):
-        if trial.mode != "aogpt" and plain(trial):
-            yield dataclasses.replace(trial, target_embedding=False)
 
 def chosen_by(done: dict, trial: Trial) -> float:
     return done[trial.name()]["best"]["chosen_by"]
@@ -126,25 +117,23 @@ def chosen(done: dict, mode: str, trials, seeds=CHOOSING) -> dict:
     for trial in finalists(done, [t for t in trials if t.mode == mode], seeds):
         groups.setdefault(dataclasses.replace(trial, seed=0), []).append(chosen_by(done, trial))
     best = min(groups, key=lambda trial: np.mean(groups[trial]))
-    return {name: getattr(best, name)
-            for name in ("lr", "weight_decay", "dropout", "noise", "target_embedding")}
+    return {name: getattr(best, name) for name in ("lr", "weight_decay", "dropout", "noise")}
 
 def at_size(done: dict, stories: int):
-    """Every mode with the best settings (with more stories than were swept, without remedies, which only hurt
-    where little is read twice); where stories are fewest also with the best that have no remedy."""
-    swept = list(sweep(stories if stories in SWEPT else max(SWEPT)))
-    bare = list(filter(plain, swept))
+    """Every mode with the best settings, if so few are read often, and with the best that have no remedy."""
+    swept = list(sweep(stories if stories in FEW else FIGURE))
+    choices = [swept] * (stories in HELPED) + [list(filter(plain, swept))]
     until = 4.0 if stories == FIGURE else 1.5           # at the size of the figure, far past the turn
-    choices = [swept if stories in SWEPT else bare] + [bare] * (stories in FEW)
     for trials, seed, mode in itertools.product(choices, SEEDS, MODES):
         values = chosen(done, mode, trials)
         yield Trial(mode, stories, seed, until=until, **values,
                     steps=steps_of(mode, stories, values["dropout"]))
 
-def at_figure_untold(done: dict):
-    for seed, mode in itertools.product(SEEDS, ("ar", "mdlm")):
-        yield Trial(mode, FIGURE, seed, steps=steps_of(mode, FIGURE, 0), until=4.0,
-                    **chosen(done, mode, untold()))
+def untold(done: dict):
+    """The figure's runs without remedies again, without the target embedding, which aogpt keeps."""
+    for trial in at_size(done, FIGURE):
+        if trial.mode != "aogpt" and plain(trial):
+            yield dataclasses.replace(trial, target_embedding=False)
 
 def other_tasks(done: dict):
     """How often the task is another one, with the same stories; 0: always."""
@@ -173,18 +162,21 @@ def after(done: dict, first, then):
     if all(trial.name() in done for trial in first):
         yield from then
 
+def with_settings(done: dict, stories: int, then):
+    """The trials of a generator that needs settings, after those that choose them."""
+    swept = list(sweep(stories if stories in FEW else FIGURE))
+    best = itertools.chain(finalists(done, swept), finalists(done, filter(plain, swept)))
+    yield from after(done, swept, after(done, best, then))
+
 def sizes(done: dict):
     for stories in SIZES:
-        swept = list(sweep(stories if stories in SWEPT else max(SWEPT)))
-        best = itertools.chain(finalists(done, swept), finalists(done, filter(plain, swept)))
-        yield from after(done, swept, after(done, best, at_size(done, stories)))
+        yield from with_settings(done, stories, at_size(done, stories))
 
 def not_told(done: dict):
-    yield from after(done, untold(), after(done, finalists(done, untold()), at_figure_untold(done)))
+    yield from with_settings(done, FIGURE, untold(done))
 
 def why(done: dict):
-    swept = list(sweep(FIGURE))
-    yield from after(done, swept, after(done, finalists(done, filter(plain, swept)), other_tasks(done)))
+    yield from with_settings(done, FIGURE, other_tasks(done))
 
 def widths(done: dict):
     yield from after(done, itertools.chain(*map(rates, ENDS)), at_widths(done))
@@ -333,7 +325,7 @@ def kinds_of(done: dict) -> dict:
     def of(part, seeds):
         return [trial for trial in part(done) if trial.seed in seeds]
 
-    trials = {"sweep": of(sizes, CHOOSING), "untold": of(not_told, CHOOSING),
+    trials = {"sweep": of(sizes, CHOOSING),
               "sizes": of(sizes, SEEDS) + of(not_told, SEEDS), "why": of(why, SEEDS),
               "rates": of(widths, CHOOSING), "widths": of(widths, SEEDS)}
     groups = {kind: by_settings(several, done) for kind, several in trials.items()}
@@ -376,7 +368,7 @@ def slope(points: list) -> list:
 
 def table_of(kind: str, groups: dict) -> list:
     """Rows of text, the first is the head."""
-    if kind in ("sweep", "untold"):
+    if kind == "sweep":
         order = sorted(groups, key=lambda t: (
             t.stories, t.mode, np.mean([run["best"]["chosen_by"] for run in groups[t]])))
         return [["the best by the other half first", "stories", "lr", *HEAD]] + [

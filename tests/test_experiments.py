@@ -117,7 +117,7 @@ def few(workdir, monkeypatch):
     monkeypatch.setattr(few_stories, "LONG", 50)
     monkeypatch.setattr(few_stories, "FIGURE", 20)
     monkeypatch.setattr(few_stories, "SIZES", (20, 40))
-    monkeypatch.setattr(few_stories, "SWEPT", (20,))
+    monkeypatch.setattr(few_stories, "HELPED", (20,))
     monkeypatch.setattr(few_stories, "FEW", (20,))
     monkeypatch.setattr(few_stories, "WIDTHS", (8, 16, 24))
     monkeypatch.setattr(few_stories, "ENDS", {8: (1e-3, 3e-3), 24: (3e-3,)})
@@ -170,7 +170,7 @@ def test_few_stories(few, monkeypatch, capsys):
         few_stories.main()
         return capsys.readouterr().out
 
-    kinds = {"sizes": ["sweep", "sizes"], "not_told": ["untold"], "why": ["why"],
+    kinds = {"sizes": ["sweep", "sizes"], "not_told": [], "why": ["why"],
              "widths": ["rates", "widths"]}
     for part, tables in kinds.items():
         text = command(f"--part={part}")
