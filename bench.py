@@ -4,8 +4,9 @@ How fast it trains, with random weights and random tokens.
     python bench.py                                 every mode, tuned beside a baseline
     python bench.py --preset=paper --batch_size=2   the same at 124M parameters
 
-What stands in the table is measured in one run, by turns. tuned: as train.py does it by default. baseline:
-eager float32 and logits of every slot, as the paper's code has it. Sampling: experiments/sampling_cost.py.
+All that the table compares is measured in one process, by turns. tuned: as train.py trains by default.
+baseline: eager float32 and logits of every slot, as the paper's code has it. Sampling:
+experiments/sampling_cost.py.
 """
 import ctypes
 import math
@@ -27,10 +28,10 @@ from train import Settings, make_update, numerics
 @dataclass
 class BenchOptions:
     """what to measure"""
-    modes: tuple[Literal["ar", "mdlm", "aogpt"], ...] = ("ar", "mdlm", "aogpt")  # to measure
-    preset: Literal["auto", "small", "paper"] = "auto"  # sizes, where no flag says otherwise; with CUDA paper
+    modes: tuple[Literal["ar", "mdlm", "aogpt"], ...] = ("ar", "mdlm", "aogpt")  # modes to measure
+    preset: Literal["auto", "small", "paper"] = "auto"  # default sizes; auto: paper with CUDA, else small
     batch_size: int | None = None   # windows per training step; default: 8, paper 32
-    repeats: int = 5            # measurements of each, by turns
+    repeats: int = 5            # measurements of each; the table has their median
     device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for the results
 
@@ -50,7 +51,8 @@ def begin(o, flags: dict):
     batch_size = sizes.pop("batch_size")
     if batch_size % (2 * WORLD_SIZE):
         raise InputError(f"--batch_size={batch_size} must be even in every process (mdlm's rows are pairs)")
-    build(Config, sizes)        # sizes that don't go together are named
+    for mode in getattr(o, "modes", ["ar"]):
+        build(Config, sizes | {"mode": mode})       # sizes that don't go together are named
     name = torch.cuda.get_device_name() if device.type == "cuda" else device.type
     threads = torch.get_num_threads()
     results = {**provenance(0), "device": name, "torch": torch.__version__, "threads": threads,
@@ -88,7 +90,7 @@ def peak_flops(device, dtype) -> float:
     return 2 * n ** 3 / min(by_turns({"": lambda: a @ a}, 10, device)[""])
 
 def memory_mb(device, reset=False) -> float:
-    """MB in use at most since the last reset; on a CPU of the whole process, nan where Linux isn't."""
+    """MB in use at most since the last reset; on a CPU of the whole process, nan without Linux."""
     if device.type == "cuda":
         if reset:
             torch.cuda.reset_peak_memory_stats()
@@ -135,7 +137,7 @@ def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
         steps[mode, "baseline"], needs = training_step(baseline, batch_size, device, tuned=False)
         figures[mode] |= {f"baseline_{name}": value for name, value in needs.items()}
     seconds = by_turns(steps, o.repeats, device)
-    block_size = Config(**sizes).block_size
+    block_size = Config(o.modes[0], **sizes).block_size
     peak, tokens = peak_flops(device, numerics(Settings(), device)[0]) * WORLD_SIZE, batch_size * block_size
     rows = [["", "tokens/s", "range", "baseline", "tuned ÷ that", "÷ ar", "ms/step", "MFLOP/token", "MFU",
              "peak MB", "baseline", "logits MB"]]

@@ -151,7 +151,7 @@ def build(cls, values: dict):
 
 def pick_device(name: str):
     """The torch.device of that name; auto: cuda, else mps, else cpu. Raises InputError."""
-    import torch        # here, for what needs no device starts a second sooner without it
+    import torch        # here: commands that need no device start a second sooner
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:

@@ -6,6 +6,7 @@ Several runs in one table, one JSON and one figure: validation loss at equal ste
 
 --text: UTF-8, its stories split at <|endoftext|>. Each is scored from its start to its end, or as far as
 block_size reaches, exactly by ar, else by the bound: the standard error is that of --draws masks or orders.
+(mdlm reads a text shorter than block_size in a window shorter than any it was trained on.)
 """
 from dataclasses import dataclass
 
@@ -31,10 +32,11 @@ class CompareOptions:
 @torch.no_grad()
 def score(folder: str, o: CompareOptions) -> tuple:
     """Nats per token of o.text's stories under a run's best model, and the standard error of the draws."""
-    model, tokenizer, _ = open_model(folder, "auto")
-    draws, found = 1 if model.config.mode == "ar" else o.draws, []
+    model, tokenizer, windows = open_model(folder, "auto")
+    draws, found = 1 if model.config.mode == "ar" else max(2, o.draws), []
+    end = [] if windows == "paper" else [tokenizer.eot]     # such a model has never seen one
     for i, text in enumerate(read_stories(o.text)):
-        ids = [*tokenizer.encode(text), tokenizer.eot][:model.config.block_size]
+        ids = [*tokenizer.encode(text), *end][:model.config.block_size]
         batch = evaluation_batch(model.config, torch.tensor([ids] * draws), mask_generator(i))
         nats = [group_losses(model, part.to(model.head.weight.device)).cpu() for part in batch.split(16)]
         nats = len(ids) * torch.cat(nats).double().numpy()                          # (draws,)

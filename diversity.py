@@ -28,7 +28,7 @@ from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_stories
 from show import draw_distances
 from toy import TOY
 
-GROUPS = 20     # intervals come from leaving out each of so many groups of samples
+GROUPS = 20     # intervals come from leaving out each of this many groups of samples
 
 @dataclass
 class DiversityOptions:
@@ -101,8 +101,8 @@ def longest_copies(samples: list, training: np.ndarray) -> np.ndarray:
 # ---- Metrics: {name: (value, half of the 95% interval)} ----------------------------------------------------
 
 def interval(statistic, group) -> tuple:
-    """statistic(keep), keep a mask of items, for all of them; and 1.96 standard errors from leaving out
-    each group in turn (the jackknife; the bootstrap would make duplicates, and those are what we count)."""
+    """statistic(keep), where keep is a mask of items, for all of them; and 1.96 standard errors from leaving
+    out each group in turn (the jackknife; the bootstrap makes duplicates, and those are what we count)."""
     left_out = [statistic(group != g) for g in np.unique(group)]
     error = math.sqrt((len(left_out) - 1) * np.var(left_out)) if len(left_out) > 1 else math.nan
     return float(statistic(group >= 0)), 1.96 * error
@@ -132,8 +132,8 @@ def encode(tokenizer: Tokenizer, text: str) -> list:
 
 @torch.no_grad()
 def score(model, encoded: list):
-    """Of each sample, as far as block_size reaches: −log p in nats under an ar, and tokens, (N,) each.
-    A story's end is not scored, for it may be cut."""
+    """For each sample, cut at block_size: −log p in nats under an ar, and its number of tokens, (N,) each.
+    The end of a story is not scored: it may have been cut off."""
     config, device = model.config, model.head.weight.device
     ids = [row[:config.block_size] for row in encoded]
     x = torch.tensor([row + [config.bos_id] * (config.block_size - len(row)) for row in ids])       # (N, T)

@@ -107,7 +107,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool
 
 class Cache(NamedTuple):
     """Keys and values kept from earlier calls, and what this call of S slots does with them."""
-    keys_values: list               # per layer (keys, values), each (B, H, size, D); in a layer its pair
+    keys_values: list               # per layer (keys, values), each (B, H, size, D); a layer gets its pair
     slots: Tensor                   # (B, S)        where among the `size` kept ones the S slots go
     visible: Tensor                 # (B, 1, S, n)  boolean: which of the first n kept ones each of them sees
 
@@ -255,7 +255,7 @@ class Batch(NamedTuple):
     t: Tensor | None = None         # (B,)      timestep
 
     def split(self, groups: int):
-        """Parts of so many groups each (the last may have fewer)."""
+        """Parts of `groups` groups each (the last may have fewer)."""
         G = len(self.targets)
         parts = ([None] * G if f is None else f.split(groups * len(f) // G) for f in self)
         return [Batch(*part) for part in zip(*parts)]
@@ -263,8 +263,8 @@ class Batch(NamedTuple):
     def to(self, device):
         """On the device; to CUDA from pinned memory, so that the copy need not wait for the step before."""
         cuda = torch.device(device).type == "cuda"
-        fields = (f.contiguous().pin_memory() if cuda and f is not None else f for f in self)
-        return Batch(*(f if f is None else f.to(device, non_blocking=cuda) for f in fields))
+        tensors = (f.contiguous().pin_memory() if cuda and f is not None else f for f in self)
+        return Batch(*(f if f is None else f.to(device, non_blocking=cuda) for f in tensors))
 
 def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
     """The chain rule in the given order: slot j knows the tokens at order[:j], predicts the one at order[j].
@@ -367,7 +367,7 @@ def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Bat
 def group_losses(model: nn.Module, batch: Batch) -> Tensor:
     """(G,) whose mean is the loss: nats per token (for masked_ce, nats per masked token)."""
     logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)    # (G, N, V)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # its softmax would be too coarse
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # a bfloat16 softmax is too coarse
     nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")  # (G·N,)
     return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
 
@@ -385,9 +385,7 @@ def evaluation_batch(config: Config, x: Tensor, generator: torch.Generator, left
 def count_parameters(model: Transformer) -> int:
     """Trained numbers; rows of the embedding and untied head that only pad the vocabulary do not count."""
     c = model.config
-    padding = (c.padded_vocab - c.vocab_size) * (1 if c.tie_head else 2)
-    if c.mode == "mdlm":
-        padding -= 1        # but [MASK]'s row, which mdlm uses
+    padding = (c.padded_vocab - c.vocab_size) * (1 if c.tie_head else 2) - (c.mode == "mdlm")   # its [MASK]
     return sum(p.numel() for p in model.parameters()) - padding * c.n_embd
 
 def flops_per_token(config: Config) -> float:

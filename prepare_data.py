@@ -185,9 +185,8 @@ def prepare(o: PrepareOptions) -> Path:
             if not splits[split]["stories"]:
                 raise InputError(f"{file or o.dataset} holds no story for {split}; give more text (stories "
                                  f"are split at {EOT})")
-        meta = {"format": FORMAT, "name": o.name, "source": Path(o.text).name or o.dataset,
-                "tokenizer": tokenizer.to_dict(), "eot": tokenizer.eot, "splits": splits}
-        meta |= provenance(o.seed)
+        meta = {"format": FORMAT, "name": o.name, "source": Path(o.text).name or o.dataset, "splits": splits,
+                "tokenizer": tokenizer.to_dict(), "eot": tokenizer.eot, **provenance(o.seed)}
         if o.toy:       # nats per token, one end-of-text a story
             meta["entropy"] = TOY.entropy() / (TOY.mean_words() + 1)
         (new / "meta.json").write_text(json.dumps(meta, indent=1))
@@ -232,7 +231,7 @@ class Windows:
           paper     as the paper cut its data (arXiv 2603.22075): end-of-text dropped, the training split cut
                     into chunks of T, shuffled, 5% of the *chunks* held out; a story can lie in both splits
 
-    With first, at most so many of them, drawn by the seed. Raises InputError where there is no such data
+    With first, at most that many of them, drawn by the seed. Raises InputError where there is no such data
     set, or no window of that length in it."""
 
     def __init__(self, name: str, split: str, block_size: int, kind="aligned", seed=1337, first=0):
@@ -250,9 +249,9 @@ class Windows:
         elif kind == "paper":
             starts, held_out = np.random.default_rng(42).permutation(side_by_side), len(side_by_side) // 20
             self.starts = starts[:held_out] if split == "val" else starts[held_out:]
-        if not len(self.starts):
-            raise InputError(f"block_size {block_size} is longer than any {kind} window of {DATA_DIR}/{name} "
-                             f"({split}: {len(self.tokens):,} tokens); take a smaller one, or more text")
+        if len(self.starts) < (2 if split == "val" else 1):     # a standard error takes two
+            raise InputError(f"block_size {block_size} is too long for {DATA_DIR}/{name}: {len(self.starts)} "
+                             f"{kind} {split} windows; take a smaller one, or more text")
         if first:
             self.starts = np.random.default_rng(seed).permutation(self.starts)[:first]
         self.tokens_per_byte = len(self.tokens) / self.meta["splits"][file]["bytes"]
@@ -286,7 +285,7 @@ class Windows:
         return self._rows(self.tokens, self._spread_starts(n)).astype(np.int64)
 
     def floor(self, n: int):
-        """Of the toy, nats per token of spread(n) under the true law, which none beats but by chance."""
+        """For the toy, nats per token of spread(n) under the true law, which no model beats but by chance."""
         if self.kind != "aligned" or "entropy" not in self.meta:
             return None
         stories = Tokenizer(**self.meta["tokenizer"]).decode(self.tokens).split(EOT)[1:]

@@ -85,7 +85,7 @@ def save(path: str, model: Transformer, **extra):
             os.fsync(f.fileno())
     except (OSError, RuntimeError) as e:
         Path(f"{path}.tmp").unlink(missing_ok=True)
-        reason = e if isinstance(e, OSError) else e.__context__ or "is the disk full?"  # torch's says nothing
+        reason = e if isinstance(e, OSError) else e.__context__ or "is the disk full?"  # torch's is mute
         raise OSError(f"{path} could not be written ({reason}); the one before, if any, is kept") from e
     os.replace(f"{path}.tmp", path)
 
@@ -95,7 +95,7 @@ def load(path: str, device="cpu", needs=()):
         train = f"python train.py --out_dir={os.path.dirname(path)}"
         raise FileNotFoundError(f"no checkpoint at {path}; train one with: {train}")
     try:
-        with zipfile.ZipFile(path) as file:     # torch heeds no checksum, and reads no folder (bit 4)
+        with zipfile.ZipFile(path) as file:     # torch checks no checksum, and skips folders (bit 4)
             folders = [part.filename for part in file.infolist() if part.external_attr & 16]
             if damaged := file.testzip() or ", ".join(folders):
                 raise ValueError(f"its part {damaged} has changed since it was written")
@@ -133,10 +133,12 @@ def read_run(folder: str) -> dict:
 
 def check_folder(folder: str, resume: bool):
     """A folder that holds a run is for --resume, and no other."""
-    path = os.path.join(folder, "ckpt.pt")
-    if os.path.exists(path) != resume:
-        raise InputError(f"there is no checkpoint at {path}; begin without --resume" if resume else
-                         f"{path}: there is a run already; go on (--resume) or choose another --out_dir=DIR")
+    ckpt, best = os.path.join(folder, "ckpt.pt"), os.path.join(folder, "best.pt")
+    if resume and not os.path.exists(ckpt):
+        raise InputError(f"there is no checkpoint at {ckpt}; begin without --resume")
+    if not resume and (there := [path for path in (ckpt, best) if os.path.exists(path)]):
+        how = "go on (--resume)" if ckpt in there else "remove it"      # a model whose checkpoint was removed
+        raise InputError(f"{there[0]}: there is a run already; {how} or choose another --out_dir=DIR")
 
 def open_locked(path: str):
     """The file, to append lines to, locked while this process lives. Raises InputError if it was already."""
@@ -161,10 +163,10 @@ def check_resumable(folder: str, was: dict, now: dict, checkpoint: dict, trained
     if os.path.getsize(log) < checkpoint["log"]:
         raise InputError(f"{log} has lost lines since {path} was written; restore it")
     if checkpoint["best"] < math.inf and load(best)[0].config != config:
-        raise InputError(f"{best} is of another run; restore it")
+        raise InputError(f"{best} belongs to another run; restore the right one")
 
 def check_finite(entry: dict):
-    """Raises InputError, for it is the settings that make a run diverge."""
+    """Raises InputError: a run diverges because of its settings."""
     if not all(map(math.isfinite, entry.values())):
         values = ", ".join(f"{name} {value:.4g}" for name, value in entry.items())
         raise InputError(f"near step {entry['step']:,} something is not finite: {values}; a ckpt.pt before, "

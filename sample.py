@@ -38,10 +38,10 @@ class SampleOptions:
     """what to write, and how"""
     out_dir: str = ""           # the run to sample from; its best.pt is read (commas: see above)
     num_samples: int = 3        # stories
-    length: int | None = None   # tokens before it is cut; default: block_size, or a prompt's with blanks
+    length: int | None = None   # tokens per story; default: block_size, or the prompt's if it has blanks
     prompt: str = ""            # begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)
     blank: int = 8              # tokens of a blank
-    start: Literal["auto", "story", "anywhere"] = "auto"  # at a story's start, or as training windows did
+    start: Literal["auto", "story", "anywhere"] = "auto"  # at a story's start, or as training windows do
     sampler: Literal["ancestral", "first_hitting", "confidence"] = "ancestral"  # mdlm: which come next
     order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
     steps: int | None = None    # network passes per story; default: as many as tokens. Fewer: faster, worse
@@ -49,7 +49,7 @@ class SampleOptions:
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
     final_temperature: float | None = None  # confidence: temperature falls linearly towards this one
     repetition_penalty: float = 1.0     # confidence: log p times this for each occurrence, at most times 5
-    protocol: Literal["own", "paper"] = "own"   # paper: as its code samples, in what is not given here
+    protocol: Literal["own", "paper"] = "own"   # paper: its code's settings, for flags that are not given
     draft: int | None = None    # aogpt: draft so many tokens at once, keep what a second pass confirms: exact
     compile: bool = False       # ar, aogpt: compile a step (on CUDA as a graph), which takes a while first
     batch_size: int = 64        # stories at a time; changes speed, not stories
@@ -57,7 +57,7 @@ class SampleOptions:
     show: bool = False          # watch the tokens appear
     picture: str = ""           # file for a picture of each setting's first story: .png, or .svg, which moves
     out: str = ""               # where the stories go; default: samples.jsonl in out_dir
-    json: str = ""              # file for summaries: settings, seconds, of the toy the grammatical share
+    json: str = ""              # file for summaries: settings, seconds, and the grammatical share on the toy
     seed: int = 1337            # of the stories
     device: str = "auto"        # auto, cpu, cuda or mps
     dtype: Literal["float32", "bfloat16"] = "float32"   # of the weights; bfloat16 is faster and rounds
@@ -120,9 +120,9 @@ def write_left_to_right(model, tokens, u, o: SampleOptions):
         yield tokens
 
 def slots_in_order(model, tokens, order, o: SampleOptions, spare: int = 0):
-    """held (B, L+1+spare), for the caller to fill: slot j of an order (B, L) holds token order[j-1], predicts
-    order[j] (slot 0 holds BOS), sees itself and those before; spare slots follow the last. And predict, which
-    runs the network on some of them, with a cache."""
+    """held (B, L+1+spare), what the slots of an order (B, L) hold, for the caller to fill: slot 0 holds BOS,
+    slot j the token at order[j-1]; it predicts the one at order[j], and sees slots 0 to j. Spare slots follow
+    the last. And predict, which runs the network on some slots, with a cache."""
     (B, L), device = order.shape, order.device
     held = F.pad(tokens.gather(1, order), (1, spare), value=model.config.bos_id)    # (B, size+1)
     order = F.pad(order, (0, spare))                                                # (B, size)
@@ -194,7 +194,8 @@ def write_and_confirm(model, tokens, order, generators: list, given: int, o: Sam
     (B, L), m, device = order.shape, min(o.draft, order.size(1) - given), order.device
     held, predict = slots_in_order(model, tokens, order, o, spare=m + 1)
     order = F.pad(order, (0, m + 1), value=L)                   # what goes beyond the end goes into a bin
-    known, begin = torch.full((B, 1), given, device=device), -given     # tokens known; first slot, from there
+    known = torch.full((B, 1), given, device=device)            # tokens known
+    begin = -given              # the first round reads the prompt's slots too, others begin at slot known
     while (known < L).any():
         u = uniforms(generators, 2 * m, device)                                     # (B, 2m)
         logits = predict(known + torch.arange(begin, m, device=device), known, m)
@@ -342,16 +343,6 @@ def open_model(folder: str, device: str, dtype: str = "float32"):
         p.data = p.data.to(getattr(torch, dtype))
     return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
 
-def prompt_tokens(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str) -> list:
-    """The prompt's ids, [MASK] in its blanks."""
-    ids = [tokenizer.eot] if o.start == "story" and windows == "random" else []     # where another ends
-    try:
-        for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # a space begins GPT-2's next word
-            ids += [config.mask_id] * (o.blank if i else 0) + tokenizer.encode(piece)
-    except InputError as e:
-        raise InputError(f"--prompt: {e}") from e
-    return ids
-
 def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str):
     """o with values for start, length and steps, and (L,) the tokens it gives, [MASK] where the model writes.
     Raises InputError for what this model cannot do."""
@@ -365,7 +356,9 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
     o.need(o.start == own or windows == "random", "start",
            f"is not for this model, whose windows were {windows}; leave it out")
 
-    ids = prompt_tokens(o, config, tokenizer, windows)
+    ids = [tokenizer.eot] if o.start == "story" and windows == "random" else []     # where another ends
+    for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # a space begins GPT-2's next word
+        ids += [config.mask_id] * (o.blank if i else 0) + tokenizer.encode(piece)
     blanks, paper = ids.count(config.mask_id), o.protocol == "paper"
     longest = min(128, config.block_size) if paper else config.block_size
     o = replace(o, length=o.length or (len(ids) if blanks else longest))
@@ -479,8 +472,8 @@ def main():
     if flags.get("json"):
         write_json(flags["json"], [summary for summary, _ in done])
     if flags.get("picture"):
-        draw = draw_moving if flags["picture"].endswith(".svg") else draw_picture
-        draw([panel for _, panel in done], flags["picture"])
+        draw_panels = draw_moving if flags["picture"].endswith(".svg") else draw_picture
+        draw_panels([panel for _, panel in done], flags["picture"])
 
 if __name__ == "__main__":
     command(main, "the stories written so far are in a file that ends in .tmp")

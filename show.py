@@ -59,10 +59,11 @@ class Screen:
 
 def draw_picture(panels: list, path: str):
     """panels: (title, pieces of text, step at which each appeared, -1 if given); x in characters, y lines."""
-    from matplotlib import colormaps, figure, patches       # here, for they take a second to import
+    from matplotlib import colormaps, patches       # here: they take a second
+    from matplotlib.figure import Figure
     width, y, colour = 100, 0.0, colormaps["YlGnBu"]
     font = dict(family="DejaVu Sans Mono", fontsize=9.8 * 72 / width / 0.602, parse_math=False)     # 1 wide
-    canvas = figure.Figure(dpi=140)
+    canvas = Figure(dpi=140)
     axes = canvas.add_axes((0.01, 0, 0.98, 1))
     for title, pieces, steps in panels:
         axes.text(0, y + 0.55, title, fontsize=10, fontweight="bold", va="center")

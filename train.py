@@ -42,24 +42,24 @@ class Settings:
     preset: Literal["auto", "toy", "laptop", "paper", "controlled"] = "auto"  # with CUDA controlled, else toy
     data: str = "tinystories"       # folder under data/, made by prepare_data.py
     windows: Literal["aligned", "random", "paper"] = "aligned"  # from a story's start, anywhere, as the paper
-    train_stories: int = 0          # train on so many windows (aligned: stories) only, drawn by seed
+    train_stories: int = 0          # train on this many windows (aligned: stories) only, drawn by seed
     out_dir: str = ""               # folder of the run; default: out/DATA-MODE
     resume: bool = False            # go on with the run in out_dir
     init_from: str = ""             # folder of a run whose best weights this one starts from, of any mode
     max_steps: int = 20000          # optimizer steps
     batch_size: int = 32            # windows per optimizer step
-    grad_accum: int = 1             # split each batch into so many micro-batches; same result, less memory
+    grad_accum: int = 1             # split each batch into this many micro-batches; same result, less memory
     lr: float = 3e-4                # peak learning rate
-    warmup: int = 1000              # steps of linear warm-up to it
-    final_lr: float = 0.1           # fraction of it that a cosine ends at
-    optimizer: Literal["adamw", "muon"] = "adamw"   # for the matrices of the blocks; all else has AdamW
-    weight_decay: float = 0.01      # of both
+    warmup: int = 1000              # steps in which the learning rate rises linearly to lr
+    final_lr: float = 0.1           # fraction of lr at which the cosine after it ends
+    optimizer: Literal["adamw", "muon"] = "adamw"   # of the blocks' matrices; the rest always has AdamW
+    weight_decay: float = 0.01      # of either optimizer
     beta2: float = 0.999            # of AdamW
     grad_clip: float = 1.0          # largest norm of the gradient
     eval_interval: int = 500        # steps between evaluations
     eval_windows: int = 512         # validation windows, the same ones each time
-    save_minutes: float = 2.0       # ckpt.pt is written after so many minutes, and at the end
-    quiet: bool = False             # no story of the model at every evaluation
+    save_minutes: float = 2.0       # minutes between writes of ckpt.pt, which is also written at the end
+    quiet: bool = False             # print no story of the model at every evaluation
     seed: int = 1337                # of weights, data order and masks
     device: str = "auto"            # auto, cpu, cuda or mps
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of the matrix products in training
@@ -101,11 +101,10 @@ def resolve(flags: dict):
     values = PRESETS[preset] | extra | flags | {"preset": preset}
     s = build(Settings, values)
     missing = data_to_prepare(s.data)
-    tokenizer = missing.tokenizer().to_dict() if missing else load_meta(s.data)["tokenizer"]
-    vocab_size = values.setdefault("vocab_size", tokenizer["vocab_size"])
-    if vocab_size != tokenizer["vocab_size"]:
-        raise InputError(f"--vocab_size={vocab_size} is not that of data/{s.data}, "
-                         f"{tokenizer['vocab_size']}; leave it out")
+    vocab_size = missing.tokenizer().vocab_size if missing else load_meta(s.data)["eot"] + 1
+    if values.setdefault("vocab_size", vocab_size) != vocab_size:
+        raise InputError(f"--vocab_size={values['vocab_size']} is not that of data/{s.data}, {vocab_size}; "
+                         f"leave it out")
     config = build(Config, values)
     s.out_dir = s.out_dir or os.path.join("out", f"{s.data}-{config.mode}")
     parts = s.grad_accum * WORLD_SIZE
@@ -170,6 +169,8 @@ def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
         raise InputError(f"--init_from={folder} has {', '.join(other)}; give the same")
     if checkpoint["tokenizer"] != tokenizer.to_dict():
         raise InputError(f"--init_from={folder} has another tokenizer; give data prepared with the same one")
+    if source.config.target_embedding > model.config.target_embedding:
+        raise InputError(f"--init_from={folder} has a target embedding; leave out --target_embedding=false")
     weights = source.state_dict()
     for name, p in model.named_parameters():
         p.copy_(weights[name]) if name in weights else p.zero_()
@@ -191,8 +192,9 @@ def numerics(s: Settings, device: torch.device):
     return dtype, s.compile == "true" or (s.compile == "auto" and device.type != "mps")
 
 class Loss(torch.nn.Module):
-    """A batch's loss, compiled as one function where asked, for the shapes that all batches have; eager, with
-    a warning, where there is no C++ compiler or Triton. A module, as DistributedDataParallel wants it."""
+    """The loss of a batch. With compile_it it is one compiled function, made for the shapes that all batches
+    have; where there is no C++ compiler or Triton it warns and is eager. A module, for
+    DistributedDataParallel wraps nothing else."""
 
     def __init__(self, model: Transformer, compile_it: bool):
         super().__init__()
@@ -267,7 +269,7 @@ def announce(run: Run, why: str, windows: int, floor: float | None):
         write_json(run.path("config.json"), facts | provenance(s.seed))
 
 def sample_stories(model: Transformer, tokenizer: Tokenizer, count: int, seed: int, most_steps: int) -> list:
-    """So many stories of the model as it is, the same ones each time; by mdlm in at most these steps."""
+    """Stories of the model as it is now, the same ones each time; mdlm takes at most most_steps steps."""
     config = model.eval().config
     steps = min(most_steps, config.block_size) if config.mode == "mdlm" else None
     o = SampleOptions(sampler="first_hitting", steps=steps, seed=seed)
@@ -347,7 +349,8 @@ def main():
         draw_losses({f"{config.mode} on {s.data}": read_run(s.out_dir)}, run.path("loss.png"))
     if run.stopped and run.step < s.max_steps:
         again = shlex.join(flag for flag in sys.argv[1:] if flag != "--resume")
-        print(f"stopped and saved; go on with: python train.py {again} --resume")
+        how = f"torchrun --standalone --nproc_per_node={WORLD_SIZE}" if WORLD_SIZE > 1 else "python"
+        print(f"stopped and saved; go on with: {how} train.py {again} --resume")
         raise SystemExit(128 + (run.signals or [signal.SIGTERM])[0])
     show_best(run, tokenizer)
 

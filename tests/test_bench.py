@@ -4,7 +4,7 @@ import json
 import pytest
 import torch
 
-from bench import by_turns, training_step
+from bench import BenchOptions, begin, by_turns, training_step
 from conftest import experiment, run
 from experiments.scaling import exponent
 from model import Config, flops_per_token
@@ -23,6 +23,7 @@ def test_training_figures(tmp_path):
     assert row["tok_per_s"] == pytest.approx(4 * 16 / (row["ms_per_step"] / 1000))
     assert row["baseline_tok_per_s"] > 0 and row["ratio_to_ar"] == 1
     assert 0 < row["mfu"] < 1 and row["peak_mem_mb"] > 0 and len(row["seconds"]) == 2
+    begin(BenchOptions(modes=("mdlm",)), {"time_embedding": "add"})         # what is for mdlm alone
     # a padded row of logits for each slot that predicts
     assert row["logits_mb"] * 2 ** 20 == 64 * 320 * (2 if row["dtype"] == "bfloat16" else 4)
 

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 import runs
+from compare import CompareOptions, score
 from conftest import ROOT, TINY, read_log, run, small_model
 from cli import InputError
 from model import (Config, Transformer, evaluation_batch, group_losses, identity_order, order_batch,
@@ -186,6 +188,9 @@ def test_a_run_starts_from_another_of_the_same_sizes_only(trained, monkeypatch):
     words = Tokenizer("words", words=TOY.words()[:-1] + ["zebra"])
     with pytest.raises(InputError, match="another tokenizer"):
         start_from("out/ar", source, words)
+    with pytest.raises(InputError, match="out/aogpt has a target embedding"):
+        start_from("out/aogpt", Transformer(replace(source.config, target_embedding=False)),
+                   Tokenizer(**checkpoint["tokenizer"]))
     done = run("train.py", "--mode=mdlm", "--out_dir=out/on", "--init_from=out/ar", *TINY, "--n_hidden=32",
                cwd=trained)
     assert done.returncode == 2 and "--init_from=out/ar has n_hidden 16, not 32; give the same" in done.stderr
@@ -286,5 +291,10 @@ def test_compare_command(trained):
     x = torch.tensor([[*tokenizer.encode(story), tokenizer.eot][:T] for story in stories])
     exact = group_losses(model, order_batch(model.config, x, identity_order(x))).mean().item()
     assert ar["of two.txt"] == pytest.approx(exact, abs=1e-6)
+    checkpoint = torch.load(trained / "out/ar/best.pt")     # a model that never saw a story's end
+    os.makedirs(trained / "out/endless")
+    torch.save({**checkpoint, "windows": "paper"}, trained / "out/endless/best.pt")
+    nats, _ = score(str(trained / "out/endless"), CompareOptions(text=str(trained / "two.txt")))
+    assert nats * (x != tokenizer.eot).sum() < exact * x.numel()
     assert ar["± s.e. of draws"] == 0 < mdlm["± s.e. of draws"] < 0.1
     assert os.path.getsize(trained / "c.png") > 5000
