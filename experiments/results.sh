@@ -226,9 +226,9 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
   local mode lr best seed stories remedy dropout noise steps tried to=out/real
   local run="--preset=laptop --data=excerpt-choose --eval_windows=150 --dtype=float32"
   # what is tried for ar: dropout, token noise, steps
-  local -A remedies=([all]="0.1-0-1500 0.1-0.1-1500" [500]="0-0-500 0.1-0.1-1500 0.3-0.3-1500")
+  local -A remedies=([all]="0.1-0-1500 0.1-0.1-1500" [500]="0-0-400 0.1-0.1-1000 0.3-0.3-1000")
   local -A every=([ar]=--eval_interval=50 [mdlm]=--eval_interval=125 [aogpt]=--eval_interval=125)
-  local -A part=([all]= [500]=--train_stories=500)
+  local -A part=([all]= [500]=--train_stories=500) most=([all]=1500 [500]=1000)     # most: steps
   halves "$1"
   for mode in ar mdlm aogpt; do
     for lr in 2e-3 4e-3 8e-3; do
@@ -242,7 +242,7 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
       for mode in ar mdlm aogpt; do
         lr=$(lr_of $mode)
         train $to/$mode-$stories-$seed --mode=$mode --lr=$lr --seed=$seed $run ${every[$mode]} \
-          ${part[$stories]}
+          ${part[$stories]} --max_steps=${most[$stories]}
       done
     done
   done
@@ -262,20 +262,21 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     chosen[$stories]=${remedy%-1}
     for seed in 2 3; do remedied ${chosen[$stories]} $seed; done
   done
+  local -A long=([all]= [500]=5000)     # steps of a seed that goes on, where epochs are short
   for stories in 500 all; do
-    for mode in mdlm aogpt; do
+    IFS=- read -r dropout noise steps <<< "${chosen[$stories]}"
+    local runs=(ar=$(seeds $to/ar-$stories) mdlm=$(seeds $to/mdlm-$stories) aogpt=$(seeds $to/aogpt-$stories)
+                "ar, dropout $dropout, token noise $noise, $steps steps=$(
+                  seeds $to/ar-$stories-${chosen[$stories]})")
+    for mode in ${long[$stories]:+mdlm aogpt}; do
       lr=$(lr_of $mode)
       train $to/$mode-$stories-long --mode=$mode --lr=$lr --seed=1 $run ${every[$mode]} ${part[$stories]} \
-        --max_steps=5000
+        --max_steps=${long[$stories]}
+      runs+=("$mode, ${long[$stories]} steps=$to/$mode-$stories-long")
     done
-    remedy=${chosen[$stories]}
-    IFS=- read -r dropout noise steps <<< "$remedy"
-    finished $to/{ar,mdlm,aogpt}-$stories-{1,2,3} $to/ar-$stories-$remedy-{2,3} $to/{mdlm,aogpt}-$stories-long
+    finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
     once real-$stories \
-      python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
-      ar=$(seeds $to/ar-$stories) mdlm=$(seeds $to/mdlm-$stories) aogpt=$(seeds $to/aogpt-$stories) \
-      "ar, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/ar-$stories-$remedy)" \
-      "mdlm, 5,000 steps=$to/mdlm-$stories-long" "aogpt, 5,000 steps=$to/aogpt-$stories-long" \
+      python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" "${runs[@]}" \
       --json=results/real-$stories.json --md=results/real-$stories.md --plot=results/real-$stories.png
   done
 }
