@@ -103,6 +103,7 @@ VARIANTS = {                # what differs from train.py's way
     "eager": dict(settings=dict(compile="false")),
     "blocks_compiled": dict(settings=dict(compile="false"), blocks=True),
     "float32": dict(settings=dict(dtype="float32")),
+    "bfloat16": dict(settings=dict(dtype="bfloat16")),      # also where train.py finds it slower
     "head_on_every_slot": dict(full=True),
     "padded_logits": dict(losses=with_loss(padded_logits)),
     "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy)),
