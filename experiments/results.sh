@@ -5,7 +5,7 @@
 #     bash experiments/results.sh laptop FOLDER   FOLDER holds real text, train.txt and valid.txt; hours
 #     bash experiments/results.sh own FOLDER      after toy and laptop; an hour
 #     bash experiments/results.sh sampling        after toy and laptop; an hour
-#     bash experiments/results.sh few             after toy; seven hours, which as many calls as cores share
+#     bash experiments/results.sh few             after toy; eight hours, which as many calls as cores share
 #     bash experiments/results.sh real FOLDER     a day, likewise
 #     bash experiments/results.sh confounds       after real; half a day, likewise
 #     bash experiments/results.sh orders          after real; likewise
@@ -167,7 +167,7 @@ few() {     # distance from the toy's law, from few stories. Several calls share
   export OMP_NUM_THREADS=1
   for part in sizes not_told why widths; do
     python -m experiments.few_stories --part=$part --json=results/few-stories.json \
-      --md=results/few-stories.md --plot=results/few-stories.png
+      --md=results/few-stories-tables.md --plot=results/few-stories.png
   done
 }
 

@@ -175,6 +175,22 @@ def test_trials_are_what_their_names_say():
         assert few_stories.Trial(**found["trial"]).name() == name
         assert not found["commit"].endswith("dirty")
 
+def test_few_stories():
+    done = results("few-stories.json")["trials"]
+    _, *rows = few_stories.table_of("sizes", few_stories.kinds_of(done)["sizes"])
+    shown = [[row[column] for column in (0, 1, 2, 3, 4, 5, 7)] for row in rows]
+    page = Path(ROOT, "results/few-stories.md").read_text("utf-8")
+    cells = table("results/few-stories.md", "trained on few stories")
+    assert cells == [row for row in shown if row[1] in {row[1] for row in cells}]
+    runs = [run for run in done.values() if run["trial"]["stories"] == 1000 and not run["trial"]["orders"]
+            and not run["trial"]["repeat"] and run["trial"]["target_embedding"]]
+    turned = {ar: [run["best"]["turned"] for run in runs if (run["trial"]["mode"] == "ar") == ar]
+              for ar in (True, False)}
+    for found in turned.values():
+        assert f"{sum(found)} of {len(found)} of" in page
+    wrote = [run["samples"] for run in runs if "samples" in run]
+    assert f"None of {300 * len(wrote):,} stories" in page and not any(shares["copied"] for shares in wrote)
+
 def test_what_readme_finds():
     text = re.sub(r"\s+", " ", Path(ROOT, "README.md").read_text("utf-8"))
     drafts = {M: of_steps("aogpt", "ancestral", steps=48, draft=M) for M in (None, 1, 48)}
@@ -202,6 +218,11 @@ def test_what_readme_finds():
     ancestral = share("mdlm", "ancestral", 48), share("mdlm", "first_hitting", 48)
     assert "{:.0f}% of the toy's stories are grammatical, against {:.0f}%".format(
         *(float(value.strip("%")) for value in ancestral)) in text
+
+    few = {row[0]: row[3] for row in table("results/few-stories.md", "trained on few") if row[1] == "1,000"}
+    nearest = few["aogpt, dropout 0.3, left to right"]
+    assert f"it comes to {few['ar']} nats per token from the law, `mdlm`'s bound" in text
+    assert f"to {few['mdlm']}. `aogpt`" in text and f"comes nearest: {nearest}." in text
 
     blanks = {run["mode"]: run["blanks"]["1"] for run in results("laptop-infill.json")["runs"].values()}
     nats = {mode: f"{found['nats']:.2f} ± {found['nats_se']:.2f}" for mode, found in blanks.items()}
