@@ -8,6 +8,7 @@ own: from left to right, from right to left, in blocks (of neighbours, each read
 blocks shuffled), and at random, which is one draw from a mixture over all orders. Training minimizes the
 mean of −log p over orders; the mixture's own −log of the mean p lies below it (Jensen), and is bounded
 from above by the same with K orders, which falls towards it as K grows (Burda et al. 2016, arXiv 1509.00519).
+The law is scored on the same stories; ± is the standard deviation over runs.
 """
 import math
 from dataclasses import dataclass
@@ -98,13 +99,13 @@ def draw(found: dict, path: str):
         for i, (name, runs) in enumerate(found.items()):
             for j, run in enumerate(runs):
                 K, value = zip(*((int(K), value) for K, value in run["mixture"].items()))
-                axes.plot(K, value, marker="o", ms=3, color=f"C{i}", label=None if j else name)
+                axes.plot(K, value, marker="o", ms=3, color=f"C{i}", label=None if j else f"{name}, each seed")
                 axes.axhline(run["orders"]["left to right"], color=f"C{i}", ls=":", lw=1,
                              label=None if j else f"{name}, left to right alone")
         if run["law"] is not None:
             axes.axhline(run["law"], color="k", ls="--", lw=1, label="the true law")
         axes.set(xscale="log", xlabel="orders in the mixture, K",
-                 ylabel="−log of their mean probability, nats per token")
+                 ylabel="−log of the orders' mean probability, nats per token")
         axes.set_xticks(K, K)
         axes.minorticks_off()
 

@@ -9,6 +9,7 @@ depend on weights, how many passes it takes does.
 """
 import itertools
 import json
+import os
 import time
 from dataclasses import dataclass
 
@@ -127,7 +128,8 @@ def draw_speed(results: dict, path: str):
     drafted = (row["draft"] for result in results.values() for row in result["speed"])
     ticks = sorted(set(filter(None, drafted)))
     with figure(path, (10, 4), columns=2) as panels:
-        for i, (name, result) in enumerate(results.items()):
+        for i, (folder, result) in enumerate(results.items()):
+            name = os.path.basename(folder)
             style = dict(color=f"C{i}", marker="o")
             if "law" in result:
                 x, y = zip(*((row["draft"], row["tokens_per_pass"]) for row in result["law"]))
@@ -142,6 +144,7 @@ def draw_speed(results: dict, path: str):
             axes.set(xscale="log", xticks=ticks, xticklabels=ticks, ylabel=label,
                      xlabel="tokens drafted in a round")
             axes.minorticks_off()
+        panels[1].tick_params(labelleft=True)       # one scale, two quantities
         panels[1].legend(fontsize=8)
 
 def main():
