@@ -9,7 +9,7 @@
 #     bash experiments/results.sh real FOLDER     a day, likewise
 #     bash experiments/results.sh confounds       after real; half a day, likewise
 #     bash experiments/results.sh orders          after real; likewise
-#     bash experiments/results.sh plateau         after real; three hours, likewise
+#     bash experiments/results.sh plateau         after real; four hours, likewise
 #     bash experiments/results.sh adapt           after real; likewise
 #     bash experiments/results.sh diversity FOLDER    after real; likewise, but for its last hour
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
