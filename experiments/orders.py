@@ -99,7 +99,8 @@ def draw(found: dict, path: str):
         for i, (name, runs) in enumerate(found.items()):
             for j, run in enumerate(runs):
                 K, value = zip(*((int(K), value) for K, value in run["mixture"].items()))
-                axes.plot(K, value, marker="o", ms=3, color=f"C{i}", label=None if j else f"{name}, each seed")
+                axes.plot(K, value, marker="o", ms=3, color=f"C{i}",
+                          label=None if j else f"{name}, each seed")
                 axes.axhline(run["orders"]["left to right"], color=f"C{i}", ls=":", lw=1,
                              label=None if j else f"{name}, left to right alone")
         if run["law"] is not None:
