@@ -96,7 +96,10 @@ def restore(path: str) -> dict:
     if not os.path.exists(path):
         return {}
     with open(path) as f:
-        return json.load(f)["runs"]
+        found = json.load(f)
+    if "compared" not in found:
+        raise InputError(f"--json={path} has other results; choose another file")
+    return found["runs"]
 
 def difference(nats, others) -> tuple:
     """Mean over windows of nats − others, and its standard error, leaving out ten neighbours at a time."""

@@ -24,10 +24,13 @@ def restore(folder: str, path: str):
     os.makedirs(folder, exist_ok=True)
     if os.path.exists(path):
         with open(path) as f:
-            for name, result in json.load(f)["trials"].items():
-                file = os.path.join(folder, f"{name}.json")
-                if not os.path.exists(file):
-                    store(file, result)
+            found = json.load(f)
+        if "trials" not in found:
+            raise InputError(f"--json={path} has other results; choose another file")
+        for name, result in found["trials"].items():
+            file = os.path.join(folder, f"{name}.json")
+            if not os.path.exists(file):
+                store(file, result)
 
 def read_trials(folder: str) -> dict:
     """{name: result} of the trials that are done."""

@@ -14,6 +14,7 @@ import torch
 from scipy import stats
 
 import sample
+from cli import InputError
 from conftest import experiment, run, small_model
 from experiments import few_stories, first_minute, held_out, orders, plateau
 from experiments.few_stories import Trial
@@ -183,6 +184,9 @@ def test_few_stories(few, monkeypatch, capsys):
     assert len([name for name in trials if "samples" in trials[name]]) in (16, 18)
     shutil.rmtree("out/few-stories")
     assert "above the law at step" not in command("--part=why", "--json=f.json")    # the file has them
+    with pytest.raises(InputError, match="other.json has other results"):
+        json.dump({"runs": {}}, open("other.json", "w"))
+        command("--json=other.json")
     for t in trials.values():
         chosen_by, step = min(zip(t["curve"]["bound"], t["curve"]["step"]))
         assert t["best"]["chosen_by"] == pytest.approx(chosen_by, rel=1e-4) and t["best"]["step"] == step
@@ -219,10 +223,10 @@ def test_held_out(trained, monkeypatch):
     """The numbers of best.pt on other stories; what is above itself is nothing."""
     run("prepare_data.py", "--name=others", "--max_tokens=30000", "--seed=9", cwd=trained)
     done = experiment("held_out", "ar=out/ar,out/ar", "mdlm=out/mdlm", "aogpt=out/aogpt", "--draws=2",
-                      "--report=others", "--block_size=48", "--json=f.json", "--plot=f.png", "--forest=g.png",
-                      "--md=f.md", cwd=trained)
+                      "--report=others", "--block_size=48", "--json=held.json", "--plot=f.png",
+                      "--forest=g.png", "--md=f.md", cwd=trained)
     assert done.returncode == 0, done.stderr
-    content = json.load(open(trained / "f.json"))
+    content = json.load(open(trained / "held.json"))
     model, _ = load(trained / "out/ar/best.pt")
     monkeypatch.chdir(trained)
     x = torch.from_numpy(Windows("others", "val", 48).spread(10 ** 9))
@@ -235,16 +239,19 @@ def test_held_out(trained, monkeypatch):
         (trained / "f.md").read_text()
     assert min(os.path.getsize(trained / name) for name in ("f.png", "g.png")) > 5000
     content["runs"]["out/gone"] = content["runs"]["out/ar"] | {"nats": [9.0] * len(x)}
-    json.dump(content, open(trained / "f.json", "w"))
+    json.dump(content, open(trained / "held.json", "w"))
     done = experiment("held_out", "ar=out/ar", "gone=out/gone", "--report=others", "--block_size=48",
-                      "--draws=2", "--json=f.json", cwd=trained)
-    assert json.load(open(trained / "f.json"))["runs"] == content["runs"]       # nothing is lost
+                      "--draws=2", "--json=held.json", cwd=trained)
+    assert json.load(open(trained / "held.json"))["runs"] == content["runs"]       # nothing is lost
     assert done.returncode == 0 and re.search("gone +9.0000", done.stdout), done.stderr
     done = experiment("held_out", "ar=out/ar", "--report=t", "--block_size=48", cwd=trained)
     assert done.returncode == 2 and "the stories of data/t chose out/ar/best.pt" in done.stderr
-    done = experiment("held_out", "gone=out/gone", "--report=others", "--block_size=48", "--json=f.json",
+    done = experiment("held_out", "gone=out/gone", "--report=others", "--block_size=48", "--json=held.json",
                       cwd=trained)
     assert done.returncode == 2 and "no checkpoint at out/gone" in done.stderr      # with as many draws only
+    (trained / "other.json").write_text('{"runs": {}}')
+    done = experiment("held_out", "ar=out/ar", "--report=others", "--json=other.json", cwd=trained)
+    assert done.returncode == 2 and "--json=other.json has other results" in done.stderr
     curve = content["runs"]["out/mdlm"]["curve"][-1]
     assert curve["predicted tokens"] == curve["steps"] * 8 * 49 / 2
 
