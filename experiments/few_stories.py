@@ -70,7 +70,7 @@ WIDTHS = 48, 72, 112, 168, 256                          # 0.1M to 2.5M parameter
 STEPS = 2000                                            # of a run
 LONG = 4000                                             # where stories are few, of mdlm and with dropout
 FEW = SIZES[:2]                                         # sizes at which the settings are chosen
-HELPED = SIZES[:3]                                      # and where remedies are used: more is read too seldom
+HELPED = SIZES[:3]                                      # where remedies are used; more is read too seldom
 RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2),    # learning rates
          "aogpt": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2), "mdlm": (1.5e-3, 3e-3, 6e-3, 7e-4)}
 ENDS = {WIDTHS[0]: (1.5e-3, 3e-3, 6e-3), WIDTHS[-1]: (7e-4, 1.5e-3, 3e-3)}      # and of the widths' two ends
