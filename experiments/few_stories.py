@@ -84,7 +84,9 @@ def tried(mode: str, stories: int, dropout: float = 0.0, **other) -> Trial:
     return Trial(mode, stories, 0, dropout=dropout, steps=steps, **other)
 
 def sweep(stories: int):
-    """Learning rates, and the remedies that the field knows, with one seed; ar is tried with most."""
+    """Learning rates, and the remedies that the field knows, with one seed; ar is tried with most. At other
+    sizes than FEW those of the figure's size stand in."""
+    stories = stories if stories in FEW else FIGURE
     for mode in MODES:
         noise = 0.3 if mode == "ar" else 0.0            # masks and orders are some already
         for lr in RATES[mode]:
@@ -121,7 +123,7 @@ def chosen(done: dict, mode: str, trials, seeds=CHOOSING) -> dict:
 
 def at_size(done: dict, stories: int):
     """Every mode with the best settings, if so few are read often, and with the best that have no remedy."""
-    swept = list(sweep(stories if stories in FEW else FIGURE))
+    swept = list(sweep(stories))
     choices = [swept] * (stories in HELPED) + [list(filter(plain, swept))]
     until = 4.0 if stories == FIGURE else 1.5           # at the size of the figure, far past the turn
     for trials, seed, mode in itertools.product(choices, SEEDS, MODES):
@@ -164,7 +166,7 @@ def after(done: dict, first, then):
 
 def with_settings(done: dict, stories: int, then):
     """The trials of a generator that needs settings, after those that choose them."""
-    swept = list(sweep(stories if stories in FEW else FIGURE))
+    swept = list(sweep(stories))
     best = itertools.chain(finalists(done, swept), finalists(done, filter(plain, swept)))
     yield from after(done, swept, after(done, best, then))
 

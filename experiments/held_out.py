@@ -12,7 +12,6 @@ block_size tokens from a story's start. Where a story is shorter, the next one's
 neighbours share text: the stories' part of the error comes from leaving out ten neighbours at a time. Where
 it is longer, the rest is in no window. Runs that the file --json has, scored alike, are taken from there.
 """
-import json
 import math
 import os
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from tqdm import tqdm
 from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance, write_json
 from diversity import interval
 from experiments.report import write_markdown
+from experiments.trials import stored
 from model import evaluation_batch, flops_per_token, group_losses
 from prepare_data import Tokenizer, Windows
 from runs import load, read_run
@@ -91,16 +91,6 @@ def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
                         "seconds of training": e["seconds"], "val_nll": e["val_nll"]} for e in run["curve"]]
     return result
 
-def restore(path: str) -> dict:
-    """{folder: what measure has found}, of the runs that the results at path hold."""
-    if not os.path.exists(path):
-        return {}
-    with open(path) as f:
-        found = json.load(f)
-    if "compared" not in found:
-        raise InputError(f"--json={path} has other results; choose another file")
-    return found["runs"]
-
 def difference(nats, others) -> tuple:
     """Mean over windows of nats − others, and its standard error, leaving out ten neighbours at a time."""
     gap = np.subtract(nats, others)
@@ -162,7 +152,8 @@ def main():
     if not o.report:
         raise InputError("which stories? give --report=NAME, a data set that chose nothing")
     stories = Windows(o.report, "val", o.block_size)
-    runs = {folder: run for folder, run in restore(o.json).items() if run["scored"] == scored_how(stories, o)}
+    runs = {folder: run for folder, run in stored(o.json, "runs", "compared").items()
+            if run["scored"] == scored_how(stories, o)}
     for folder in ",".join(flags["named"].values()).split(","):
         runs[folder] = runs.get(folder) or measure(folder, stories, o)
     found = {name: [runs[folder] for folder in text.split(",")] for name, text in flags["named"].items()}

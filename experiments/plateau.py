@@ -36,7 +36,6 @@ class Probe:
     lr: float = 2e-3
     warmup: int = 100
     init: str = "scaled"
-    target_embedding: bool = True
     optimizer: str = "adamw"    # the preset has muon
     steps: int = 200
 

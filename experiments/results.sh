@@ -5,11 +5,11 @@
 #     bash experiments/results.sh laptop FOLDER   FOLDER holds real text, train.txt and valid.txt; hours
 #     bash experiments/results.sh own FOLDER      after toy and laptop; an hour
 #     bash experiments/results.sh sampling        after toy and laptop; an hour
-#     bash experiments/results.sh few             after toy; eight hours, which as many calls as cores share
-#     bash experiments/results.sh real FOLDER     a day, likewise
-#     bash experiments/results.sh confounds       after real; half a day, likewise
+#     bash experiments/results.sh few             after toy; hours, which as many calls as cores share
+#     bash experiments/results.sh real FOLDER     hours, likewise
+#     bash experiments/results.sh confounds       after real; hours, likewise
 #     bash experiments/results.sh orders          after real; likewise
-#     bash experiments/results.sh plateau         after real; four hours, likewise
+#     bash experiments/results.sh plateau         after real; hours, likewise
 #     bash experiments/results.sh adapt           after real; likewise
 #     bash experiments/results.sh diversity FOLDER    after real; likewise, but for its last hour
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
@@ -192,9 +192,10 @@ END
 best_of() {  # folders of runs: the one that the stories which choose like best
   python - "$@" <<'END'
 import glob, sys
-from experiments.held_out import restore
+from experiments.trials import stored
 from runs import read_run
-known = {folder: run for path in glob.glob("results/real-*.json") for folder, run in restore(path).items()}
+known = {folder: run for path in glob.glob("results/real-*.json")
+         for folder, run in stored(path, "runs", "compared").items()}
 print(min(sys.argv[1:], key=lambda folder: min(
     entry["val_nll"] for entry in (known.get(folder) or read_run(folder))["curve"])))
 END

@@ -19,18 +19,24 @@ def store(path: str, content: dict):
     write_json(own, content)
     os.replace(own, path)
 
+def stored(path: str, *keys) -> dict:
+    """What stands under the first of these keys in a file of results, {} if there is no file. Raises
+    InputError where one of them is missing: it is another command's."""
+    if not os.path.exists(path):
+        return {}
+    with open(path) as f:
+        found = json.load(f)
+    if not all(key in found for key in keys):
+        raise InputError(f"--json={path} has other results; choose another file")
+    return found[keys[0]]
+
 def restore(folder: str, path: str):
     """Trials that a JSON file of results has go to the folder, if they aren't there."""
     os.makedirs(folder, exist_ok=True)
-    if os.path.exists(path):
-        with open(path) as f:
-            found = json.load(f)
-        if "trials" not in found:
-            raise InputError(f"--json={path} has other results; choose another file")
-        for name, result in found["trials"].items():
-            file = os.path.join(folder, f"{name}.json")
-            if not os.path.exists(file):
-                store(file, result)
+    for name, result in stored(path, "trials").items():
+        file = os.path.join(folder, f"{name}.json")
+        if not os.path.exists(file):
+            store(file, result)
 
 def read_trials(folder: str) -> dict:
     """{name: result} of the trials that are done."""

@@ -180,7 +180,7 @@ def test_few_stories():
     done = results("few-stories.json")["trials"]
     _, *rows = few_stories.table_of("sizes", few_stories.kinds_of(done)["sizes"])
     shown = [[row[column] for column in (0, 1, 2, 3, 4, 5, 7)] for row in rows]
-    page = Path(ROOT, "results/few-stories.md").read_text("utf-8")
+    page = re.sub(r"\s+", " ", Path(ROOT, "results/few-stories.md").read_text("utf-8"))
     cells = table("results/few-stories.md", "trained on few stories")
     assert cells == [row for row in shown if row[1] in {row[1] for row in cells}]
     runs = {stories: [run for run in done.values() if run["trial"]["stories"] == stories and
@@ -189,6 +189,36 @@ def test_few_stories():
     for several, ar in itertools.product(runs.values(), (True, False)):
         turned = [run["best"]["turned"] for run in several if (run["trial"]["mode"] == "ar") == ar]
         assert f"{sum(turned)} of {len(turned)} of" in page
+
+    def of(mode, lr, dropout=0.0, noise=0.0):
+        """{seed: run} over 1,000 stories"""
+        return {run["trial"]["seed"]: run for run in runs[1000]
+                if [run["trial"][name] for name in ("mode", "lr", "dropout", "noise", "weight_decay")]
+                == [mode, lr, dropout, noise, 0.01]}
+
+    def after(step, several):
+        return np.mean([dict(zip(several[seed]["curve"]["step"], several[seed]["curve"]["bound"]))[step]
+                        for seed in few_stories.SEEDS])
+
+    ar, mdlm, helped = of("ar", 6e-3), of("mdlm", 1.5e-3), of("ar", 1.5e-3, 0.3, 0.3)
+    steps = mdlm[1]["curve"]["step"]
+    first = next(step for step in steps if after(step, mdlm) < after(125, ar) + 5e-4)
+    assert f"at {after(125, ar):.3f} after four epochs, where `mdlm` is at {after(125, mdlm):.2f}" in page
+    assert f"`mdlm` is at {after(first, mdlm):.3f} after {first * 32 / 1000:.0f}." in page
+    usual = of("ar", 1.5e-3)[0]["best"]
+    assert f"it turns after {usual['epochs']:.0f} epochs, at {usual['distance']:.3f}" in page
+    assert f"at 1.5e-3 ({mdlm[0]['best']['distance']:.4f}, seed 0)" in page
+    dropped = of("mdlm", 1.5e-3, 0.3)
+    distances = [f"{dropped[seed]['best']['distance']:.4f}" for seed in sorted(dropped)]
+    assert f"{', '.join(distances[:-1])} and {distances[-1]} with seeds 0, 1, 2, 4, 5" in page
+    nearer = {seed: helped[seed]["best"]["distance"] - run["left_to_right"]["distance"]
+              for seed, run in of("aogpt", 1.5e-3, 0.3).items()}
+    choosing = [nearer[seed] for seed in few_stories.CHOOSING]
+    assert len(nearer) == 6 and min(nearer.values()) > 0
+    assert f"by {min(choosing):.4f} to {max(choosing):.4f}" in page
+    wrong = [f"{1 - run['samples']['grammatical']:.0%}" for run in (helped[1], mdlm[3])]
+    assert f"({wrong[0]} and {wrong[1]} of their stories are wrong)" in page
+
     wrote = [run["samples"] for run in runs[1000] if "samples" in run]
     assert f"None of {300 * len(wrote):,} stories" in page and not any(shares["copied"] for shares in wrote)
 
