@@ -1,16 +1,21 @@
 """Tests run in a folder of their own, on small models of random weights, with fixed seeds."""
 import contextlib
 import json
+import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
+import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")     # two tests at a time, of small models; torch reads it once
+TESTS = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(TESTS)
+os.environ.update(HF_HUB_OFFLINE="1", HF_HOME="/nonexistent", PYTHONPATH=f"{TESTS}{os.pathsep}{ROOT}")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
 import sample  # noqa: E402
@@ -90,14 +95,33 @@ TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", 
         "--batch_size=8", "--max_steps=30", "--warmup=5", "--eval_interval=10", "--eval_windows=20",
         "--save_minutes=0", "--compile=false", "--device=cpu", "--quiet"]
 
-def run(script, *arguments, **kwargs):
-    command = [sys.executable, os.path.join(ROOT, script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, **kwargs)
+# Commands are forks of a process that has imported torch, which is most of what a short one does
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload(["conftest", "torch._dynamo", "matplotlib.figure"])    # by way of PYTHONPATH
+
+def become(script, arguments, folder, output):
+    """In a fork: `python script arguments` in that folder; its words go to the files output1 and output2."""
+    os.chdir(folder)
+    for stream in (1, 2):
+        os.dup2(os.open(f"{output}{stream}", os.O_WRONLY | os.O_CREAT), stream)
+    sys.argv = [script, *arguments]
+    runpy.run_path(script, run_name="__main__")
+
+def run(script, *arguments, cwd=".", **kwargs):
+    """What `python script arguments` has done, as subprocess.run gives it, which takes the kwargs, if any."""
+    script, folder = os.path.join(ROOT, script), os.path.abspath(cwd)
+    if kwargs:          # as an environment, which is read when torch is imported
+        return subprocess.run([sys.executable, script, *arguments], cwd=folder, capture_output=True,
+                              text=True, **kwargs)
+    with tempfile.TemporaryDirectory() as output:
+        process = forks.Process(target=become, args=(script, arguments, folder, os.path.join(output, "")))
+        process.start()
+        process.join()
+        said = [open(os.path.join(output, stream)).read() for stream in "12"]
+    return subprocess.CompletedProcess([script, *arguments], process.exitcode, *said)
 
 def experiment(name, *arguments, **kwargs):
-    command = [sys.executable, "-m", f"experiments.{name}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT},
-                          **kwargs)
+    return run(f"experiments/{name}.py", *arguments, **kwargs)
 
 CLOCK = ("seconds", "wall_seconds", "tok_per_s")
 

@@ -63,7 +63,7 @@ def test_killed_at_random_moments(trained):
                 *{"ar": ["--dropout=0.1", "--token_noise=0.1"], "mdlm": ["--optimizer=muon"]}.get(mode, [])]
 
     def leave_alone(mode):
-        return run("train.py", *arguments(mode, "alone"), cwd=trained, env=ONE_THREAD).returncode
+        return run("train.py", *arguments(mode, "alone"), cwd=trained).returncode
 
     def kill_and_resume(mode):
         rng, kills, checkpoint = random.Random(mode), [], trained / f"out/killed-{mode}/ckpt.pt"
@@ -85,8 +85,8 @@ def test_killed_at_random_moments(trained):
             else:
                 interrupted = process.returncode == 2 and "interrupted" in output
                 assert interrupted or process.returncode == -kills[-1], output
-        return run("train.py", *arguments(mode, "killed"), *["--resume"] * checkpoint.exists(), cwd=trained,
-                   env=ONE_THREAD).returncode
+        return run("train.py", *arguments(mode, "killed"), *["--resume"] * checkpoint.exists(),
+                   cwd=trained).returncode
 
     with ThreadPoolExecutor(3) as pool:
         done = [pool.submit(task, mode)
