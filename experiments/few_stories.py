@@ -434,22 +434,21 @@ def draw_epochs(groups: dict, path: str):
             axis.set_major_formatter("{x:g}")
             axis.set_minor_formatter(lambda x, _: "")
 
-def draw_sizes(groups: dict, path: str):
-    """Best distance of the reported stories against the number of stories; a point for each seed."""
+def draw_best(groups: dict, path: str, x_of, xlabel: str, ticks=()):
+    """Best distance of the reported stories against x_of(trial, result); a point for each seed."""
     lines = {}
-    for t, runs in sorted(groups.items(), key=lambda group: read_of(group[0].stories)):
+    for t, runs in groups.items():
         for way, style in lines_of(t).items():
             style, points = lines.setdefault(style["label"], (style, {}))
-            points[read_of(t.stories)] = [run["best" if way == "bound" else way]["distance"] for run in runs]
+            points[x_of(t, runs[0])] = [run["best" if way == "bound" else way]["distance"] for run in runs]
     with figure(path, (9, 5)) as axes:
         for style, points in lines.values():
-            axes.plot(points.keys(), [np.mean(values) for values in points.values()], lw=2, **style)
-            for stories, values in points.items():
-                axes.plot([stories] * len(values), values, "o", ms=3, color=style["color"])
-        axes.set(xscale="log", yscale="log", xlabel="stories to train on",
-                 ylabel="best nats per token above the true law")
-        ticks = [read_of(stories) for stories in SIZES]
-        axes.set_xticks(ticks, [f"{stories:,}" for stories in ticks])
+            axes.plot(*zip(*sorted((x, np.mean(values)) for x, values in points.items())), lw=2, **style)
+            for x, values in points.items():
+                axes.plot([x] * len(values), values, "o", ms=3, color=style["color"])
+        axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel="best nats per token above the true law")
+        if ticks:
+            axes.set_xticks(ticks, [f"{x:,}" for x in ticks])
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(lambda x, _: "")
 
@@ -466,7 +465,7 @@ class FewStoriesOptions:
     device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for all trials' results; those already in it are not made again
     md: str = ""                # file for the tables
-    plot: str = ""              # file for a figure (.png): distance against epochs; -sizes: against stories
+    plot: str = ""              # file for a figure (.png): against epochs; -sizes: stories; -widths: FLOPs
 
 def line(result: dict) -> str:
     b = result["best"]
@@ -488,7 +487,12 @@ def main():
         write_markdown(o.md, "Few stories, many epochs", made, __doc__, tables)
     if o.plot and "sizes" in kinds:
         draw_epochs(kinds["sizes"], o.plot)
-        draw_sizes(kinds["sizes"], "-sizes".join(os.path.splitext(o.plot)))
+        draw_best(kinds["sizes"], "-sizes".join(os.path.splitext(o.plot)),
+                  lambda trial, result: read_of(trial.stories), "stories to train on", [*map(read_of, SIZES)])
+    if o.plot and "widths" in kinds:
+        tokens = STEPS * Trial.batch_size * PRESETS["toy"]["block_size"]
+        draw_best(kinds["widths"], "-widths".join(os.path.splitext(o.plot)),
+                  lambda trial, result: tokens * result["flops_per_token"], "training FLOPs")
     if o.json:
         store(o.json, {**made, "trials": done})
 

@@ -191,7 +191,7 @@ def test_few_stories(few, monkeypatch, capsys):
         chosen_by, step = min(zip(t["curve"]["bound"], t["curve"]["step"]))
         assert t["best"]["chosen_by"] == pytest.approx(chosen_by, rel=1e-4) and t["best"]["step"] == step
         assert t["best"]["distance"] > 0
-    assert min(os.path.getsize(f) for f in ("f.png", "f-sizes.png")) > 5000
+    assert min(os.path.getsize(f) for f in ("f.png", "f-sizes.png", "f-widths.png")) > 5000
 
 def test_a_trial_trains_as_the_command_does(few):
     """The same seed, settings and stories: the model that train.py leaves."""
