@@ -30,7 +30,7 @@ from cli import InputError, build, command, parse_flags, pick_device, provenance
 from model import Cache, Config, Transformer, masking_batch, new_keys_values, timestep
 from prepare_data import Tokenizer
 from runs import load
-from show import Screen, draw_moving, draw_picture, token_texts
+from show import draw_moving, draw_picture, play, token_texts
 from toy import TOY
 
 @dataclass
@@ -54,7 +54,7 @@ class SampleOptions:
     compile: bool = False       # ar, aogpt: compile a step (on CUDA as a graph), which takes a while first
     batch_size: int = 64        # stories at a time; changes speed, not stories
     full_length: bool = False   # keep what comes after the end of the story
-    show: bool = False          # watch the tokens appear
+    show: bool = False          # watch the tokens appear, several models side by side
     picture: str = ""           # file for a picture of each setting's first story: .png, or .svg, which moves
     out: str = ""               # where the stories go; default: samples.jsonl in out_dir
     json: str = ""              # file for summaries: settings, seconds, and the grammatical share on the toy
@@ -309,15 +309,13 @@ def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
     return unmask(model, tokens, reveal_step.where(free, -1), u, o)
 
 @torch.no_grad()
-def generate(model: Transformer, stories, pattern, o: SampleOptions, watch=None):
+def generate(model: Transformer, stories, pattern, o: SampleOptions):
     """(B, L) tokens of the stories with these numbers, and (B, L) the step at which each appeared, -1 where
-    given. watch(tokens), if given, sees every state. See states."""
+    given. See states."""
     config, free = model.config, (pattern == model.config.mask_id).to(model.head.weight.device)
     appeared = torch.where(free, 0, -1).repeat(len(stories), 1)
     for tokens in states(model, stories, pattern, o):
         appeared += tokens == config.mask_id            # counts the steps that left it masked
-        if watch:
-            watch(tokens)
         if config.mode == "ar" and not o.full_length and (tokens[:, free] == config.bos_id).any(dim=1).all():
             break                                       # every story has ended
     return tokens, appeared
@@ -379,20 +377,19 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
 
 def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOptions, title: str):
     """Stories into o.out: a line of settings, then a line for each as soon as its batch is done. Returns a
-    summary, the settings in it, and (title, pieces, steps) of the first story for a picture."""
+    summary, the settings in it, and (title, pieces, steps) of the first story, to show all, for pictures."""
     config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
     begin = int(pattern[0] == eot)                          # an end-of-text given to start isn't part of it
     given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)    # after these a story may end
     settings = {**asdict(o), "mode": config.mode, **provenance(o.seed)}
-    size, began = (1 if o.show else o.batch_size), time.perf_counter()
-    texts, panel, rounds = [], None, []     # rounds of each story: the tokens of each step that revealed some
-    bar = tqdm(total=o.num_samples, unit="story", desc=title, leave=False, disable=o.show or None)
+    began, texts, panels = time.perf_counter(), [], []
+    rounds = []                             # of each story: the tokens of each step that revealed some
+    bar = tqdm(total=o.num_samples, unit="story", desc=title, leave=False, disable=None)
     with open(f"{o.out}.tmp", "w") as f, bar:
         print(json.dumps({"settings": settings}), file=f)
-        for first in range(0, o.num_samples, size):
-            stories = range(o.num_samples)[first:first + size]
-            screen = Screen(tokenizer, config.mask_id)
-            tokens, appeared = generate(model, stories, pattern, o, screen.draw if o.show else None)
+        for first in range(0, o.num_samples, o.batch_size):
+            stories = range(o.num_samples)[first:first + o.batch_size]
+            tokens, appeared = generate(model, stories, pattern, o)
             for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
                 end = len(ids) if o.full_length else [*ids, eot].index(eot, given)
                 shown = [step for i, step in zip(ids, steps) if step >= 0 and i != config.mask_id]
@@ -401,12 +398,11 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
                 texts.append(tokenizer.decode(ids))
                 row = {"story": story, "text": texts[-1], "tokens": ids, "appeared": steps}
                 print(json.dumps(row), file=f)
-                panel = panel or (title, token_texts(tokenizer, ids, config.mask_id),
-                                  [2 * step + 1 for step in steps] if o.draft else steps)       # in passes
+                if o.show or not panels:
+                    panels.append((title, token_texts(tokenizer, ids, config.mask_id),
+                                   [2 * step + 1 for step in steps] if o.draft else steps))     # in passes
             f.flush()
             bar.update(len(stories))
-            if o.show:
-                screen.show([texts[-1], ""])
     os.replace(f"{o.out}.tmp", o.out)
     passes, written = sum(map(len, rounds)), sum(map(sum, rounds))
     summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began}
@@ -418,7 +414,7 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
     whole = o.start == "story" and o.length == config.block_size and not o.full_length
     if whole and tokenizer.kind == "words":             # stories of the toy, whose grammar is known
         summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
-    return summary, panel
+    return summary, panels
 
 def plan(folders: list, flags: dict, several: bool):
     """What write_stories takes, for every combination of the flags that take several values. several: flags
@@ -459,21 +455,24 @@ def main():
     done = []
     for job in jobs:
         try:
-            summary, panel = write_stories(*job)
+            summary, panels = write_stories(*job)
         except torch._dynamo.exc.TorchDynamoException as e:
             raise InputError(f"--compile does not work here ({type(e).__name__}); leave it out") from e
         if len(jobs) == 1 and not summary["show"]:
             print(*summary["first_stories"], sep="\n\n", end="\n\n")
         kept = f", {summary['drafts_kept']:.0%} of drafts kept" if summary.get("drafts_kept") else ""
         good = f", {summary['grammatical']:.1%} obey the grammar" if "grammatical" in summary else ""
-        print(f"{panel[0]}: {summary['num_samples']} stories in {summary['out']}, {summary['seconds']:.1f} s "
+        print(f"{job[-1]}: {summary['num_samples']} stories in {summary['out']}, {summary['seconds']:.1f} s "
               f"({summary['passes']:.3g} passes of {summary['tokens_per_pass']:.3g} tokens){kept}{good}")
-        done.append((summary, panel))
+        done.append((summary, panels))
     if flags.get("json"):
         write_json(flags["json"], [summary for summary, _ in done])
     if flags.get("picture"):
         draw_panels = draw_moving if flags["picture"].endswith(".svg") else draw_picture
-        draw_panels([panel for _, panel in done], flags["picture"])
+        draw_panels([panels[0] for _, panels in done], flags["picture"])
+    if flags.get("show"):
+        for panels in zip(*(panels for _, panels in done)):
+            play(panels)
 
 if __name__ == "__main__":
     command(main, "the stories written so far are in a file that ends in .tmp")

@@ -31,31 +31,30 @@ def token_texts(tokenizer: Tokenizer, ids, mask_id: int) -> list:
     texts = iter(tokenizer.pieces([i for i in ids if i != mask_id]))
     return [" ░░░" if i == mask_id else next(texts).replace("\n", "↵").replace("\r", "") for i in ids]
 
-class Screen:
-    """Draws each state of a story over the one before, new tokens in colour; into a pipe only the last."""
-
-    def __init__(self, tokenizer: Tokenizer, mask_id: int):
-        self.tokenizer, self.mask_id, self.height = tokenizer, mask_id, 0
-        self.before = itertools.repeat(mask_id)         # the tokens shown last
-        self.new = "{}" if "NO_COLOR" in os.environ else "\x1b[1;32m{}\x1b[0m"
-
-    def draw(self, tokens):
-        if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-            return
-        width, height = shutil.get_terminal_size()
-        ids, lines = tokens[0].tolist(), collections.defaultdict(str)
-        pieces = token_texts(self.tokenizer, ids, self.mask_id)
-        for (line, _, text), i, before in zip(layout(pieces, width - 1), ids, self.before):
-            lines[line] += text if i == before else self.new.format(text)
-        self.show(list(lines.values())[:max(1, height - 2)])    # what has scrolled away can't be redrawn
-        self.before = ids
+def play(panels: list):
+    """Panels, see draw_picture, side by side in the terminal: a step of one beside a step of the others, what
+    is new in colour. Into a pipe just the stories."""
+    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        print(*("".join(pieces).replace("↵", "\n").strip() for _, pieces, _ in panels), sep="\n\n")
+        return
+    new = "{}" if "NO_COLOR" in os.environ else "\x1b[1;32m{}\x1b[0m"
+    columns, rows = shutil.get_terminal_size()
+    width, placed, drawn = columns // len(panels), [], 0    # placed: all panels' (line, column, text, step)
+    for left, (title, pieces, steps) in zip(range(0, columns, width), panels):
+        placed.append((0, left, title[:width - 2], -1))
+        placed += [(1 + line, left + column, piece, step)
+                   for (line, column, piece), step in zip(layout(pieces, width - 2), steps)]
+    last = max(step for *_, step in placed)
+    for now in range(last + 2):                                     # at last all, and nothing of it is new
+        lines = collections.defaultdict(str)
+        for line, column, text, step in placed:
+            text = re.sub(r"\S", "░", text) if step > now else new.format(text) if step == now else text
+            lines[line] += f"\x1b[{1 + column}G{text}"              # from that column on
+        seen = [lines[line] for line in range(len(lines))]
+        seen = seen[:rows - 2] if now <= last else seen             # what has scrolled away can't be redrawn
+        print(f"\x1b[{drawn}F\x1b[J" * bool(drawn) + "\n".join(seen), flush=True)
+        drawn = len(seen)
         time.sleep(0.05)
-
-    def show(self, lines: list):
-        """In place of what was shown before."""
-        erase = f"\x1b[{self.height}F\x1b[J" if self.height else ""
-        print(erase + "\n".join(lines), flush=True)
-        self.height = len(lines)
 
 def draw_picture(panels: list, path: str):
     """panels: (title, pieces of text, step at which each appeared, -1 if given); x in characters, y lines."""

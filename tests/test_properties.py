@@ -16,7 +16,7 @@ from conftest import plain_samplers, small_model
 from diversity import distinct, entropy, interval, longest_copies, ngrams, of_counts, of_sums, self_bleu
 from model import Batch, Config, aogpt_batch, evaluation_batch, masked_ce_batch, nelbo_batch
 from prepare_data import EOT, Tokenizer, Windows, read_stories, write_split
-from sample import SampleOptions, draw, generate
+from sample import SampleOptions, draw, generate, states
 from test_diversity import flat, nltk_self_bleu
 
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None, max_examples=60,
@@ -175,16 +175,17 @@ def test_any_sampler_reveals_every_position_once_and_keeps_what_it_has(data, how
     if how == "aogpt":
         listed = ",".join(map(str, np.random.default_rng(seed).permutation(L)))
         o.order = data.draw(st.sampled_from(["random", "left_to_right", listed]), "order")
-    states = []
-    tokens, appeared = generate(model, range(3), pattern, o, lambda state: states.append(state.clone()))
+    with torch.no_grad():
+        written = [state.clone() for state in states(model, range(3), pattern, o)]
+    tokens, appeared = generate(model, range(3), pattern, o)
     hidden, before = pattern == model.config.mask_id, pattern.expand(3, L)
-    for state in states:
+    for state in written:
         assert torch.equal(state[before != model.config.mask_id], before[before != model.config.mask_id])
         if how != "ancestral":
             revealed = (before == model.config.mask_id) & (state != model.config.mask_id)
             assert revealed.sum(dim=1).max() <= math.ceil(n / steps)
         before = state
-    assert len(states) <= steps and torch.equal(tokens, states[-1])
+    assert len(written) <= steps and torch.equal(tokens, written[-1])
     assert (tokens < model.config.vocab_size).all()
     assert (appeared[:, ~hidden] == -1).all() and (appeared[:, hidden] >= 0).all()
     assert (appeared < steps).all()

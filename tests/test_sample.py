@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -28,10 +29,15 @@ from toy import TOY
 
 MODES = ["ar", "mdlm", "aogpt"]
 
-def write(model, stories, pattern=None, watch=None, **flags):
+def write(model, stories, pattern=None, how=generate, **flags):
     pattern = torch.full((model.config.block_size,), model.config.mask_id) if pattern is None else pattern
-    o = SampleOptions(**{"seed": 5, "full_length": True, **flags})
-    return generate(model, stories, pattern, o, watch)[0]
+    written = how(model, stories, pattern, SampleOptions(**{"seed": 5, "full_length": True, **flags}))
+    return written[0] if how is generate else written
+
+@torch.no_grad()
+def states(model, stories, **flags):
+    """The tokens after every step."""
+    return list(write(model, stories, how=sample.states, **flags))
 
 # ------------------------------------------------------------------------------------------------ the law
 
@@ -113,10 +119,9 @@ def test_blanks_and_what_follows_a_prompt_have_the_law_given_the_rest(mode, patt
     assert chisquare(torch.bincount(number, minlength=len(law)).numpy(), law / law.sum() * N).pvalue > 1e-3
 
 def test_ancestral_reveals_each_masked_token_with_the_probability_of_the_step():
-    oracle, seen = Oracle("mdlm"), []
-    write(oracle, range(20_000), sampler="ancestral", steps=4,
-          watch=lambda tokens: seen.append((tokens == 3).double().mean().item()))
-    assert seen == pytest.approx([0.75, 0.5, 0.25, 0], abs=0.01)
+    after = states(Oracle("mdlm"), range(20_000), sampler="ancestral", steps=4)
+    masked = [(tokens == 3).double().mean().item() for tokens in after]
+    assert masked == pytest.approx([0.75, 0.5, 0.25, 0], abs=0.01)
 
 def test_draw_is_exact_in_the_tail_and_obeys_temperature_and_top_p():
     V = 1000
@@ -232,10 +237,9 @@ def test_confirmed_drafts(draft, prompt):
     assert (write(model.bfloat16(), range(9), pattern, draft=draft) < model.config.vocab_size).all()
 
 def test_ar_stops_when_every_story_has_ended():
-    model, steps = small_model("ar", vocab_size=2), []
-    tokens = write(model, range(4), full_length=False, watch=lambda tokens: steps.append(len(steps)))
-    whole = write(model, range(4))
-    n = len(steps)
+    model, pattern = small_model("ar", vocab_size=2), torch.full((8,), 2)
+    tokens, appeared = generate(model, range(4), pattern, SampleOptions(seed=5))
+    whole, n = write(model, range(4)), appeared.max()           # what never appears has stayed masked n steps
     assert n < 8 and torch.equal(tokens[:, :n], whole[:, :n])
     assert (tokens[:, n:] == model.config.mask_id).all()
     ends = whole == model.config.bos_id
@@ -277,19 +281,19 @@ def test_confidence_follows_its_own_law_and_needs_fresh_noise_for_it(monkeypatch
     assert p_value(oracle, law, sampler="confidence") < 1e-6
 
 def test_confidence_keeps_the_likeliest_and_the_penalty_lowers_what_occurs():
-    model, states = small_model("mdlm"), []
+    model = small_model("mdlm")
     flags = dict(sampler="confidence", steps=3, temperature=0.8, final_temperature=0.3,
                  repetition_penalty=1.3)
-    write(model, range(4), watch=states.append, **flags)
-    assert [(s < 11).sum(dim=1).tolist() for s in states] == [[2] * 4, [5] * 4, [8] * 4]
-    assert all((after[before < 11] == before[before < 11]).all() for before, after in zip(states, states[1:]))
+    written = states(model, range(4), **flags)
+    assert [(s < 11).sum(dim=1).tolist() for s in written] == [[2] * 4, [5] * 4, [8] * 4]
+    assert all((after[before < 11] == before[before < 11]).all()
+               for before, after in itertools.pairwise(written))
 
-    states.clear()
-    write(model, range(4), watch=states.append, sampler="confidence", temperature=0)
+    first, *_ = states(model, range(4), sampler="confidence", temperature=0)
     position = torch.arange(-1, 8)[None]
     logits = model(torch.tensor([[10] + [11] * 8]), position, position)[0, 1:]
     sure = logits.softmax(dim=-1).amax(dim=-1).argmax()
-    assert (states[0][:, sure] < 11).all()              # at temperature 0 too
+    assert (first[:, sure] < 11).all()              # at temperature 0 too
 
     def repeats(**flags):
         tokens = write(model, range(200), sampler="confidence", **flags)
@@ -433,11 +437,12 @@ def test_an_interrupted_run_keeps_what_it_wrote(trained):
     assert len(rows) % 4 == 0 and [row["story"] for row in rows] == list(range(len(rows)))
 
 def test_show_in_a_pipe_and_in_a_terminal(trained):
-    command = ["--out_dir=out/mdlm", "--num_samples=1", "--steps=3", "--show", "--out=s.jsonl"]
+    """Several models side by side: at last all of their stories' words, each at its column."""
+    command = ["--out_dir=out/mdlm,out/ar", "--num_samples=1", "--show"]
     piped = run("sample.py", *command, cwd=trained)
     assert piped.returncode == 0 and "\x1b" not in piped.stdout and "░" not in piped.stdout
-    text = stories(trained / "s.jsonl")[0]["text"]
-    assert piped.stdout.startswith(text)
+    texts = [stories(trained / f"out/{mode}/samples.jsonl")[0]["text"] for mode in ("mdlm", "ar")]
+    assert piped.stdout.endswith("\n\n".join(texts) + "\n")
     plain = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     for extra, colour in (({}, True), ({"NO_COLOR": "1"}, False)):
         leader, follower = pty.openpty()
@@ -452,9 +457,13 @@ def test_show_in_a_pipe_and_in_a_terminal(trained):
         except OSError:                                             # a closed terminal
             pass
         assert process.wait() == 0
-        shown = shown.decode().replace("\r\n", "\n")
-        assert "░" in shown and "\x1b[J" in shown and ("\x1b[1;32m" in shown) == colour
-        assert text in shown.split("\x1b[J")[-1]
+        *_, before, last = shown.decode().split("\x1b[J")
+        assert "░" not in last and ("\x1b[1;32m" in before) == colour and shown.count("░".encode()) > 100
+        words = [[], []]                                            # of each half of the 40 columns
+        for column, text in re.findall(r"\x1b\[(\d+)G([^\x1b\r\n]*)", last):
+            words[int(column) > 20] += text.split()
+        for half, text in zip(words, texts):                        # the title, then the story
+            assert "".join(half).endswith(text.replace(" ", "")), last
 
 def test_a_moving_picture(tmp_path):
     """Each token comes at its step of the longest story's; what is given, and the first, at once."""
