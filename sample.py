@@ -377,7 +377,7 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
 
 def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOptions, title: str):
     """Stories into o.out: a line of settings, then a line for each as soon as its batch is done. Returns a
-    summary, the settings in it, and (title, pieces, steps) of the first story, to show all, for pictures."""
+    summary, the settings in it, and (title, pieces, steps) of the first story, or of all that are shown."""
     config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
     begin = int(pattern[0] == eot)                          # an end-of-text given to start isn't part of it
     given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)    # after these a story may end

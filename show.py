@@ -55,6 +55,7 @@ def play(panels: list):
         print(f"\x1b[{drawn}F\x1b[J" * bool(drawn) + "\n".join(seen), flush=True)
         drawn = len(seen)
         time.sleep(0.05)
+    print()
 
 def draw_picture(panels: list, path: str):
     """panels: (title, pieces of text, step at which each appeared, -1 if given); x in characters, y lines."""

@@ -38,7 +38,7 @@ def sample_all(o: FrontierOptions) -> dict:
     return sets
 
 def draw_frontier(curves: dict, path: str):
-    """A line a model; curves: {folder: {temperature: metrics}, "real text": metrics}."""
+    """One line per model; curves: {folder: {temperature: metrics}, "real text": metrics}."""
     models = dict(curves)
     real = models.pop("real text")
     diversity, quality = "distinct-4", next(metric for metric in real if "judge" in metric)

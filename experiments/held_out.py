@@ -1,5 +1,5 @@
 """
-How low do runs get on stories that chose nothing, and how far is each from the first one?
+How low do runs get on stories that nothing was chosen by, and how far is each from the first one?
 
     python -m experiments.held_out ar=out/a,out/b mdlm=out/c,out/d --report=DATA --json=F --plot=G
 
@@ -10,7 +10,7 @@ all), also of runs that were trained on another loss or other windows; and how f
 first one, window by window, with the standard error that stories and seeds leave. A window is the first
 block_size tokens from a story's start. Where a story is shorter, the next one's beginning follows, so that
 neighbours share text: the stories' part of the error comes from leaving out ten neighbours at a time. Where
-it is longer, the rest is in no window. Runs that the file --json has, scored alike, are taken from there.
+it is longer, the rest is in no window. Scores that --json has, made the same way, are not made again.
 """
 import math
 import os
@@ -21,10 +21,10 @@ import torch
 from scipy import stats
 from tqdm import tqdm
 
-from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance, write_json
+from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance
 from diversity import interval
 from experiments.report import write_markdown
-from experiments.trials import stored
+from experiments.trials import store, stored
 from model import evaluation_batch, flops_per_token, group_losses
 from prepare_data import Tokenizer, Windows
 from runs import load, read_run
@@ -171,7 +171,7 @@ def main():
     print_table(rows)
     facts = provenance(o.seed) | {"windows": len(stories), "share_of_tokens": seen, "compared": compared}
     if o.json:
-        write_json(o.json, facts | {"names": flags["named"], "runs": runs})
+        store(o.json, facts | {"names": flags["named"], "runs": runs})
     if o.md:
         write_markdown(o.md, o.title, facts, about + ".", {"": rows})
     if o.forest:

@@ -9,8 +9,8 @@ aogpt gets the known tokens first, left to right, then the span; exact in that o
 
 On the toy the exact −log p(span | both sides) is subtracted. What is left is the KL of the exact
 conditional from the model's; for mdlm the slack of its bound comes on top, for ar all that the right side
-tells. (An estimate from some stories: near zero it may be below it.) And spans are filled in, one token a
-step, mdlm's and aogpt's in a random order, and the whole story judged.
+tells. (An estimate from some stories, so a value near zero may be negative.) And spans are filled in, one
+token a step, mdlm's and aogpt's in a random order, and the whole story judged.
 """
 import json
 import math

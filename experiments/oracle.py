@@ -1,7 +1,4 @@
-"""
-A perfect denoiser: an exact law in place of a Transformer, so that what a sampler does wrong is seen without
-what a network does wrong.
-"""
+"""A perfect denoiser: an exact law in place of a Transformer, to tell a sampler's errors from a network's."""
 import collections
 import functools
 import math
@@ -86,7 +83,7 @@ class Oracle(torch.nn.Module):
     def __init__(self, config: Config, conditionals):
         super().__init__()
         self.config, self.conditionals = config, conditionals
-        self.head = torch.nn.Linear(1, 1)           # for who asks a model for its device
+        self.head = torch.nn.Linear(1, 1)           # whose device tells where the model is
 
     def forward(self, tokens, key_pos, target_pos, select=None, t=None, cache=None):
         config, (B, S) = self.config, tokens.shape

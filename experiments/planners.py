@@ -1,6 +1,6 @@
 """
-Whom to reveal next, on the toy: rules at equally many tokens a step, with a perfect network and with trained
-mdlms; and how far a trained network's conditionals are from the exact ones.
+Which token to reveal next, on the toy: rules at equally many tokens a step, with a perfect network and with
+trained mdlms; and how far a trained network's conditionals are from the exact ones.
 
     python -m experiments.planners --mdlm=out/toy-mdlm,out/toy-mdlm-1 --aogpt=out/toy-aogpt --json=F.json
 """

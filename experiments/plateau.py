@@ -137,7 +137,7 @@ def near(model, x, generator) -> float:
     config, block = model.config, model.blocks[0]
     masked = torch.rand(x.shape, generator=generator) < 0.5
     batch = masking_batch(config, x, masked, torch.full((len(x),), 0.5)).to(model.head.weight.device)
-    h = model.embed(batch.tokens)
+    h = model.embed(batch.tokens) + model.embed_target(batch.target_pos.clamp(min=0))
     qkv = block.attention.qkv(block.norm1(h)).view(*h.shape[:2], 3, config.n_head, -1)
     q, k, _ = qkv.permute(2, 0, 3, 1, 4)                                                # (B, H, S, D) each
     rotary = model.rotary[:, batch.key_pos + 1].unsqueeze(2)

@@ -5,7 +5,7 @@
 #     bash experiments/results.sh laptop FOLDER   FOLDER holds real text, train.txt and valid.txt; hours
 #     bash experiments/results.sh own FOLDER      after toy and laptop; an hour
 #     bash experiments/results.sh sampling        after toy and laptop; an hour
-#     bash experiments/results.sh few             after toy; hours, which as many calls as cores share
+#     bash experiments/results.sh few             after toy; hours; calls, one a core, share the work
 #     bash experiments/results.sh real FOLDER     hours, likewise
 #     bash experiments/results.sh confounds       after real; hours, likewise
 #     bash experiments/results.sh orders          after real; likewise
@@ -14,17 +14,18 @@
 #     bash experiments/results.sh diversity FOLDER    after real; likewise, but for its last hour
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
-# Calls that share work are best given a core each: OMP_NUM_THREADS=1 taskset -c 0 bash experiments/results.sh
+# For each core: OMP_NUM_THREADS=1 taskset -c 0 bash experiments/results.sh real FOLDER
 # Runs that have begun are resumed. Those that results/ has the scores of are not made again (delete the file
 # there to make them anew); keep adds scores before all runs of a figure are done. Only a tree without
 # uncommitted changes makes figures.
 set -euo pipefail
+shopt -s inherit_errexit
 
 adamw="--optimizer=adamw --lr=2e-3"     # what the preset laptop had before Muon
 narrow="--preset=laptop --n_embd=128 --n_hidden=352"    # 1.4M parameters of 4.3M, a third of the time
 
-known() {   # folder of a run whose scores are in results/
-  grep -qs "^  \"$1\": {" results/*.json
+known() {   # folder of a run whose scores held_out has put into results/
+  grep -qs "^  \"$1\": {" results/{real,confounds,orders-held-out,adapt}*.json
 }
 
 train() {   # folder of the run, flags; a run that another call is at is left to it
@@ -210,8 +211,9 @@ once() {    # name, command: by one call at a time; others go on without it
 }
 
 keep() {    # file of results, how its runs' folders begin, flags of held_out: adds the runs that are done
-  local runs=$(ls -d $2*.done)
-  once $(basename $1) python -m experiments.held_out --report=excerpt-report --json=$1 "${@:3}" \
+  local runs
+  runs=$(ls -d $2*.done)
+  once $(basename $1 .json) python -m experiments.held_out --report=excerpt-report --json=$1 "${@:3}" \
     "so far=$(echo ${runs//.done/} | tr ' ' ,)"
 }
 
@@ -238,7 +240,9 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     done
   done
   finished $to/{ar,mdlm,aogpt}-lr-{2e-3,4e-3,8e-3,1.6e-2}
-  ! known $to/ar-lr-2e-3 && keep results/real-lr.json "$to/*-lr-"
+  for tried in $to/{ar,mdlm,aogpt}-lr-{2e-3,4e-3,8e-3,1.6e-2}; do
+    known $tried || { keep results/real-lr.json "$to/*-lr-"; break; }
+  done
   for stories in all 500; do
     for seed in 1 2 3; do
       for mode in ar mdlm aogpt; do
@@ -256,13 +260,13 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
       train $to/ar-$stories-$1-$2 --mode=ar --lr=$lr --seed=$2 $run ${every[ar]} ${part[$stories]} \
         --dropout=$dropout --token_noise=$noise --max_steps=$steps
     }
-    for remedy in ${remedies[$stories]}; do remedied $remedy 1; done
-    tried=$(printf "$to/ar-$stories-%s-1 " ${remedies[$stories]})
+    for remedy in ${remedies[$stories]}; do remedied $remedy 4; done
+    tried=$(printf "$to/ar-$stories-%s-4 " ${remedies[$stories]})
     finished $tried
     best=$(best_of $tried)
     remedy=${best#*-$stories-}
-    chosen[$stories]=${remedy%-1}
-    for seed in 2 3; do remedied ${chosen[$stories]} $seed; done
+    chosen[$stories]=${remedy%-4}
+    for seed in 1 2 3; do remedied ${chosen[$stories]} $seed; done
   done
   local -A long=([all]= [500]=5000)     # steps of a seed that goes on, where epochs are short
   for stories in 500 all; do
@@ -278,8 +282,8 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     done
     finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
     once real-$stories \
-      python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" "${runs[@]}" \
-      --json=results/real-$stories.json --md=results/real-$stories.md --plot=results/real-$stories.png
+      python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
+      "${runs[@]}" --json=results/real-$stories.json --md=results/real-$stories.md --plot=results/real-$stories.png
   done
 }
 
@@ -327,7 +331,7 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
   done
 }
 
-orders() {  # aogpt: left to right how often, the rotation and the common vector; after real, in one sitting
+orders() {  # aogpt: left to right how often; rotation and common vector; its runs must stay in out/
   local lr seed fraction rotation common name args=()
   lr=$(lr_of aogpt)
   # best.pt by the bound is no good where only left to right is trained: the last step counts
@@ -358,11 +362,13 @@ orders() {  # aogpt: left to right how often, the rotation and the common vector
 plateau() { # what ends mdlm's first hundreds of steps on real text; needs what real prepares
   local part
   export OMP_NUM_THREADS=1
-  for part in where how_much settings; do python -m experiments.plateau --part=$part; done
+  for part in where how_much settings; do
+    python -m experiments.plateau --part=$part --json=results/plateau.json
+  done
   python -m experiments.plateau --json=results/plateau.json --md=results/plateau.md --plot=results/plateau.png
 }
 
-adapt() {   # from one mode to another, beside from scratch; after real, in one sitting
+adapt() {   # from one mode to another, beside from scratch; its runs must stay in out/
   local lr seed name to from start args=()
   local run="$narrow --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=50"
   run+=" --dtype=float32"
@@ -389,7 +395,7 @@ adapt() {   # from one mode to another, beside from scratch; after real, in one 
     --json=results/adapt.json --md=results/adapt.md --plot=results/adapt.png
 }
 
-diversity() {   # stories of three seeds a mode, beside real ones, judged by models of others; in one sitting
+diversity() {   # stories of three seeds a mode, beside real ones, judged by others' models; runs must stay
   local mode seed lr part to=out/diversity
   mkdir -p data
   (
@@ -448,7 +454,6 @@ speed() {
   python -m experiments.sampling_cost --preset=paper --json=results/sampling-cost.json
   python -m experiments.sampling_cost --preset=paper --stories=16 --lengths=256 \
     --json=results/sampling-cost-16.json
-  python -m experiments.gpu_smoke --device=cpu --preset=small --what=cached --json=results/cached-step.json
   python -m experiments.scaling --modes=ar,mdlm --repeats=2 --json=results/scaling.json
   python -m experiments.contention --json=results/contention.json
   python -m experiments.time_self_bleu results/self-bleu-speed.json

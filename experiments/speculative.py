@@ -3,7 +3,7 @@ What drafting and confirming gives: tokens per network pass and seconds, beside 
 
     python -m experiments.speculative --models=out/toy-aogpt,out/tinystories-excerpt-aogpt --json=F --plot=F
 
-Seconds of one model and number of stories are measured by turns. --like=FOLDER: also the 124M sizes, with
+Seconds of one model and number of stories are measured alternately. --like=FOLDER: also the 124M sizes, with
 random weights, of whose drafts as many are kept in each round as of that model's: what a pass costs does not
 depend on weights, how many passes it takes does.
 """
