@@ -24,6 +24,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from matplotlib.ticker import LogLocator
 from tqdm import tqdm
 
 from cli import build, command, parse_flags, pick_device, print_table, provenance
@@ -431,6 +432,7 @@ def draw_epochs(groups: dict, path: str):
         axes.set(xscale="log", yscale="log", xlabel=f"epochs over {FIGURE:,} stories",
                  ylabel="nats per token above the true law")
         for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter("{x:g}")
             axis.set_minor_formatter(lambda x, _: "")
 
@@ -445,10 +447,12 @@ def draw_best(groups: dict, path: str, x_of, xlabel: str, ticks=()):
         for style, points in lines.values():
             axes.plot(*zip(*sorted((x, np.mean(values)) for x, values in points.items())), lw=2, **style)
             for x, values in points.items():
-                axes.plot([x] * len(values), values, "o", ms=3, color=style["color"])
+                axes.plot([x] * len(values), values, "o", ms=4, color=style["color"],
+                          mfc=style["color"] if style["ls"] == "-" else "white")
         axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel="best nats per token above the true law")
         if ticks:
             axes.set_xticks(ticks, [f"{x:,}" for x in ticks])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(lambda x, _: "")
 
