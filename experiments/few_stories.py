@@ -352,7 +352,7 @@ def row_of(first: list, runs: list, way: str = "best") -> list:
             ", ".join(f"{b['epochs']:.3g}" for b in best), "yes" if all(b["turned"] for b in best) else "no"]
 
 def shares(runs: list, when: str) -> list:
-    """Of the stories that the models wrote: grammatical, known by heart, grammatical and new."""
+    """Of the stories that the models wrote: grammatical, copies of training stories, grammatical and new."""
     names = "grammatical", "copied", "new"
     return [f"{np.mean([run[when][name] for run in runs]):.1%}" for name in names]
 
@@ -377,7 +377,7 @@ def table_of(kind: str, groups: dict) -> list:
         return [["the best by the other half first", "stories", "lr", *HEAD]] + [
             row_of([label(t), stories_of(t), f"{t.lr:g}"], groups[t]) for t in order]
     if kind == "sizes":
-        shared = ["grammatical", "known by heart", "grammatical and new"]
+        shared = ["grammatical", "copies", "grammatical and new"]
         rows = [["", "stories", "lr", *HEAD, *shared, *(f"{name}, at the end" for name in shared)]]
         for t, runs in sorted(groups.items(), key=lambda group: read_of(group[0].stories)):
             about = [stories_of(t), f"{t.lr:g}"]
@@ -450,6 +450,7 @@ def draw_best(groups: dict, path: str, x_of, xlabel: str, ticks=()):
                 axes.plot([x] * len(values), values, "o", ms=4, color=style["color"],
                           mfc=style["color"] if style["ls"] == "-" else "white")
         axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel="best nats per token above the true law")
+        axes.set_ylim(top=10 * axes.get_ylim()[1])      # the legend is there
         if ticks:
             axes.set_xticks(ticks, [f"{x:,}" for x in ticks])
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -491,7 +492,8 @@ def main():
         write_markdown(o.md, "Few stories, many epochs", made, __doc__, tables)
     if o.plot and "sizes" in kinds:
         draw_epochs(kinds["sizes"], o.plot)
-        draw_best(kinds["sizes"], "-sizes".join(os.path.splitext(o.plot)),
+        told = {trial: runs for trial, runs in kinds["sizes"].items() if trial.target_embedding}
+        draw_best(told, "-sizes".join(os.path.splitext(o.plot)),
                   lambda trial, result: read_of(trial.stories), "stories to train on", [*map(read_of, SIZES)])
     if o.plot and "widths" in kinds:
         tokens = STEPS * Trial.batch_size * PRESETS["toy"]["block_size"]
