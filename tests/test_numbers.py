@@ -181,8 +181,9 @@ def test_few_stories():
     _, *rows = few_stories.table_of("sizes", few_stories.kinds_of(done)["sizes"])
     shown = [[row[column] for column in (0, 1, 2, 3, 4, 5, 7)] for row in rows]
     page = re.sub(r"\s+", " ", Path(ROOT, "results/few-stories.md").read_text("utf-8"))
-    cells = table("results/few-stories.md", "trained on few stories")
-    assert cells == [row for row in shown if row[1] in {row[1] for row in cells}]
+    for head, mine in ("trained on few stories", True), ("other numbers of stories", False):
+        cells = table("results/few-stories.md", head)
+        assert cells == [row for row in shown if (row[1] == "1,000") == mine]
     runs = {stories: [run for run in done.values() if run["trial"]["stories"] == stories and
                       (run["trial"]["orders"], run["trial"]["repeat"], run["trial"]["target_embedding"])
                       == (0, 0, True)] for stories in (300, 1000)}
@@ -219,8 +220,29 @@ def test_few_stories():
     wrong = [f"{1 - run['samples']['grammatical']:.0%}" for run in (helped[1], mdlm[3])]
     assert f"({wrong[0]} and {wrong[1]} of their stories are wrong)" in page
 
-    wrote = [run["samples"] for run in runs[1000] if "samples" in run]
-    assert f"None of {300 * len(wrote):,} stories" in page and not any(shares["copied"] for shares in wrote)
+    def wrote(stories, when):
+        """(Stories written, copies of training stories), by each of the models."""
+        found = [run for run in done.values() if run["trial"]["stories"] in stories and when in run]
+        return 300 * len(found), [round(300 * run[when]["copied"]) for run in found]
+
+    for when in ("samples", "samples_at_the_end"):
+        assert not any(wrote((1000, 3000, 10000), when)[1])
+    assert f"None of {wrote((1000,), 'samples')[0]:,} stories" in page
+    written, best = wrote((300,), "samples")
+    _, last = wrote((300,), "samples_at_the_end")
+    share = sum(wrote((0,), "samples")[1]) / wrote((0,), "samples")[0]
+    by_law = np.mean([run["samples"]["copied_by_law"] for run in done.values()
+                      if run["trial"]["stories"] == 0 and "samples" in run])
+    assert f"Over 300 stories {sum(best)} of {written:,} stories written at the best step is" in page
+    assert f"{sum(last)} of {written:,} at the end" in page
+    assert f"Over all, {share:.2%} are, and of the law's own {by_law:.2%} would be" in page
+    spans = {}
+    for run in done.values():
+        t = run["trial"]
+        if t["stories"] == 300 and t["seed"] in few_stories.SEEDS:
+            spans.setdefault(t["mode"], []).append(run["best"]["distance"])
+    for mode in ("ar", "mdlm"):
+        assert len(spans[mode]) == 6 and f"{min(spans[mode]):.3f} to {max(spans[mode]):.3f})" in page
 
 def test_what_readme_finds():
     text = re.sub(r"\s+", " ", Path(ROOT, "README.md").read_text("utf-8"))
