@@ -191,6 +191,9 @@ def test_few_stories():
         turned = [run["best"]["turned"] for run in several if (run["trial"]["mode"] == "ar") == ar]
         assert f"{sum(turned)} of {len(turned)} of" in page
 
+    _, *rows = few_stories.table_of("why", few_stories.kinds_of(done)["why"])
+    assert sorted(table("results/few-stories.md", "1,000 stories")) == sorted(rows)
+
     def of(mode, lr, dropout=0.0, noise=0.0):
         """{seed: run} over 1,000 stories"""
         return {run["trial"]["seed"]: run for run in runs[1000]
