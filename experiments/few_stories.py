@@ -80,7 +80,7 @@ def steps_of(mode: str, stories: int, dropout: float) -> int:
     return LONG if stories in HELPED and (mode == "mdlm" or dropout > 0) else STEPS
 
 def tried(mode: str, stories: int, dropout: float = 0.0, **other) -> Trial:
-    """One of seed 0, which chooses; ar's, the most, take half the steps that dropout has elsewhere."""
+    """One of seed 0, which chooses. ar has the most of them: they take STEPS even with dropout."""
     steps = STEPS if mode == "ar" else steps_of(mode, stories, dropout)
     return Trial(mode, stories, 0, dropout=dropout, steps=steps, **other)
 
@@ -419,6 +419,13 @@ def lines_of(trial: Trial) -> dict:
         lines["left_to_right"] = dict(style, label=f"{kind}, left to right (exact)", color="C6")
     return lines
 
+def number(*axes):
+    """Marks on log scales at 0.1, 0.2, 0.5, 1 and so on."""
+    for axis in axes:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(lambda x, _: "")
+
 def draw_epochs(groups: dict, path: str):
     """Distance of the stories that choose against epochs, at one size: seeds thin, their mean thick."""
     with figure(path, (9, 5)) as axes:
@@ -431,10 +438,7 @@ def draw_epochs(groups: dict, path: str):
                 axes.plot(*np.mean([line[:n] for line in lines], axis=0).T, lw=2, **style)
         axes.set(xscale="log", yscale="log", xlabel=f"epochs over {FIGURE:,} stories",
                  ylabel="nats per token above the true law")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.set_major_formatter("{x:g}")
-            axis.set_minor_formatter(lambda x, _: "")
+        number(axes.xaxis, axes.yaxis)
 
 def draw_best(groups: dict, path: str, x_of, xlabel: str, ticks=()):
     """Best distance of the reported stories against x_of(trial, result); a point for each seed."""
@@ -453,9 +457,7 @@ def draw_best(groups: dict, path: str, x_of, xlabel: str, ticks=()):
         axes.set_ylim(top=10 * axes.get_ylim()[1])      # the legend is there
         if ticks:
             axes.set_xticks(ticks, [f"{x:,}" for x in ticks])
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(lambda x, _: "")
+        number(axes.yaxis)
 
 # ---- The command -------------------------------------------------------------------------------------------
 
@@ -466,7 +468,7 @@ class FewStoriesOptions:
     folder: str = "out/few-stories"     # where each trial's file goes
     stories: int = 512          # held-out ones that choose; 2,083 others are reported
     draws: int = 2              # masks or orders for each reported story's bound
-    samples: int = 300          # stories that each model of --part=sizes writes
+    samples: int = 300          # stories that each reported model writes
     device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for all trials' results; those already in it are not made again
     md: str = ""                # file for the tables

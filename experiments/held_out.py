@@ -1,5 +1,5 @@
 """
-How low do runs get on stories that nothing was chosen by, and how far is each from the first one?
+How low do runs get on stories by which nothing was chosen, and how far is each from the first one?
 
     python -m experiments.held_out ar=out/a,out/b mdlm=out/c,out/d --report=DATA --json=F --plot=G
 

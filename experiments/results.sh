@@ -283,7 +283,8 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
     once real-$stories \
       python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
-      "${runs[@]}" --json=results/real-$stories.json --md=results/real-$stories.md --plot=results/real-$stories.png
+      "${runs[@]}" --json=results/real-$stories.json --md=results/real-$stories.md \
+      --plot=results/real-$stories.png
   done
 }
 

@@ -29,15 +29,18 @@ from toy import TOY
 
 MODES = ["ar", "mdlm", "aogpt"]
 
-def write(model, stories, pattern=None, how=generate, **flags):
+def asked(model, stories, pattern=None, **flags):
+    """What generate and states take."""
     pattern = torch.full((model.config.block_size,), model.config.mask_id) if pattern is None else pattern
-    written = how(model, stories, pattern, SampleOptions(**{"seed": 5, "full_length": True, **flags}))
-    return written[0] if how is generate else written
+    return model, stories, pattern, SampleOptions(**{"seed": 5, "full_length": True, **flags})
+
+def write(*what, **flags):
+    return generate(*asked(*what, **flags))[0]
 
 @torch.no_grad()
-def states(model, stories, **flags):
+def states(*what, **flags):
     """The tokens after every step."""
-    return list(write(model, stories, how=sample.states, **flags))
+    return list(sample.states(*asked(*what, **flags)))
 
 # ------------------------------------------------------------------------------------------------ the law
 
