@@ -87,9 +87,9 @@ PRESETS = {
 
 def data_to_prepare(name: str):
     """How prepare_data.py would make data/<name>, if it isn't there and the name says how; else None."""
-    match = re.fullmatch(r"(toy|tinystories)(?:-(\d+))?", name)
+    match = re.fullmatch(r"toy|tinystories(?:-(\d+))?", name)
     if match and not os.path.exists(os.path.join(DATA_DIR, name, "meta.json")):
-        return PrepareOptions(dataset=match[1], vocab_size=int(match[2] or 50257), name=name)
+        return PrepareOptions(dataset=name.split("-")[0], vocab_size=int(match[1] or 50257), name=name)
 
 def resolve(flags: dict):
     """Config and Settings from preset and flags (flags win), and why this preset. Raises InputError."""

@@ -13,7 +13,6 @@ tells. (An estimate from some stories, so a value near zero may be negative.) An
 token a step, mdlm's and aogpt's in a random order, and the whole story judged.
 """
 import json
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +21,7 @@ from matplotlib.figure import Figure
 
 import sample
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
+from experiments.held_out import difference
 from experiments.oracle import toy_conditionals
 from model import Batch, group_losses, identity_order, masking_batch, order_batch, timestep
 from prepare_data import Windows, load_meta
@@ -107,8 +107,9 @@ def fill(model, x, start: int, length: int, o: InfillOptions):
         *_, filled = sample.unmask(model, tokens, reveal_step.where(hidden, -1), u, options)
     return filled
 
-def measure(model, tokenizer, x, toy: bool, o: InfillOptions) -> dict:
-    """{length: nats per token, their standard error over windows, on the toy the grammatical share}."""
+def measure(model, tokenizer, x, toy: bool, first: dict, o: InfillOptions) -> dict:
+    """{length: nats per token; how far that is above the first model's, whose {length: (N,)} this function
+    puts into `first`; standard errors of both over windows; on the toy the grammatical share}."""
     T, results = x.size(1) - toy, {}                    # the toy's last token is its end-of-text
     for length in o.lengths:
         starts = starts_of(length, T, o.places)
@@ -116,7 +117,9 @@ def measure(model, tokenizer, x, toy: bool, o: InfillOptions) -> dict:
         if toy:
             value -= torch.stack([exact_nats(x, start, length) for start in starts])
         value = value.mean(dim=0)
-        results[length] = {"nats": value.mean().item(), "nats_se": value.std().item() / math.sqrt(len(x))}
+        (nats_of, error), (above, gap_error) = (
+            difference(value, other) for other in (torch.zeros(len(x)), first.setdefault(length, value)))
+        results[length] = {"nats": nats_of, "nats_se": error, "above_first": above, "above_first_se": gap_error}
         if toy:
             good = [TOY.log_probs(tokenizer.decode_story(row)) is not None
                     for start in starts for row in fill(model, x, start, length, o).tolist()]
@@ -169,10 +172,10 @@ def main():
     if max(o.lengths) > T - 2:
         raise InputError(f"--lengths={max(o.lengths)} leaves nothing of a window of {T} tokens to be known")
     toy, x = "entropy" in load_meta(data), torch.from_numpy(Windows(data, "val", T).spread(o.windows))
-    runs, rows = {}, [["", *map(str, o.lengths)]]
+    runs, first, rows = {}, {}, [["", *map(str, o.lengths)]]
     for folder in folders:
         model, tokenizer, _ = sample.open_model(folder, "cpu")
-        runs[folder] = {"mode": model.config.mode, "blanks": measure(model, tokenizer, x, toy, o)}
+        runs[folder] = {"mode": model.config.mode, "blanks": measure(model, tokenizer, x, toy, first, o)}
         for key in ("nats", "grammatical")[:1 + toy]:
             values = [blank[key] for blank in runs[folder]["blanks"].values()]
             rows.append([f"{folder}, {key}", *(f"{value:.4f}" for value in values)])

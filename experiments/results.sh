@@ -7,6 +7,7 @@
 #     bash experiments/results.sh sampling        after toy and laptop; an hour
 #     bash experiments/results.sh few             after toy; hours; calls, one a core, share the work
 #     bash experiments/results.sh real FOLDER     hours, likewise
+#     bash experiments/results.sh written         after real and toy: what its models write
 #     bash experiments/results.sh confounds       after real; hours, likewise
 #     bash experiments/results.sh orders          after real; likewise
 #     bash experiments/results.sh plateau         after real; hours, likewise
@@ -288,6 +289,21 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
   done
 }
 
+written() {         # what the models of real write and fill in; its runs must be in out/
+  local to=out/real
+  local ar=$(seeds $to/ar-all) mdlm=$(seeds $to/mdlm-all) aogpt=$(seeds $to/aogpt-all)
+  local runs=$to/ar-all-1,$to/mdlm-all-1,$to/aogpt-all-1
+  finished $(echo $ar,$mdlm,$aogpt | tr , ' ')
+  python sample.py --out_dir=$runs --sampler=first_hitting --temperature=0.7 --num_samples=2 \
+    --json=results/real-samples.json --picture=results/modes.png
+  python sample.py --out_dir=$to/mdlm-all-1 --prompt="Once upon a time ___ lived happily." --temperature=0.7 \
+    --num_samples=4 --json=results/real-blank.json
+  python -m experiments.infill --models=$ar,$mdlm,$aogpt --lengths=1,2,4,8,16,32 --places=2 --draws=4 \
+    --json=results/real-infill.json --plot=results/real-infill.png
+  python -m experiments.speculative --models=out/toy-aogpt,$to/aogpt-all-1 --like=$to/aogpt-all-1 \
+    --json=results/speculative.json --plot=results/speculative.png
+}
+
 confounds() {       # what each thing does that the paper has otherwise, one at a time; after real
   local mode lr seed name modes flags dir args
   local init="--init=paper --shared_init=false" not_told=--target_embedding=false
@@ -299,13 +315,13 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
     AdamW                             | mdlm ar | $adamw
     untied head                       | mdlm ar | --tie_head=false
     no common vector                  | mdlm ar | --shared_init=false
-    no target embedding               | mdlm ar | $not_told
+    no target embedding               | mdlm    | $not_told
     init of the paper                 | ar      | $init
-    init of the paper, untied head    | mdlm ar | $init --tie_head=false
-    schedule of the paper             | mdlm ar | $schedule
-    constant learning rate            | mdlm ar | --final_lr=1
+    init of the paper, untied head    | mdlm    | $init --tie_head=false
+    schedule of the paper             | mdlm    | $schedule
+    constant learning rate            | mdlm    | --final_lr=1
     windows of the paper              | mdlm ar | --windows=paper
-    bfloat16                          | mdlm ar | --dtype=bfloat16
+    bfloat16                          | mdlm    | --dtype=bfloat16
     time embedding                    | mdlm    | --time_embedding=add
     time embedding, init of the paper, untied head | mdlm | --time_embedding=add $init --tie_head=false
     masked_ce, uniform schedule       | mdlm    | --objective=masked_ce
@@ -461,6 +477,6 @@ speed() {
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }
 
-[ $# -gt 0 ] || { sed -n 2,20p "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n 2,21p "$0"; exit 2; }
 git diff --quiet HEAD -- . ":!results" || { echo "results.sh: commit your changes first" >&2; exit 2; }
 "$@"

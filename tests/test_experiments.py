@@ -92,7 +92,7 @@ def test_a_rule_that_looks_at_the_token_it_drew_is_biased_and_others_are_not():
                "--plot=f.png"]),
     ("planners", ["--mdlm=out/mdlm", "--aogpt=out/aogpt", "--per_step=16", "--bounds=0.5", "--masked=4,47",
                   "--num_samples=10"]),
-    ("infill", ["--models=out/ar,out/mdlm,out/aogpt", "--windows=10", "--lengths=1,3", "--plot=f.png"]),
+    ("infill", ["--models=out/ar,out/mdlm,out/aogpt", "--windows=20", "--lengths=1,3", "--plot=f.png"]),
     ("orders", ["a=out/aogpt,out/aogpt", "--data=t", "--windows=9", "--orders=3", "--plot=f.png",
                 "--md=f.md"]),
     ("speculative", ["--models=out/aogpt", "--drafts=2,8", "--total=4", "--stories=1,2", "--repeats=1",
