@@ -16,14 +16,13 @@ import time
 from dataclasses import dataclass, fields
 from typing import Literal
 
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")     # as train.py
+from train import Settings, make_update, numerics      # before torch: it sets how threads wait
 import numpy as np
 import torch
 
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from model import Config, Transformer, flops_per_token, training_batch
 from runs import WORLD_SIZE, join_processes, leave_processes, sum_over_processes
-from train import Settings, make_update, numerics
 
 @dataclass
 class BenchOptions:

@@ -302,9 +302,8 @@ def main():
     for split, n in meta["splits"].items():
         print(f"{folder}/{split}.bin: {n['stories']:,} stories, {n['tokens']:,} tokens, {n['bytes']:,} bytes")
     entropy = f", entropy {meta['entropy']:.4f} nats per token" if options.toy else ""
-    print(f"vocabulary {tokenizer.vocab_size:,}{entropy}")
-    first = np.fromfile(folder / "val.bin", dtype=np.uint16, count=33)[1:]
-    print(f"first story: {tokenizer.decode_story(first)} …")
+    first = np.fromfile(folder / "val.bin", np.uint16, count=33)[1:]
+    print(f"vocabulary {tokenizer.vocab_size:,}{entropy}\nfirst story: {tokenizer.decode_story(first)} …")
     print(f"next: python train.py --mode=mdlm --data={options.name}")
 
 if __name__ == "__main__":

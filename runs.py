@@ -30,8 +30,7 @@ except ImportError:     # Windows: nothing keeps two processes out of one folder
     fcntl = None
 
 FORMAT = 1              # of checkpoints
-FREE = {"resume", "out_dir", "preset", "save_minutes", "quiet", "grad_accum", "device", "dtype",
-        "compile"}      # what --resume may change
+FREE = set("resume out_dir preset save_minutes quiet grad_accum device dtype compile".split())   # on --resume
 
 # ---- Several processes: each trains on its share of every batch; the first one speaks and writes -----------
 

@@ -74,7 +74,8 @@ FEW = SIZES[:2]                                         # sizes at which the set
 HELPED = SIZES[:3]                                      # where remedies are used; more is read too seldom
 RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2),    # learning rates
          "aogpt": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2), "mdlm": (1.5e-3, 3e-3, 6e-3, 7e-4)}
-ENDS = {WIDTHS[0]: (1.5e-3, 3e-3, 6e-3), WIDTHS[-1]: (7e-4, 1.5e-3, 3e-3)}      # and of the widths' two ends
+ENDS = {WIDTHS[0]: (7e-4, 1.5e-3, 3e-3, 6e-3, 1.2e-2),              # and of the widths' two ends
+        WIDTHS[-1]: (7e-4, 1.5e-3, 3e-3, 6e-3)}
 
 def steps_of(mode: str, stories: int, dropout: float) -> int:
     return LONG if stories in HELPED and (mode == "mdlm" or dropout > 0) else STEPS

@@ -119,7 +119,8 @@ def measure(model, tokenizer, x, toy: bool, first: dict, o: InfillOptions) -> di
         value = value.mean(dim=0)
         (nats_of, error), (above, gap_error) = (
             difference(value, other) for other in (torch.zeros(len(x)), first.setdefault(length, value)))
-        results[length] = {"nats": nats_of, "nats_se": error, "above_first": above, "above_first_se": gap_error}
+        results[length] = {"nats": nats_of, "nats_se": error, "above_first": above,
+                           "above_first_se": gap_error}
         if toy:
             good = [TOY.log_probs(tokenizer.decode_story(row)) is not None
                     for start in starts for row in fill(model, x, start, length, o).tolist()]

@@ -3,6 +3,7 @@
     python -m experiments.try_speed --mode=ar           all variants at bench.py's small sizes
     python -m experiments.try_speed --mode=mdlm --variants=tuned,fused_attention --preset=toy
 """
+import ctypes
 import statistics
 import sys
 from dataclasses import dataclass
@@ -112,6 +113,8 @@ VARIANTS = {                # what differs from train.py's way
     "bfloat16_residual": dict(residual=torch.bfloat16),
     "max_autotune": dict(compile_mode="max-autotune"),
     "not_deterministic": dict(deterministic=False),
+    # what glibc comes to by itself: M_MMAP_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD; in a run of its own
+    "memory_given_back": dict(mallopt=((-4, 65536), (-3, 2 ** 25), (-1, 2 ** 26))),
     "nanogpt": dict(deterministic=False),
 }
 
@@ -136,6 +139,8 @@ def make_step(name, mode, sizes, rows):
         if v.get("blocks"):
             for block in net.blocks:
                 block.compile()
+        for option in v.get("mallopt", ()):
+            ctypes.CDLL(None).mallopt(*option)
         generator = torch.Generator().manual_seed(0)
 
         def step():
