@@ -67,7 +67,7 @@ MODES = "ar", "aogpt", "mdlm"
 SEEDS, CHOOSING = (1, 2, 3), (0, 4, 5)                  # of what is reported; of what chooses settings
 FIGURE = 1000                                           # stories of the first figure
 SIZES = FIGURE, 300, 3000, 10000, 0
-WIDTHS = 48, 72, 112, 168, 256                          # 0.1M to 2.5M parameters
+WIDTHS = 48, 72, 112, 168, 256                          # 0.07M to 1.8M parameters
 STEPS = 2000                                            # of a run
 LONG = 4000                                             # where stories are few, of mdlm and with dropout
 FEW = SIZES[:2]                                         # sizes at which the settings are chosen
@@ -75,7 +75,7 @@ HELPED = SIZES[:3]                                      # where remedies are use
 RATES = {"ar": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2),    # learning rates
          "aogpt": (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2), "mdlm": (1.5e-3, 3e-3, 6e-3, 7e-4)}
 ENDS = {WIDTHS[0]: (7e-4, 1.5e-3, 3e-3, 6e-3, 1.2e-2),              # and of the widths' two ends
-        WIDTHS[-1]: (7e-4, 1.5e-3, 3e-3, 6e-3)}
+        WIDTHS[-1]: (3.5e-4, 7e-4, 1.5e-3, 3e-3, 6e-3)}
 
 def steps_of(mode: str, stories: int, dropout: float) -> int:
     return LONG if stories in HELPED and (mode == "mdlm" or dropout > 0) else STEPS
@@ -397,12 +397,15 @@ def table_of(kind: str, groups: dict) -> list:
     rows = [["all stories", "width", "parameters", "lr", *HEAD]]
     lines = {}
     for t, runs in groups.items():
-        rows.append(row_of([t.mode, str(t.width), f"{runs[0]['parameters']:,}", f"{t.lr:g}"], runs))
-        flops, distances = runs[0]["flops_per_token"], [run["best"]["distance"] for run in runs]
-        lines.setdefault(t.mode, []).append((flops, np.mean(distances)))
+        for way, name in ("best", t.mode), ("left_to_right", f"{t.mode}, left to right"):
+            if way in runs[0]:
+                about = [name, str(t.width), f"{runs[0]['parameters']:,}", f"{t.lr:g}"]
+                rows.append(row_of(about, runs, way))
+                distance_of = np.mean([run[way]["distance"] for run in runs])
+                lines.setdefault(name, []).append((runs[0]["flops_per_token"], distance_of))
     if kind == "widths":
-        rows += [[f"{mode}: exponent in FLOPs, 95% interval", *slope(points), *[""] * 5]
-                 for mode, points in lines.items() if len(points) == len(WIDTHS)]
+        rows += [[f"{name}: exponent in FLOPs, 95% interval", *slope(points), *[""] * 5]
+                 for name, points in lines.items() if len(points) == len(WIDTHS)]
     return rows
 
 # ---- The figures -------------------------------------------------------------------------------------------
