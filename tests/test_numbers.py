@@ -127,7 +127,7 @@ def test_the_toy(page):
         if (page, mode) == ("results/toy.md", "mdlm"):
             text = prose(page)
             assert "it is {:.4f}, {:.4f} and {:.4f}, all".format(*direct).replace("-", "−") in text
-            assert "`aogpt`'s are {:.4f}, {:.4f} and {:.4f}".format(*gaps_of_conditionals("aogpt")) in text
+            assert "`aogpt`'s gaps are {:.4f}, {:.4f} and {:.4f}".format(*gaps_of_conditionals("aogpt")) in text
         good = [row["grammatical"] for row in shares if row["mode"] == mode]
         assert rest == [", ".join(f"{share:.1%}" for share in good)]
 
@@ -226,7 +226,7 @@ def test_few_stories():
     assert f"`mdlm` is at {after(first, mdlm):.3f} after {first * 32 / 1000:.0f}." in page
     usual = of("ar", 1.5e-3)[0]["best"]
     assert f"it turns after {usual['epochs']:.0f} epochs, at {usual['distance']:.3f}" in page
-    assert f"at 1.5e-3 ({mdlm[0]['best']['distance']:.4f}, seed 0)" in page
+    assert f"bound ({mdlm[0]['best']['distance']:.4f}, seed 0) overtakes `ar` at 1.5e-3" in page
     dropped = of("mdlm", 1.5e-3, 0.3)
     distances = [f"{dropped[seed]['best']['distance']:.4f}" for seed in sorted(dropped)]
     assert f"{', '.join(distances[:-1])} and {distances[-1]} with seeds 0, 1, 2, 4, 5" in page
@@ -234,7 +234,7 @@ def test_few_stories():
               for seed, run in of("aogpt", 1.5e-3, 0.3).items()}
     choosing = [nearer[seed] for seed in few_stories.CHOOSING]
     assert len(nearer) == 6 and min(nearer.values()) > 0
-    assert f"by {min(choosing):.4f} to {max(choosing):.4f}" in page
+    assert f"by just {min(choosing):.4f} to {max(choosing):.4f}" in page
     wrong = [f"{1 - run['samples']['grammatical']:.0%}" for run in (helped[1], mdlm[3])]
     assert f"({wrong[0]} and {wrong[1]} of their stories are wrong)" in page
 
@@ -245,7 +245,7 @@ def test_few_stories():
 
     for when in ("samples", "samples_at_the_end"):
         assert not any(wrote((1000, 3000, 10000), when)[1])
-    assert f"None of {wrote((1000,), 'samples')[0]:,} stories" in page
+    assert f"None of {wrote((1000,), 'samples')[0]:,} stories, of these and two more runs, is" in page
     written, best = wrote((300,), "samples")
     _, last = wrote((300,), "samples_at_the_end")
     share = sum(wrote((0,), "samples")[1]) / wrote((0,), "samples")[0]
@@ -269,7 +269,8 @@ def test_what_readme_finds():
     real = results("speculative.json")["results"]["out/tinystories-excerpt-aogpt"]
     [tokens] = [row["tokens_per_pass"] for row in real["law"] if row["draft"] == 16]
     [fast] = [row["times_faster"] for row in real["speed"] if (row["stories"], row["draft"]) == (1, 16)]
-    assert f"**Drafts: {np.mean([row['tokens_per_pass'] for row in drafts[48]]):.1f} tokens per pass" in text
+    speed = np.mean([row["tokens_per_pass"] for row in drafts[48]])
+    assert f"**Speculative decoding: {speed:.1f} tokens a pass" in text
     assert f"{good[48]} of its stories are grammatical, as with one token a pass ({good[1]})" in text
     assert (f"On real text, with drafts of 16, it takes {tokens:.1f} tokens a pass and writes one story "
             f"{fast:.1f} times as fast") in text
@@ -292,9 +293,9 @@ def test_what_readme_finds():
 
     few = {row[0]: row[3] for row in table("results/few-stories.md", "trained on few") if row[1] == "1,000"}
     nearest = few["aogpt, dropout 0.3, left to right"]
-    assert f"it comes to {few['ar']} nats per token from the law, `mdlm`'s bound" in text
-    assert f"to {few['mdlm']}. `aogpt`" in text and f"comes nearest: {nearest} (" in text
-    assert f"(`ar` with dropout: {few['ar, dropout 0.3, noise 0.3']})" in text
+    assert f"it ends {few['ar']} nats per token above the law, `mdlm`'s bound {few['mdlm']}, and" in text
+    assert f"read from left to right, {nearest} (`ar` with dropout and noise:" in text
+    assert f"noise: {few['ar, dropout 0.3, noise 0.3']})" in text
 
     blanks = {run["mode"]: run["blanks"]["1"] for run in results("laptop-infill.json")["runs"].values()}
     nats = {mode: f"{found['nats']:.2f} ± {found['nats_se']:.2f}" for mode, found in blanks.items()}
