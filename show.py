@@ -149,7 +149,7 @@ def draw_distances(columns: dict, path: str):
             axes.errorbar(value / scale, y + 0.5 * ((i + 0.5) / len(names) - 0.5), fmt="o", ms=4, capsize=2,
                           xerr=np.nan_to_num(error) / scale, label=name)
         axes.axvline(1, color="k", ls="--", lw=1, label="real text")
-        axes.set(xscale="log", xlabel="sample ÷ real text (with 95% interval)")
+        axes.set(xscale="log", xlabel="sample ÷ real text (± 95% interval, of several seeds ± s.d.)")
         axes.set_yticks(y, metrics)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "25" else "")

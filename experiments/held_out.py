@@ -11,6 +11,10 @@ first one, window by window, with the standard error that stories and seeds leav
 block_size tokens from a story's start. Where a story is shorter, the next one's beginning follows, so that
 neighbours share text: the stories' part of the error comes from leaving out ten neighbours at a time. Where
 it is longer, the rest is in no window. Scores that --json has, made the same way, are not made again.
+
+--without_end: for runs with --windows=paper beside others. These have never seen end-of-text between words,
+nor a story's start marked; so it is not scored, and they also get a row for windows as the paper cuts them,
+end-of-text dropped, one after the other, on which the first NAME is scored, too.
 """
 import math
 import os
@@ -37,7 +41,7 @@ class HeldOutOptions:
     report: str = ""            # data set whose validation stories are scored
     block_size: int = 256       # of the runs
     draws: int = 16             # masks or orders for each window's bound
-    without_end: bool = False   # leave out end-of-text, which --windows=paper never shows
+    without_end: bool = False   # do not score end-of-text, which --windows=paper never shows; see above
     seed: int = 1337            # of masks and orders
     device: str = "auto"        # auto, cpu, cuda or mps
     json: str = ""              # file for the results, and of earlier ones
@@ -83,6 +87,10 @@ def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
               "nats": score(model, x, o.draws, o.seed, False, o.without_end)}
     if c.mode == "aogpt":
         result["nats_l2r"] = score(model, x, 1, o.seed, True, o.without_end)
+    if o.without_end:
+        words = torch.from_numpy(stories.tokens[stories.tokens != c.bos_id].astype(np.int64))
+        cut = words[:len(words) // c.block_size * c.block_size].view(-1, c.block_size)
+        result |= {"windows": run["settings"]["windows"], "nats_cut": score(model, cut, o.draws, o.seed)}
     # what a step takes: tokens that are predicted, FLOPs
     share = (c.block_size + 1) / (2 * c.block_size) if c.mode == "mdlm" else 1
     tokens = batch_size * c.block_size
@@ -97,11 +105,11 @@ def difference(nats, others) -> tuple:
     mean, half = interval(lambda keep: gap[keep].mean(), np.arange(len(gap)) // 10)
     return mean, half / 1.96
 
-def compare(results: list, first: list, key: str = "nats") -> dict:
+def compare(results: list, first: list, key: str = "nats", key_of_first: str = "nats") -> dict:
     """Each seed's mean; what is above the first; its standard error, from stories and from seeds; and half
     of its 95% interval, by a t distribution of as many degrees of freedom as the seeds leave, if any."""
     ours, theirs = (np.array([result[k] for result in several])                     # (seeds, N) each
-                    for k, several in ((key, results), ("nats", first)))
+                    for k, several in ((key, results), (key_of_first, first)))
     gap, error = difference(ours.mean(axis=0), theirs.mean(axis=0))
     sets = [ours - theirs] if results is first else [ours, theirs]      # the same networks: seed by seed
     freedom = sum(map(len, sets)) - len(sets)
@@ -155,7 +163,10 @@ def main():
     runs = {folder: run for folder, run in stored(o.json, "runs", "compared").items()
             if run["scored"] == scored_how(stories, o)}
     for folder in ",".join(flags["named"].values()).split(","):
-        runs[folder] = runs.get(folder) or measure(folder, stories, o)
+        if folder not in runs:
+            runs[folder] = measure(folder, stories, o)
+            if o.json:      # it may be hours until all are scored
+                store(o.json, provenance(o.seed) | {"runs": runs, "compared": {}})
     found = {name: [runs[folder] for folder in text.split(",")] for name, text in flags["named"].items()}
     first = next(iter(found.values()))
     compared = {}
@@ -163,6 +174,8 @@ def main():
         compared[name] = compare(results, first)
         if all("nats_l2r" in result for result in results):
             compared[f"{name}, left to right"] = compare(results, first, "nats_l2r")
+        if all(result.get("windows") == "paper" for result in results):
+            compared[f"{name}, on windows as it cuts them"] = compare(results, first, "nats_cut", "nats_cut")
     rows = [["", "nats per token, ± s.d. of seeds", "each seed", f"above {next(iter(found))}, ± s.e.",
              "best after epochs"], *(row_of(name, of) for name, of in compared.items())]
     seen = np.unique(stories.starts[:, None] + np.arange(o.block_size)).size / len(stories.tokens)

@@ -32,6 +32,7 @@ from toy import TOY
 class InfillOptions:
     """what to hide"""
     models: str = ""            # folders of runs on the same data: A,B,…
+    data: str = ""              # whose validation stories; default: the runs' own
     lengths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 10, 12)   # tokens of a blank
     windows: int = 300          # held-out windows
     places: int = 4             # blanks at so many places of each, evenly spaced, the ends left out
@@ -172,6 +173,7 @@ def main():
     data, T = made[0]
     if max(o.lengths) > T - 2:
         raise InputError(f"--lengths={max(o.lengths)} leaves nothing of a window of {T} tokens to be known")
+    data = o.data or data
     toy, x = "entropy" in load_meta(data), torch.from_numpy(Windows(data, "val", T).spread(o.windows))
     runs, first, rows = {}, {}, [["", *map(str, o.lengths)]]
     for folder in folders:

@@ -7,7 +7,7 @@
 #     bash experiments/results.sh sampling        after toy and laptop; an hour
 #     bash experiments/results.sh few             after toy; hours; calls, one a core, share the work
 #     bash experiments/results.sh real FOLDER     hours, likewise
-#     bash experiments/results.sh written         after real and toy: what its models write
+#     bash experiments/results.sh written         right after real: what its models write
 #     bash experiments/results.sh confounds       after real; hours, likewise
 #     bash experiments/results.sh orders          after real; likewise
 #     bash experiments/results.sh plateau         after real; hours, likewise
@@ -26,7 +26,7 @@ adamw="--optimizer=adamw --lr=2e-3"     # what the preset laptop had before Muon
 narrow="--preset=laptop --n_embd=128 --n_hidden=352"    # 1.4M parameters of 4.3M, a third of the time
 
 known() {   # folder of a run whose scores held_out has put into results/
-  grep -qs "^  \"$1\": {" results/{real,confounds,orders-held-out,adapt}*.json
+  grep -qs "^  \"$1\": {" results/{real-{lr,tried,500,all},confounds-ar,confounds-mdlm}.json
 }
 
 train() {   # folder of the run, flags; a run that another call is at is left to it
@@ -194,11 +194,11 @@ END
 
 best_of() {  # folders of runs: the one that the stories which choose like best
   python - "$@" <<'END'
-import glob, sys
+import sys
 from experiments.trials import stored
 from runs import read_run
-known = {folder: run for path in glob.glob("results/real-*.json")
-         for folder, run in stored(path, "runs", "compared").items()}
+known = {folder: run for name in ("lr", "tried", "500", "all")
+         for folder, run in stored(f"results/real-{name}.json", "runs", "compared").items()}
 print(min(sys.argv[1:], key=lambda folder: min(
     entry["val_nll"] for entry in (known.get(folder) or read_run(folder))["curve"])))
 END
@@ -264,6 +264,7 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     for remedy in ${remedies[$stories]}; do remedied $remedy 4; done
     tried=$(printf "$to/ar-$stories-%s-4 " ${remedies[$stories]})
     finished $tried
+    [ -e results/real-tried.json ] && known ${tried%% *} || keep results/real-tried.json "$to/ar-$stories-*-4"
     best=$(best_of $tried)
     remedy=${best#*-$stories-}
     chosen[$stories]=${remedy%-4}
@@ -275,11 +276,13 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     local runs=(ar=$(seeds $to/ar-$stories) mdlm=$(seeds $to/mdlm-$stories) aogpt=$(seeds $to/aogpt-$stories)
                 "ar, dropout $dropout, token noise $noise, $steps steps=$(
                   seeds $to/ar-$stories-${chosen[$stories]})")
-    for mode in ${long[$stories]:+mdlm aogpt}; do
+    for mode in ${long[$stories]:+mdlm aogpt ar}; do
       lr=$(lr_of $mode)
+      remedy=
+      [ $mode != ar ] || remedy="--dropout=$dropout --token_noise=$noise"
       train $to/$mode-$stories-long --mode=$mode --lr=$lr --seed=1 $run ${every[$mode]} ${part[$stories]} \
-        --max_steps=${long[$stories]}
-      runs+=("$mode, ${long[$stories]} steps=$to/$mode-$stories-long")
+        --max_steps=${long[$stories]} $remedy
+      runs+=("$mode${remedy:+ with both}, ${long[$stories]} steps=$to/$mode-$stories-long")
     done
     finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
     once real-$stories \
@@ -299,9 +302,9 @@ written() {         # what the models of real write and fill in; its runs must b
   python sample.py --out_dir=$to/mdlm-all-1 --prompt="Once upon a time ___ lived happily." --temperature=0.7 \
     --num_samples=4 --json=results/real-blank.json
   python -m experiments.infill --models=$ar,$mdlm,$aogpt --lengths=1,2,4,8,16,32 --places=2 --draws=4 \
-    --json=results/real-infill.json --plot=results/real-infill.png
-  python -m experiments.speculative --models=out/toy-aogpt,$to/aogpt-all-1 --like=$to/aogpt-all-1 \
-    --json=results/speculative.json --plot=results/speculative.png
+    --data=excerpt-report --json=results/real-infill.json --plot=results/real-infill.png
+  python -m experiments.speculative --models=$to/aogpt-all-1 --like=$to/aogpt-all-1 \
+    --json=results/real-speculative.json --plot=results/real-speculative.png
 }
 
 confounds() {       # what each thing does that the paper has otherwise, one at a time; after real
@@ -312,7 +315,8 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
   local run="$narrow --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=250"
   run+=" --dtype=float32"
   local variants="as it is            | mdlm ar |
-    AdamW                             | mdlm ar | $adamw
+    AdamW at 2e-3                     | mdlm ar | $adamw
+    AdamW at 4e-3                     | mdlm ar | $adamw --lr=4e-3
     untied head                       | mdlm ar | --tie_head=false
     no common vector                  | mdlm ar | --shared_init=false
     no target embedding               | mdlm    | $not_told
@@ -369,8 +373,9 @@ orders() {  # aogpt: left to right how often; rotation and common vector; its ru
     finished out/orders/$name-{1,2,3}
     args+=("$name=$(seeds out/orders/$name)")
   done
+  # without fraction-1, whose bound nothing trains
   once orders-held-out python -m experiments.held_out --report=excerpt-report \
-    --title="aogpt, in other ways" "${args[@]}" \
+    --title="aogpt, in other ways" "${args[@]:0:4}" "${args[@]:5}" \
     --json=results/orders-held-out.json --md=results/orders-held-out.md --forest=results/orders-held-out.png
   once orders python -m experiments.orders "${args[@]:0:5}" --data=excerpt-report --json=results/orders.json \
     --md=results/orders.md --plot=results/orders.png
@@ -386,7 +391,7 @@ plateau() { # what ends mdlm's first hundreds of steps on real text; needs what 
 }
 
 adapt() {   # from one mode to another, beside from scratch; its runs must stay in out/
-  local lr seed name to from start args=()
+  local lr seed name to from start
   local run="$narrow --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=50"
   run+=" --dtype=float32"
   for seed in 1 2 3; do
@@ -401,15 +406,14 @@ adapt() {   # from one mode to another, beside from scratch; its runs must stay 
       train out/adapt/$name-$seed --mode=$to --lr=$lr --seed=$seed $run $start
     done
   done
-  for name in ar-from-ar ar-from-aogpt aogpt-from-aogpt aogpt-from-ar mdlm-from-mdlm mdlm-from-ar; do
-    finished out/adapt/$name-{1,2,3}
+  for name in ar-from-aogpt aogpt-from-ar mdlm-from-ar; do
     to=${name%-from-*} from=${name#*-from-}
-    [ $to != $from ] || from=scratch
-    args+=("$to from $from=$(seeds out/adapt/$name)")
+    finished out/adapt/{$name,$to-from-$to}-{1,2,3}
+    once adapt-$to python -m experiments.held_out --report=excerpt-report \
+      --title="$to after 1,000 steps of $from, or from scratch" \
+      "$to=$(seeds out/adapt/$to-from-$to)" "$to from $from=$(seeds out/adapt/$name)" \
+      --json=results/adapt-$to.json --md=results/adapt-$to.md --plot=results/adapt-$to.png
   done
-  once adapt python -m experiments.held_out --report=excerpt-report \
-    --title="From one mode to another" "${args[@]}" \
-    --json=results/adapt.json --md=results/adapt.md --plot=results/adapt.png
 }
 
 diversity() {   # stories of three seeds a mode, beside real ones, judged by others' models; runs must stay
@@ -433,13 +437,13 @@ END
   for seed in 1 2 3; do
     for mode in ar mdlm aogpt; do
       lr=$(lr_of $mode)
-      train $to/$mode-$seed --mode=$mode $narrow --data=excerpt-models --seed=$seed --lr=$lr
+      train $to/$mode-$seed --mode=$mode $narrow --data=excerpt-models --seed=$seed --lr=$lr --dtype=float32
     done
   done
   for seed in 1 2; do
     lr=$(lr_of ar)
     train $to/judge-$seed --mode=ar $narrow --data=excerpt-judges --lr=$lr --seed=$seed \
-      --dropout=0.1 --token_noise=0.1
+      --dropout=0.1 --token_noise=0.1 --dtype=float32
   done
   finished $to/{ar,mdlm,aogpt}-{1,2,3} $to/judge-{1,2}
   once diversity stories_of_three
@@ -451,7 +455,7 @@ stories_of_three() {
     files=()
     for seed in 1 2 3; do
       files+=($to/$(echo $name | tr -d , | tr ' ' -)-$seed.jsonl)
-      python sample.py --out_dir=$to/$mode-$seed --num_samples=1000 --length=128 --dtype=bfloat16 \
+      [ -e ${files[-1]} ] || python sample.py --out_dir=$to/$mode-$seed --num_samples=1000 --length=128 --dtype=bfloat16 \
         --seed=$seed --out=${files[-1]} $flags < /dev/null
     done
     args+=("$name=$(echo "${files[@]}" | tr ' ' ,)")
@@ -479,4 +483,4 @@ speed() {
 
 [ $# -gt 0 ] || { sed -n 2,21p "$0"; exit 2; }
 git diff --quiet HEAD -- . ":!results" || { echo "results.sh: commit your changes first" >&2; exit 2; }
-"$@"
+"$@"; exit     # whatever follows here by now

@@ -226,7 +226,7 @@ def test_held_out(trained, monkeypatch):
                       "--report=others", "--block_size=48", "--json=held.json", "--plot=f.png",
                       "--forest=g.png", "--md=f.md", cwd=trained)
     assert done.returncode == 0, done.stderr
-    content = json.load(open(trained / "held.json"))
+    content = found = json.load(open(trained / "held.json"))
     model, _ = load(trained / "out/ar/best.pt")
     monkeypatch.chdir(trained)
     x = torch.from_numpy(Windows("others", "val", 48).spread(10 ** 9))
@@ -252,7 +252,22 @@ def test_held_out(trained, monkeypatch):
     (trained / "other.json").write_text('{"runs": {}}')
     done = experiment("held_out", "ar=out/ar", "--report=others", "--json=other.json", cwd=trained)
     assert done.returncode == 2 and "--json=other.json has other results" in done.stderr
-    curve = content["runs"]["out/mdlm"]["curve"][-1]
+    # of a run with --windows=paper a row of its own, on windows cut as it knows them
+    flags = "--report=others", "--block_size=48", "--without_end", "--json=cut.json"
+    done = experiment("held_out", "ar=out/ar", *flags, cwd=trained)
+    assert done.returncode == 0 and "cuts" not in done.stdout, done.stderr
+    content = json.load(open(trained / "cut.json"))
+    words = Windows("others", "val", 48).tokens
+    words = torch.from_numpy(words[words != model.config.bos_id].astype(int))[:48 * 20].view(20, 48)
+    with torch.no_grad():
+        exact = group_losses(model, training_batch(model.config, words, None))
+    content["runs"]["out/cut"] = content["runs"]["out/ar"] | {"windows": "paper"}
+    assert content["runs"]["out/cut"]["nats_cut"][:20] == pytest.approx(exact.tolist(), abs=1e-5)
+    json.dump(content, open(trained / "cut.json", "w"))
+    done = experiment("held_out", "ar=out/ar", "cut=out/cut", *flags, cwd=trained)
+    assert re.search(r"cut, on windows as it cuts them .* 0\.0000 ± 0\.0000", done.stdout), done.stdout
+
+    curve = found["runs"]["out/mdlm"]["curve"][-1]
     assert curve["predicted tokens"] == curve["steps"] * 8 * 49 / 2
 
 def test_runs_are_compared_with_the_error_of_stories_and_seeds():
