@@ -127,7 +127,8 @@ def test_the_toy(page):
         if (page, mode) == ("results/toy.md", "mdlm"):
             text = prose(page)
             assert "it is {:.4f}, {:.4f} and {:.4f}, all".format(*direct).replace("-", "−") in text
-            assert "`aogpt`'s gaps are {:.4f}, {:.4f} and {:.4f}".format(*gaps_of_conditionals("aogpt")) in text
+            of_aogpt = gaps_of_conditionals("aogpt")
+            assert "`aogpt`'s gaps are {:.4f}, {:.4f} and {:.4f}".format(*of_aogpt) in text
         good = [row["grammatical"] for row in shares if row["mode"] == mode]
         assert rest == [", ".join(f"{share:.1%}" for share in good)]
 
