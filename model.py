@@ -15,7 +15,7 @@ Every mode trains p(token | some of the other tokens). A *slot* holds a token, k
            fixed order
 
 So `ar` is `aogpt` with the identity order, and `mdlm` is the same blocks without the causal mask. All losses
-are in nats per token of the same T tokens, so the numbers compare. BOS is the end-of-text token.
+but masked_ce are in nats per token of the same T tokens, so they compare. BOS is the end-of-text token.
 
 Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H, V = vocab_size.
 
@@ -76,7 +76,7 @@ class Config:
         self.bos_id, self.mask_id = self.vocab_size - 1, self.vocab_size
         self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64  # rows of the embedding, for speed
 
-# where the paper's mdlm (arXiv 2603.22075) differs
+# how the paper's mdlm (arXiv 2603.22075) differs from its ar; what both differ in: train.py's preset paper
 PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
 
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks ------------------------------------------
@@ -96,7 +96,7 @@ def rotate(x: Tensor, rotary: Tensor) -> Tensor:
 def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool) -> Tensor:
     """softmax(q kᵀ / √D) v, (B, H, S, D): a query averages the values (B, H, n, D) of the slots it sees.
 
-    PyTorch's fused kernel, but written out where a CPU needs gradients: its backward pass is slow there."""
+    PyTorch's fused kernel; written out where a CPU needs gradients: the kernel's backward is slow there."""
     if visible is not None or not q.requires_grad or q.device.type != "cpu":
         return F.scaled_dot_product_attention(q, k, v, visible, is_causal=causal and visible is None)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))                        # (B, H, S, n)
@@ -132,7 +132,7 @@ class Attention(nn.Module):
         return self.proj(y.transpose(1, 2).reshape(B, S, C))                        # (B, S, C)
 
 class MLP(nn.Module):
-    """SwiGLU (Shazeer 2020): out(silu(gate(x)) · up(x))."""
+    """SwiGLU (Shazeer 2020): proj(silu(gate(x)) · up(x))."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -165,7 +165,7 @@ class TimeEmbedding(nn.Module):
 
     def forward(self, t):
         half = self.linear.in_features // 2
-        frequency = torch.exp(-math.log(10000.0) * torch.arange(half, device=t.device, dtype=t.dtype) / half)
+        frequency = 10000.0 ** (-torch.arange(half, device=t.device, dtype=t.dtype) / half)
         angle = t[:, None, None] * frequency
         waves = torch.cat([angle.sin(), angle.cos()], dim=-1)                       # (B, 1, C)
         return F.silu(self.linear(waves.to(self.linear.weight.dtype)))
@@ -269,7 +269,7 @@ class Batch(NamedTuple):
 def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
     """The chain rule in the given order: slot j knows the tokens at order[:j], predicts the one at order[j].
 
-    −log p(x) = Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1)), per token. order: (B, T), permutations."""
+    −log p(x)/T = (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1)). order σ: (B, T), permutations."""
     targets = x.gather(1, order)                                                    # (B, T)
     tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                    # (B, T)
     key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                                # (B, T)
@@ -313,8 +313,8 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     Why: predict the tokens in a random order; the j-th prediction knows j-1 tokens, so k = T-j+1 are
     masked, each of which is equally likely to be the next. Averaged over orders, the chain rule's j-th term
     is E_M (1/k) Σ_{i∈M} −log p(x_i | rest), and the mean over its T terms is the mean over k. The
-    1/t-weighted loss of the literature is the same thing. A mean pooled over all masked tokens of the batch
-    is not: heavily masked rows dominate it, and it bounds nothing.
+    1/t-weighted loss of the literature has the same mean. A mean pooled over all masked tokens of the batch
+    has not: heavily masked rows dominate it, and it bounds nothing.
 
     Rows 2p and 2p+1 are an antithetic pair, masking k and T+1-k tokens, and the k's are stratified over the
     batch: less variance. The first row gets the smaller k, so this is unbiased for rows in random
@@ -339,9 +339,9 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
                           weight=(0.5 / k).gather(1, select // (T + 1)))
 
 def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator, schedule: str) -> Batch:
-    """The paper's loss (arXiv 2603.22075): each token masked with the row's own probability: t, uniform on
-    (0, 1), for schedule=uniform, 1−cos²(πt/2) for cosine; then a plain mean over all masked tokens of the
-    batch. It bounds nothing. The head runs on every slot, as in its code."""
+    """The paper's loss (arXiv 2603.22075; cosine): t uniform on (0, 1) for each row, each token masked with
+    probability t (schedule=uniform) or 1−cos²(πt/2) (cosine); then a plain mean over all masked tokens of
+    the batch. It bounds nothing. The head runs on every slot, as in the paper's code."""
     t = torch.rand(len(x), generator=generator)
     ratio = 1 - torch.cos(math.pi / 2 * t) ** 2 if schedule == "cosine" else t
     masked = torch.rand(x.shape, generator=generator) < ratio[:, None]              # (B, T)
@@ -398,7 +398,7 @@ def flops_per_token(config: Config) -> float:
 
 def main():
     configs = {mode: Config(mode) for mode in ("ar", "mdlm", "aogpt")}
-    configs["mdlm as in the paper"] = Config("mdlm", **PAPER_MDLM)
+    configs["mdlm as in the paper"] = Config("mdlm", target_embedding=False, **PAPER_MDLM)
     print(f"{'124M, T=512':22}{'parameters':>14}{'training MFLOP/token':>24}")
     for name, config in configs.items():
         with torch.device("meta"):

@@ -240,7 +240,7 @@ class Run:
         return self.step == self.s.max_steps or (due and not self.unlogged)
 
     def record(self, step: int, loss: torch.Tensor, norm: torch.Tensor):
-        """Step number `step` is done. Every ten a line of the log; raises InputError if it is not finite."""
+        """Step number `step` is done. Each tenth writes a line of the log; InputError if it is not finite."""
         self.step = step
         self.unlogged.append(torch.stack([loss, norm]))
         self.bar.update()

@@ -8,7 +8,7 @@ Write stories with a trained model, or fill the blanks of one.
 All samplers reveal tokens step by step. ar: left to right. aogpt: in a random or given order, one position
 a step, or several that do not see each other, or (--draft) several that a second pass confirms. mdlm: any
 masked positions may come next (ancestral: by chance; first_hitting: equally many in each step; confidence:
-the surest), and every step is a pass over the whole window. Stories are cut at the first end-of-text.
+the surest), and every pass reads the whole window. Stories are cut at the first end-of-text.
 
 --out_dir, --sampler, --steps and --temperature take several values separated by commas; every combination
 is run.
@@ -44,7 +44,7 @@ class SampleOptions:
     start: Literal["auto", "story", "anywhere"] = "auto"  # at a story's start, or as training windows do
     sampler: Literal["ancestral", "first_hitting", "confidence"] = "ancestral"  # mdlm: which come next
     order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
-    steps: int | None = None    # network passes per story; default: as many as tokens. Fewer: faster, worse
+    steps: int | None = None    # per story, each a pass or none; default: one a token. Fewer: faster, worse
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
     final_temperature: float | None = None  # confidence: temperature falls linearly towards this one
@@ -78,8 +78,8 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
     return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
 
 def probabilities(logits, temperature: float, top_p: float):
-    """(…, V) in float64: of tokens at this temperature; top_p keeps the smallest set of likeliest tokens
-    of that mass, temperature 0 the likeliest alone (with what it has at 1); the rest is missing then."""
+    """(…, V) in float64, at this temperature. top_p keeps the smallest set of likeliest tokens of that mass,
+    temperature 0 the likeliest alone (with its probability at 1); others get 0, and the sum is below 1."""
     p = torch.softmax(logits.double() / (temperature or 1), dim=-1)
     if temperature == 0 or top_p < 1:
         ranked, index = p.sort(dim=-1, descending=True) if temperature else p.max(dim=-1, keepdim=True)
@@ -106,7 +106,7 @@ def draw(logits, u, temperature: float, top_p: float):
     return tokens.to(logits.device), probability.float().to(logits.device)
 
 # ---- Samplers, the plain ones first ------------------------------------------------------------------------
-# All take tokens (B, L), given or [MASK], and yield them after every step; u (B, L) draws each position.
+# write_… and unmask… take tokens (B, L), given or [MASK], and yield them after every step; u draws them.
 
 def write_left_to_right(model, tokens, u, o: SampleOptions):
     """ar as one first writes it: after the given tokens each new one takes a pass over all before it."""
@@ -116,17 +116,17 @@ def write_left_to_right(model, tokens, u, o: SampleOptions):
         position = torch.arange(-1, j, device=tokens.device)[None]          # (1, j+1)
         logits = model(known, key_pos=position, target_pos=position + 1)    # (B, j+1, V)
         new, _ = draw(logits[:, -1], u[:, j], o.temperature, o.top_p)       # (B,)
-        tokens = torch.cat([tokens[:, :j], new[:, None], tokens[:, j + 1:]], dim=1)
+        tokens = tokens.select_scatter(new, dim=1, index=j)
         yield tokens
 
 def slots_in_order(model, tokens, order, o: SampleOptions, spare: int = 0):
-    """held (B, L+1+spare), what the slots of an order (B, L) hold, for the caller to fill: slot 0 holds BOS,
-    slot j the token at order[j-1]; it predicts the one at order[j], and sees slots 0 to j. Spare slots follow
-    the last. And predict, which runs the network on some slots, with a cache."""
+    """Returns held (B, L+1+spare), the tokens in the slots of an order (B, L), for the caller to fill in, and
+    predict, which runs the network on some slots, with a cache. Slot 0 holds BOS, slot j the token at
+    order[j-1]; it predicts the one at order[j], and sees slots 0 to j. Spare slots follow the last."""
     (B, L), device = order.shape, order.device
-    held = F.pad(tokens.gather(1, order), (1, spare), value=model.config.bos_id)    # (B, size+1)
-    order = F.pad(order, (0, spare))                                                # (B, size)
-    position = F.pad(order, (1, 0), value=-1)                                       # (B, size+1)
+    held = F.pad(tokens.gather(1, order), (1, spare), value=model.config.bos_id)    # (B, L+1+spare)
+    order = F.pad(order, (0, spare))                                                # (B, L+spare)
+    position = F.pad(order, (1, 0), value=-1)                                       # (B, L+1+spare)
     keys_values = new_keys_values(model, B, L + spare)
     if o.compile:
         for kept in itertools.chain(*keys_values):      # a CUDA graph may write into them
@@ -146,7 +146,7 @@ def slots_in_order(model, tokens, order, o: SampleOptions, spare: int = 0):
     return held, predict
 
 def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOptions):
-    """ar and aogpt: reveal the positions order[:, given:] of order (B, L), in `steps` groups of neighbours.
+    """ar and aogpt: reveal the positions order[:, given:] of order (B, L), in `steps` consecutive groups.
 
     A group of m is predicted by slot `start` and m-1 copies of it; then each revealed token gets its own
     slot. For 4 tokens at 2 a step, who sees (x) the slots 0 to 3:
@@ -169,12 +169,12 @@ def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOpt
         yield tokens
 
 def confirm(p, q, draft, u):
-    """Tokens (B, m+1), of which the first `count` (B, 1) follow the law of one token at a time.
+    """Tokens (B, m+1) and count (B, 1): the first `count` of them follow the law of one token at a time.
 
-    draft (B, m) was drawn from q (B, m, V), each token as if it came first; the first one does. p (B, m, V):
-    the laws of drafts 1 … m-1 and of one token more, given those before. Draft j is kept with
-    probability min(1, p / q) of its token, until one is not: a token drawn from max(0, p − q) in its place
-    makes up for that exactly (Leviathan et al. 2023). Where all are kept, one is drawn from the last p.
+    Drafts 0 … m-1, draft (B, m), were drawn from q (B, m, V), each as if it came first, as only 0 does: it is
+    kept. p (B, m, V): the laws of drafts 1 … m-1 and of one token more, given those before. Draft j is kept
+    with probability min(1, p / q) of its token, until one is not: a token drawn from max(0, p − q) in its
+    place makes up for that exactly (Leviathan et al. 2023). Where all are kept, one is drawn from the last p.
     u (B, m): uniforms."""
     p, q = (law / law.sum(dim=-1, keepdim=True) for law in (p, q))                  # top_p leaves less than 1
     q = F.pad(q[:, 1:], (0, 0, 0, 1))       # of drafts 1 … m-1; the token more was drafted by none: 0
@@ -215,8 +215,8 @@ def write_and_confirm(model, tokens, order, generators: list, given: int, o: Sam
         yield tokens
 
 def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: float | None = None):
-    """mdlm: tokens (B, L), drawn where now (B, L) is true, all masked, and their probability, else 0.
-    t: what the network is told for the time, if not what is masked.
+    """mdlm: tokens (B, L), those where now (B, L) is true, all masked before, drawn by u; their probability,
+    0 elsewhere. t: the timestep told to the network, by default that of the share masked.
 
     Logits are computed only where they are read, for rows that read some; a gigabyte of them at a time."""
     config, new, probability = model.config, tokens.clone(), torch.zeros(tokens.shape, device=tokens.device)
@@ -282,16 +282,16 @@ def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
     is revealed yet. Story i does not depend on which others are in the batch. pattern (L,) holds the tokens
     given, else [MASK]. plain, ar: without a cache; the same stories.
 
-    Tokens of one step are drawn independently of each other, so one token a step is exact and several are
-    not. mdlm's ancestral sampler gives each position a uniform time in [0, 1) and cuts time into equal
-    steps, so that in every step each masked token is revealed with the probability that the masking process
-    has; all others reveal equally many in each."""
+    Tokens of one step are drawn independently of each other, so one token a step is exact (not confidence,
+    which looks at what it drew) and several are not, unless confirmed. mdlm's ancestral sampler gives each
+    position a uniform time in [0, 1) and cuts time into equal steps, so that in every step each masked token
+    is revealed with the probability that the masking process has; others but drafts: equally many in each."""
     config, device, L = model.config, model.head.weight.device, len(pattern)
     generators = [np.random.default_rng((o.seed, story)) for story in stories]
     time_of, u = (uniforms(generators, L, device) for _ in range(2))                # (B, L) each
     tokens = pattern.to(device).expand(time_of.shape)
     free = tokens == config.mask_id
-    n = int(free[0].sum())
+    o.need(n := int(free[0].sum()), "prompt", "leaves nothing to write: the pattern has no [MASK]")
     steps = o.steps or n
     if config.mode == "mdlm" and o.sampler == "confidence":
         return unmask_surest(model, tokens, generators, steps, o)
@@ -311,7 +311,7 @@ def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
 @torch.no_grad()
 def generate(model: Transformer, stories, pattern, o: SampleOptions):
     """(B, L) tokens of the stories with these numbers, and (B, L) the step at which each appeared, -1 where
-    given. See states."""
+    given. ar stops when every story has ended, and leaves [MASK] from there on. See states."""
     config, free = model.config, (pattern == model.config.mask_id).to(model.head.weight.device)
     appeared = torch.where(free, 0, -1).repeat(len(stories), 1)
     for tokens in states(model, stories, pattern, o):

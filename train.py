@@ -22,7 +22,7 @@ import timeit
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")     # threads that wait soon give way to other programs
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")     # waiting threads soon give way to other programs
 import numpy as np
 import torch
 
@@ -52,7 +52,7 @@ class Settings:
     grad_accum: int = 1             # split each batch into this many micro-batches; same result, less memory
     lr: float = 3e-4                # peak learning rate
     warmup: int = 1000              # steps in which the learning rate rises linearly to lr
-    final_lr: float = 0.1           # fraction of lr at which the cosine after it ends
+    final_lr: float = 0.1           # the cosine after the warm-up ends at this fraction of lr
     optimizer: Literal["adamw", "muon"] = "adamw"   # of the blocks' matrices; the rest always has AdamW
     weight_decay: float = 0.01      # of either optimizer
     beta2: float = 0.999            # of AdamW
@@ -130,7 +130,7 @@ def mask_generator(*seed) -> torch.Generator:
 
 @torch.no_grad()
 def evaluate(model: Transformer, x: torch.Tensor, windows_at_once: int, seed: int) -> dict:
-    """Nats per token of the windows x (N, T), in float32, with masks and orders from the seed alone.
+    """Nats per token of the windows x (N, T), in float32 or TF32, masks and orders from the seed alone.
 
     val_nll (exact for ar, else an estimate of the upper bound for each window) with its standard error over
     windows; for aogpt also the exact val_nll_l2r of the left-to-right order, for mdlm the paper's masked_ce.
@@ -170,8 +170,8 @@ def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
         raise InputError(f"--init_from={folder} has {', '.join(other)}; give the same")
     if checkpoint["tokenizer"] != tokenizer.to_dict():
         raise InputError(f"--init_from={folder} has another tokenizer; give data prepared with the same one")
-    if source.config.target_embedding > model.config.target_embedding:
-        raise InputError(f"--init_from={folder} has a target embedding; leave out --target_embedding=false")
+    if lost := [name for name in source.state_dict() if name not in model.state_dict()]:
+        raise InputError(f"--init_from={folder} has {', '.join(lost)}, this one not; give the same flags")
     weights = source.state_dict()
     for name, p in model.named_parameters():
         p.copy_(weights[name]) if name in weights else p.zero_()
@@ -212,11 +212,11 @@ class Loss(torch.nn.Module):
 
 def make_update(model: Transformer, s: Settings):
     """The optimizers, and update(batch, lr), a step of them: gradients of a Batch in s.grad_accum
-    micro-batches, clipped. It returns the loss of this process's share, and the norm of all's gradient."""
+    micro-batches, clipped. It returns the loss of this process's share, and the whole gradient's norm."""
     device = model.head.weight.device
     dtype, compile_it = numerics(s, device)
     torch.use_deterministic_algorithms(device.type == "cpu")    # else compiled code adds up in any order
-    if sys.platform == "linux":     # glibc keeps what is freed: to ask for it in each step takes a tenth more
+    if sys.platform == "linux":     # let glibc keep what is freed: asking for it anew costs a tenth in time
         for option in (-4, 0), (-1, -1):                            # M_MMAP_MAX, M_TRIM_THRESHOLD
             ctypes.CDLL(None).mallopt(*option)
     loss_function = Loss(model, compile_it)
@@ -273,7 +273,7 @@ def announce(run: Run, why: str, windows: int, floor: float | None):
         write_json(run.path("config.json"), facts | provenance(s.seed))
 
 def sample_stories(model: Transformer, tokenizer: Tokenizer, count: int, seed: int, most_steps: int) -> list:
-    """Stories of the model as it is now, the same ones each time; mdlm takes at most most_steps steps."""
+    """Stories of the model as it is now, by the same noise each time; mdlm takes at most most_steps steps."""
     config = model.eval().config
     steps = min(most_steps, config.block_size) if config.mode == "mdlm" else None
     o = SampleOptions(sampler="first_hitting", steps=steps, seed=seed)

@@ -188,7 +188,7 @@ def test_a_run_starts_from_another_of_the_same_sizes_only(trained, monkeypatch):
     words = Tokenizer("words", words=TOY.words()[:-1] + ["zebra"])
     with pytest.raises(InputError, match="another tokenizer"):
         start_from("out/ar", source, words)
-    with pytest.raises(InputError, match="out/aogpt has a target embedding"):
+    with pytest.raises(InputError, match="out/aogpt has embed_target.weight, this"):
         start_from("out/aogpt", Transformer(replace(source.config, target_embedding=False)),
                    Tokenizer(**checkpoint["tokenizer"]))
     done = run("train.py", "--mode=mdlm", "--out_dir=out/on", "--init_from=out/ar", *TINY, "--n_hidden=32",
