@@ -248,6 +248,11 @@ def test_ar_stops_when_every_story_has_ended():
     ends = whole == model.config.bos_id
     assert ends[:, :n].any(dim=1).all() and not ends[:, :n - 1].any(dim=1).all()
 
+@pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
+def test_a_pattern_that_leaves_nothing_to_write_is_refused(mode):
+    with pytest.raises(InputError, match="no .MASK."):
+        generate(small_model(mode), range(2), torch.zeros(8, dtype=torch.long), SampleOptions())
+
 # ------------------------------------------------------------------------------------------------ confidence
 
 def confidence_law(oracle):
