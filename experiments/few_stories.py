@@ -108,17 +108,17 @@ def plain(trial: Trial) -> bool:
 def chosen_by(done: dict, trial: Trial) -> float:
     return done[trial.name()]["best"]["chosen_by"]
 
-def finalists(done: dict, trials, seeds=CHOOSING):
+def finalists(done: dict, trials):
     """Of each mode the best two of the trials, with more seeds: one may be lucky."""
     trials = sorted(trials, key=lambda trial: chosen_by(done, trial))
     for mode in MODES:
-        for trial, seed in itertools.product([t for t in trials if t.mode == mode][:2], seeds):
+        for trial, seed in itertools.product([t for t in trials if t.mode == mode][:2], CHOOSING):
             yield dataclasses.replace(trial, seed=seed)
 
-def chosen(done: dict, mode: str, trials, seeds=CHOOSING) -> dict:
+def chosen(done: dict, mode: str, trials) -> dict:
     """The settings of the mode's best finalist."""
     groups = {}
-    for trial in finalists(done, [t for t in trials if t.mode == mode], seeds):
+    for trial in finalists(done, [t for t in trials if t.mode == mode]):
         groups.setdefault(dataclasses.replace(trial, seed=0), []).append(chosen_by(done, trial))
     best = min(groups, key=lambda trial: np.mean(groups[trial]))
     return {name: getattr(best, name) for name in ("lr", "weight_decay", "dropout", "noise")}

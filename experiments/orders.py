@@ -1,13 +1,13 @@
 """
-What aogpt scores in which order, and how much of its bound's gap is Jensen's inequality.
+What aogpt scores in which order, nats per token, and what mixing orders takes off (Jensen's inequality).
 
     python -m experiments.orders aogpt=out/a,out/b --data=toy --json=F --md=G --plot=H
 
-NAME=FOLDER,FOLDER,… are runs of aogpt, one for each seed. A fixed order gives an exact likelihood of its
-own: from left to right, from right to left, in blocks (of neighbours, each read from left to right; the
-blocks shuffled), and at random, which is one draw from a mixture over all orders. Training minimizes the
-mean of −log p over orders; the mixture's own −log of the mean p lies below it (Jensen), and is bounded
-from above by the same with K orders, which falls towards it as K grows (Burda et al. 2016, arXiv 1509.00519).
+NAME=FOLDER,FOLDER,… are runs of aogpt, one for each seed. Each order gives an exact likelihood of its own:
+from left to right, from right to left, in blocks (of neighbours, each read from left to right; the blocks
+shuffled), or any at random. Training minimizes the mean of −log p over random orders (and l2r_fraction of
+rows left to right). The −log of the mean p, the mixture's, is lower; that of K random orders lies between
+the two and falls towards it as K grows (Burda et al. 2016, arXiv 1509.00519).
 The law is scored on the same stories; ± is the standard deviation over runs.
 """
 import math
