@@ -7,7 +7,7 @@ Write stories with a trained model, or fill the blanks of one.
 
 All samplers reveal tokens step by step. ar: left to right. aogpt: in a random or given order, one position
 a step, or several that do not see each other, or (--draft) several that a second pass confirms. mdlm: any
-masked positions may come next (ancestral: by chance; first_hitting: equally many in each step; confidence:
+masked positions may come next (first_hitting: equally many in each step; ancestral: by chance; confidence:
 the surest), and every pass reads the whole window. Stories are cut at the first end-of-text.
 
 --out_dir, --sampler, --steps and --temperature take several values separated by commas; every combination
@@ -42,7 +42,7 @@ class SampleOptions:
     prompt: str = ""            # begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)
     blank: int = 8              # tokens of a blank
     start: Literal["auto", "story", "anywhere"] = "auto"  # at a story's start, or as training windows do
-    sampler: Literal["ancestral", "first_hitting", "confidence"] = "ancestral"  # mdlm: which come next
+    sampler: Literal["first_hitting", "ancestral", "confidence"] = "first_hitting"  # mdlm: which come next
     order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
     steps: int | None = None    # per story, each a pass or none; default: one a token. Fewer: faster, worse
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
@@ -241,7 +241,7 @@ def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: 
 
 def unmask(model, tokens, reveal_step, u, o: SampleOptions):
     """mdlm: step s draws the tokens where reveal_step (B, L) equals s; if there are none, it takes no pass.
-    ancestral: (rand(B, L) * steps).long(); first_hitting: a random order cut into equal groups; given: -1."""
+    first_hitting: a random order cut into equal groups; ancestral: (rand(B, L) * steps).long(); given: -1."""
     for step in range(int(reveal_step.max()) + 1):
         if (now := reveal_step == step).any():
             tokens, _ = draw_masked(model, tokens, now, u, o.temperature, o)

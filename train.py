@@ -276,7 +276,7 @@ def sample_stories(model: Transformer, tokenizer: Tokenizer, count: int, seed: i
     """Stories of the model as it is now, by the same noise each time; mdlm takes at most most_steps steps."""
     config = model.eval().config
     steps = min(most_steps, config.block_size) if config.mode == "mdlm" else None
-    o = SampleOptions(sampler="first_hitting", steps=steps, seed=seed)
+    o = SampleOptions(steps=steps, seed=seed)
     blank = torch.full((config.block_size,), config.mask_id)
     return [tokenizer.decode_story(ids) for ids in generate(model, range(count), blank, o)[0].tolist()]
 
@@ -290,7 +290,7 @@ def show_best(run: Run, tokenizer: Tokenizer):
     stories = sample_stories(model, tokenizer, 3, run.s.seed, most_steps=config.block_size)
     print(*stories, sep="\n\n", end="\n\n")
     print(f"{out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py --out_dir={out_dir} "
-          f"--num_samples=1000{' --sampler=first_hitting' if config.mode == 'mdlm' else ''}")
+          f"--num_samples=1000")
 
 def main():
     config, s, why = resolve(parse_flags(__doc__, Config, Settings))

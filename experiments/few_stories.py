@@ -243,7 +243,7 @@ def copies(model, tokenizer: Tokenizer, known: dict, seed: int, samples: int) ->
     not among them; and the share of known ones that the law itself would draw."""
     model.eval()
     texts, blank = [], torch.full((model.config.block_size,), model.config.mask_id)
-    o = SampleOptions(sampler="first_hitting", seed=seed)
+    o = SampleOptions(seed=seed)
     for first in range(0, samples, 100):
         tokens, _ = generate(model, range(first, min(samples, first + 100)), blank, o)
         texts += [tokenizer.decode_story(row) for row in tokens.tolist()]

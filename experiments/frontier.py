@@ -29,7 +29,7 @@ class FrontierOptions:
 def sample_all(o: FrontierOptions) -> dict:
     """What each model writes at each temperature: {"folder, temperature t": [samples]}, for columns_of."""
     flags = dict(temperature=o.temperatures, num_samples=o.num_samples, length=o.length, seed=o.seed,
-                 device=o.device, dtype=o.dtype, sampler=["first_hitting"])
+                 device=o.device, dtype=o.dtype)
     sets = {}
     for model, tokenizer, pattern, s, title in list(sample.plan(o.models.split(","), flags, several=True)):
         s = replace(s, out=os.path.join(s.out_dir, f"samples-t{s.temperature:g}.jsonl"))

@@ -60,7 +60,7 @@ def whether_it_is_right(o, sizes: dict, batch_size: int, device, say):
         first = min(20, o.steps)
         say(f"{mode}: float32, here − CPU, 20 steps", (slow[:first] - on_cpu[:first]).abs().max().item())
         say(f"{mode}: bfloat16 compiled − float32", (fast - slow).abs().max().item())
-        whole = sample.SampleOptions(sampler="first_hitting", full_length=True)
+        whole = sample.SampleOptions(full_length=True)
         pattern = torch.full((64,), model.config.mask_id)
         here = sample.generate(model, range(4), pattern, whole)[0].cpu()
         there = sample.generate(model.cpu(), range(4), pattern, whole)[0]

@@ -61,9 +61,9 @@ toy() {
   python compare.py ar-1=out/toy-ar-1 mdlm-1=out/toy-mdlm-1 aogpt-1=out/toy-aogpt-1 \
     ar-2=out/toy-ar-2 mdlm-2=out/toy-mdlm-2 aogpt-2=out/toy-aogpt-2 --json=results/toy-seeds.json
   local more=out/toy-ar-1,out/toy-mdlm-1,out/toy-aogpt-1,out/toy-ar-2,out/toy-mdlm-2,out/toy-aogpt-2
-  python sample.py --out_dir=$runs --sampler=first_hitting --draft=8 --num_samples=1 --seed=4 \
+  python sample.py --out_dir=$runs --draft=8 --num_samples=1 --seed=4 \
     --picture=results/modes.svg
-  python sample.py --out_dir=$runs,$more --sampler=first_hitting --num_samples=1000 \
+  python sample.py --out_dir=$runs,$more --num_samples=1000 \
     --json=results/toy-grammatical.json
   python diversity.py ar=out/toy-ar/samples.jsonl mdlm=out/toy-mdlm/samples.jsonl \
     aogpt=out/toy-aogpt/samples.jsonl --data=toy --judge=out/toy-ar \
@@ -83,13 +83,13 @@ laptop() {
     train out/$data-$mode --mode=$mode --preset=laptop --data=$data --max_steps=3000 ${as_then[$mode]}
   done
   python compare.py ar=$ar mdlm=$mdlm aogpt=$aogpt --json=results/laptop.json --plot=results/laptop.png
-  python sample.py --out_dir=$ar,$mdlm,$aogpt --sampler=first_hitting --temperature=0.7 --num_samples=2 \
+  python sample.py --out_dir=$ar,$mdlm,$aogpt --temperature=0.7 --num_samples=2 \
     --json=results/laptop-samples.json --picture=results/modes.png
   python sample.py --out_dir=$mdlm --prompt="Once upon a time ___ lived happily." --temperature=0.7 \
     --num_samples=4 --json=results/blank.json
 
   # diversity from the start of a story, then as the paper samples
-  python sample.py --out_dir=$ar,$mdlm,$aogpt --sampler=first_hitting --length=128 --num_samples=1000 \
+  python sample.py --out_dir=$ar,$mdlm,$aogpt --length=128 --num_samples=1000 \
     --dtype=bfloat16
   python diversity.py ar=$ar/samples.jsonl mdlm=$mdlm/samples.jsonl aogpt=$aogpt/samples.jsonl \
     --data=$data --judge=$ar --json=results/laptop-diversity.json --plot=results/laptop-diversity.png
@@ -297,7 +297,7 @@ written() {         # what the models of real write and fill in; its runs must b
   local ar=$(seeds $to/ar-all) mdlm=$(seeds $to/mdlm-all) aogpt=$(seeds $to/aogpt-all)
   local runs=$to/ar-all-1,$to/mdlm-all-1,$to/aogpt-all-1
   finished $(echo $ar,$mdlm,$aogpt | tr , ' ')
-  python sample.py --out_dir=$runs --sampler=first_hitting --temperature=0.7 --num_samples=2 \
+  python sample.py --out_dir=$runs --temperature=0.7 --num_samples=2 \
     --json=results/real-samples.json --picture=results/modes.png
   python sample.py --out_dir=$to/mdlm-all-1 --prompt="Once upon a time ___ lived happily." --temperature=0.7 \
     --num_samples=4 --json=results/real-blank.json
@@ -460,7 +460,7 @@ stories_of_three() {
     done
     args+=("$name=$(echo "${files[@]}" | tr ' ' ,)")
   done <<< "ar|ar|
-mdlm|mdlm|--sampler=first_hitting
+mdlm|mdlm|
 mdlm, confidence|mdlm|--sampler=confidence
 aogpt|aogpt|
 aogpt, left to right|aogpt|--order=left_to_right"

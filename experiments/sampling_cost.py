@@ -58,9 +58,9 @@ def columns(few: int) -> dict:
             "ar, no cache": ("ar", torch.float32, dict(plain=True)),
             "ar, bf16": ("ar", torch.bfloat16, {}),
             "aogpt": ("aogpt", torch.float32, {}),
-            "mdlm": ("mdlm", torch.float32, dict(sampler="first_hitting")),
+            "mdlm": ("mdlm", torch.float32, {}),
             "aogpt, few steps": ("aogpt", torch.float32, dict(few=few)),
-            "ancestral, few": ("mdlm", torch.float32, dict(few=few)),
+            "ancestral, few": ("mdlm", torch.float32, dict(sampler="ancestral", few=few)),
             "confidence, few": ("mdlm", torch.float32, dict(sampler="confidence", few=few))}
 
 RATIOS = {"÷ cache": ("ar, no cache", "ar"), "mdlm ÷ aogpt": ("mdlm", "aogpt")}

@@ -31,7 +31,7 @@ def percent(values):
 
 def of_steps(mode, sampler, perfect=False, **which):
     """Rows of toy-steps.json: of all seeds, or of the perfect network."""
-    which |= {"mode": mode, "sampler": sampler}
+    which |= {"mode": mode} | ({"sampler": sampler} if mode == "mdlm" else {})
     return [row for row in results("toy-steps.json")["rows"] if (row["network"] == "exact") == perfect
             and all(row[name] == value for name, value in which.items())]
 

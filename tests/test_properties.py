@@ -169,7 +169,7 @@ def test_any_sampler_reveals_every_position_once_and_keeps_what_it_has(data, how
     pattern = torch.where(torch.tensor(given_ones), some_tokens(1, L, seed)[0], model.config.mask_id)
     steps = n if how == "ar" else data.draw(st.integers(1, 3 * n if how == "ancestral" else n), "steps")
     o = SampleOptions(seed=seed, steps=steps, full_length=True,
-                      sampler=how if how not in MODELS else "ancestral",
+                      sampler=how if how not in MODELS else "first_hitting",
                       temperature=data.draw(st.sampled_from([0, 0.5, 1.0, 3.0]), "temperature"),
                       top_p=data.draw(st.sampled_from([0.1, 0.9, 1.0]), "top_p"))
     if how == "aogpt":

@@ -161,8 +161,8 @@ def test_a_samplers_rare_tokens_are_as_frequent_as_they_should_be():
 
 @pytest.mark.parametrize("mode, flags", [
     ("ar", {}), ("ar", dict(temperature=0)), ("ar", dict(temperature=0.7, top_p=0.8)), ("mdlm", {}),
-    ("mdlm", dict(steps=3)), ("mdlm", dict(sampler="first_hitting", temperature=0.7, top_p=0.8)),
-    ("mdlm", dict(sampler="first_hitting", steps=3)), ("mdlm", dict(time_embedding="add"))])
+    ("mdlm", dict(steps=3)), ("mdlm", dict(sampler="ancestral", temperature=0.7, top_p=0.8)),
+    ("mdlm", dict(sampler="ancestral", steps=3)), ("mdlm", dict(time_embedding="add"))])
 @pytest.mark.parametrize("prompt", [0, 3])
 def test_the_plain_samplers_write_what_the_fast_ones_write(mode, flags, prompt):
     flags = dict(flags)
@@ -384,10 +384,10 @@ def test_several_models_and_settings_in_one_call(trained):
     summaries = json.load(open(trained / "sweep.json"))
     got = [(s["mode"], s["sampler"], s["steps"], os.path.basename(s["out"])) for s in summaries]
     assert got == [
-        ("ar", "ancestral", 48, "samples.jsonl"),
+        ("ar", "first_hitting", 48, "samples.jsonl"),
         *(("mdlm", sampler, steps, f"samples-{sampler}-{steps}.jsonl")
           for sampler in ("ancestral", "first_hitting") for steps in (48, 6)),
-        *(("aogpt", "ancestral", steps, f"samples-{steps}.jsonl") for steps in (48, 6))]
+        *(("aogpt", "first_hitting", steps, f"samples-{steps}.jsonl") for steps in (48, 6))]
     assert os.path.getsize(trained / "modes.png") > 5000
     os.remove(trained / "modes.png")
     assert all(s["tokens_per_pass"] == pytest.approx(48 / s["steps"]) for s in summaries
