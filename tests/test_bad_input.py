@@ -28,7 +28,7 @@ BAD = [
     ("train.py", [*TINY, "--out_dir=out/new", "--resume"], ["no checkpoint at out/new/ckpt.pt"]),
     ("train.py", [*TINY, "--out_dir=out/ar", "--resume", "--lr=0.5"], ["lr was 0.002, is now 0.5"]),
     ("train.py", [*TINY, "--mode=mdlm", "--schedule=cosine"], ["schedule", "nelbo"]),
-    ("train.py", ["--mode=ar", "--data=toy-4096"], ["--vocab_size=4096 means nothing for the toy"]),
+    ("train.py", ["--mode=ar", "--data=toy-4096"], ["no data set at data/toy-4096/meta.json"]),
     ("prepare_data.py", ["--vocab_size=70000", "--name=new"], ["--vocab_size=70000 means nothing for"]),
     ("prepare_data.py", ["--text=a.txt", "--seed=7"], ["--seed=7 means nothing for text"]),
     ("train.py", ["--data=damaged", *TINY[2:]], ["data/damaged/train.bin", "prepare it again"]),
