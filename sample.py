@@ -78,7 +78,7 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
     return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
 
 def probabilities(logits, temperature: float, top_p: float):
-    """(…, V) in float64, at this temperature. top_p keeps the smallest set of likeliest tokens of that mass,
+    """(…, V) in float64 at this temperature. top_p keeps the smallest set of likeliest tokens of that mass,
     temperature 0 the likeliest alone (with its probability at 1); others get 0, and the sum is below 1."""
     p = torch.softmax(logits.double() / (temperature or 1), dim=-1)
     if temperature == 0 or top_p < 1:
@@ -106,7 +106,7 @@ def draw(logits, u, temperature: float, top_p: float):
     return tokens.to(logits.device), probability.float().to(logits.device)
 
 # ---- Samplers, the plain ones first ------------------------------------------------------------------------
-# write_… and unmask… take tokens (B, L), given or [MASK], and yield them after every step; u draws them.
+# write_… and unmask… take tokens (B, L), given or [MASK], yield them each step; u or generators draw.
 
 def write_left_to_right(model, tokens, u, o: SampleOptions):
     """ar as one first writes it: after the given tokens each new one takes a pass over all before it."""
@@ -171,7 +171,7 @@ def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOpt
 def confirm(p, q, draft, u):
     """Tokens (B, m+1) and count (B, 1): the first `count` of them follow the law of one token at a time.
 
-    Drafts 0 … m-1, draft (B, m), were drawn from q (B, m, V), each as if it came first, as only 0 does: it is
+    Drafts 0 … m-1, draft (B, m), come from q (B, m, V), each as if it came first, as only 0 does: it is
     kept. p (B, m, V): the laws of drafts 1 … m-1 and of one token more, given those before. Draft j is kept
     with probability min(1, p / q) of its token, until one is not: a token drawn from max(0, p − q) in its
     place makes up for that exactly (Leviathan et al. 2023). Where all are kept, one is drawn from the last p.

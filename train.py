@@ -290,7 +290,7 @@ def show_best(run: Run, tokenizer: Tokenizer):
     stories = sample_stories(model, tokenizer, 3, run.s.seed, most_steps=config.block_size)
     print(*stories, sep="\n\n", end="\n\n")
     print(f"{out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py --out_dir={out_dir} "
-          f"--num_samples=1000")
+          "--num_samples=1000")
 
 def main():
     config, s, why = resolve(parse_flags(__doc__, Config, Settings))

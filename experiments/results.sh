@@ -16,9 +16,9 @@
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
 # For each core: OMP_NUM_THREADS=1 taskset -c 0 bash experiments/results.sh real FOLDER
-# Runs that have begun are resumed. Those that results/ has the scores of are not made again (delete the file
-# there to make them anew); keep adds scores before all runs of a figure are done. Only a tree without
-# uncommitted changes makes figures.
+# Runs that have begun are resumed. Of real and confounds, those that results/ has the scores of are not made
+# again (delete the file there to make them anew), and keep adds scores before all runs of a figure are done.
+# Only a tree without uncommitted changes makes figures.
 set -euo pipefail
 shopt -s inherit_errexit
 

@@ -30,7 +30,7 @@ def percent(values):
     return f"{100 * np.mean(values):.1f}%{spread}"
 
 def of_steps(mode, sampler, perfect=False, **which):
-    """Rows of toy-steps.json: of all seeds, or of the perfect network."""
+    """Rows of toy-steps.json: of all seeds, or of the perfect network. Only mdlm has a choice of samplers."""
     which |= {"mode": mode} | ({"sampler": sampler} if mode == "mdlm" else {})
     return [row for row in results("toy-steps.json")["rows"] if (row["network"] == "exact") == perfect
             and all(row[name] == value for name, value in which.items())]
