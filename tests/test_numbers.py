@@ -192,6 +192,15 @@ def test_trials_are_what_their_names_say():
         assert few_stories.Trial(**found["trial"]).name() == name
         assert not found["commit"].endswith("dirty")
 
+def test_widths():
+    done = results("few-stories.json")["trials"]
+    _, *rows = few_stories.table_of("widths", few_stories.kinds_of(done)["widths"])
+    found = {}          # name: mean ± s.d. at each width, then the exponent and its interval
+    for name, *cells in rows:
+        name, is_slope, _ = name.partition(": exponent")
+        found.setdefault(name, []).append(f"{cells[0]} ({cells[1]})" if is_slope else cells[3])
+    assert {name: cells for name, *cells in table("results/few-stories.md", "all stories, width")} == found
+
 def test_few_stories():
     done = results("few-stories.json")["trials"]
     _, *rows = few_stories.table_of("sizes", few_stories.kinds_of(done)["sizes"])
