@@ -218,8 +218,16 @@ keep() {    # file of results, how its runs' folders begin, flags of held_out: a
     "so far=$(echo ${runs//.done/} | tr ' ' ,)"
 }
 
+rated() {   # modes: folders of the runs that try learning rates
+  local mode
+  for mode; do
+    echo out/real/$mode-lr-{2e-3,4e-3,8e-3,1.6e-2}
+    [ $mode != aogpt ] || echo out/real/aogpt-lr-3.2e-2     # 1.6e-2 was its best so far
+  done
+}
+
 lr_of() {   # a mode: its best learning rate on real text, after 500 steps
-  local best runs=$(echo out/real/$1-lr-{2e-3,4e-3,8e-3,1.6e-2})
+  local best runs=$(rated $1)
   finished $runs
   best=$(best_of $runs)
   echo ${best##*-lr-}
@@ -236,13 +244,9 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
   local -A part=([all]= [500]=--train_stories=500) most=([all]=1500 [500]=1000)     # most: steps
   halves "$1"
   for mode in ar mdlm aogpt; do
-    for lr in 2e-3 4e-3 8e-3 1.6e-2; do
-      train $to/$mode-lr-$lr --mode=$mode --lr=$lr --max_steps=500 $run ${every[$mode]}
+    for tried in $(rated $mode); do
+      train $tried --mode=$mode --lr=${tried##*-lr-} --max_steps=500 $run ${every[$mode]}
     done
-  done
-  finished $to/{ar,mdlm,aogpt}-lr-{2e-3,4e-3,8e-3,1.6e-2}
-  for tried in $to/{ar,mdlm,aogpt}-lr-{2e-3,4e-3,8e-3,1.6e-2}; do
-    known $tried || { keep results/real-lr.json "$to/*-lr-"; break; }
   done
   for stories in all 500; do
     for seed in 1 2 3; do
@@ -253,37 +257,35 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
       done
     done
   done
-  lr=$(lr_of ar)
-  local -A chosen
+  for tried in $(rated ar mdlm aogpt); do
+    known $tried || { keep results/real-lr.json "$to/*-lr-"; break; }
+  done
+  local -A long=([all]= [500]=4000)     # steps of a seed that goes on: 128 epochs, as on the toy
   for stories in 500 all; do
+    local runs=(ar=$(seeds $to/ar-$stories) mdlm=$(seeds $to/mdlm-$stories) aogpt=$(seeds $to/aogpt-$stories))
+    goes_on() {     # mode, flags
+      lr=$(lr_of $1)
+      train $to/$1-$stories-long --mode=$1 --lr=$lr --seed=1 $run ${every[$1]} ${part[$stories]} \
+        --max_steps=${long[$stories]} "${@:2}"
+      runs+=("$1${2:+ with both}, ${long[$stories]} steps=$to/$1-$stories-long")
+    }
     remedied() {    # remedy, seed
+      lr=$(lr_of ar)
       IFS=- read -r dropout noise steps <<< "$1"
       train $to/ar-$stories-$1-$2 --mode=ar --lr=$lr --seed=$2 $run ${every[ar]} ${part[$stories]} \
         --dropout=$dropout --token_noise=$noise --max_steps=$steps
     }
+    [ -z "${long[$stories]}" ] || { goes_on mdlm; goes_on aogpt; }
     for remedy in ${remedies[$stories]}; do remedied $remedy 4; done
     tried=$(printf "$to/ar-$stories-%s-4 " ${remedies[$stories]})
     finished $tried
     [ -e results/real-tried.json ] && known ${tried%% *} || keep results/real-tried.json "$to/ar-$stories-*-4"
     best=$(best_of $tried)
     remedy=${best#*-$stories-}
-    chosen[$stories]=${remedy%-4}
-    for seed in 1 2 3; do remedied ${chosen[$stories]} $seed; done
-  done
-  local -A long=([all]= [500]=5000)     # steps of a seed that goes on, where epochs are short
-  for stories in 500 all; do
-    IFS=- read -r dropout noise steps <<< "${chosen[$stories]}"
-    local runs=(ar=$(seeds $to/ar-$stories) mdlm=$(seeds $to/mdlm-$stories) aogpt=$(seeds $to/aogpt-$stories)
-                "ar, dropout $dropout, token noise $noise, $steps steps=$(
-                  seeds $to/ar-$stories-${chosen[$stories]})")
-    for mode in ${long[$stories]:+mdlm aogpt ar}; do
-      lr=$(lr_of $mode)
-      remedy=
-      [ $mode != ar ] || remedy="--dropout=$dropout --token_noise=$noise"
-      train $to/$mode-$stories-long --mode=$mode --lr=$lr --seed=1 $run ${every[$mode]} ${part[$stories]} \
-        --max_steps=${long[$stories]} $remedy
-      runs+=("$mode${remedy:+ with both}, ${long[$stories]} steps=$to/$mode-$stories-long")
-    done
+    remedy=${remedy%-4}
+    for seed in 1 2 3; do remedied $remedy $seed; done
+    runs+=("ar, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/ar-$stories-$remedy)")
+    [ -z "${long[$stories]}" ] || goes_on ar --dropout=$dropout --token_noise=$noise
     finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
     once real-$stories \
       python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
