@@ -222,7 +222,7 @@ rated() {   # modes: folders of the runs that try learning rates
   local mode
   for mode; do
     echo out/real/$mode-lr-{2e-3,4e-3,8e-3,1.6e-2}
-    [ $mode != aogpt ] || echo out/real/aogpt-lr-3.2e-2     # 1.6e-2 was its best so far
+    [ $mode != aogpt ] || echo out/real/aogpt-lr-{3.2e-2,6.4e-2}       # its best was at the edge
   done
 }
 
@@ -457,8 +457,8 @@ stories_of_three() {
     files=()
     for seed in 1 2 3; do
       files+=($to/$(echo $name | tr -d , | tr ' ' -)-$seed.jsonl)
-      [ -e ${files[-1]} ] || python sample.py --out_dir=$to/$mode-$seed --num_samples=1000 --length=128 --dtype=bfloat16 \
-        --seed=$seed --out=${files[-1]} $flags < /dev/null
+      [ -e ${files[-1]} ] || python sample.py --out_dir=$to/$mode-$seed --num_samples=1000 --length=128 \
+        --dtype=bfloat16 --seed=$seed --out=${files[-1]} $flags < /dev/null
     done
     args+=("$name=$(echo "${files[@]}" | tr ' ' ,)")
   done <<< "ar|ar|
