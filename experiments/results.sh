@@ -25,8 +25,8 @@ shopt -s inherit_errexit
 adamw="--optimizer=adamw --lr=2e-3"     # what the preset laptop had before Muon
 narrow="--preset=laptop --n_embd=128 --n_hidden=352"    # 1.4M parameters of 4.3M, a third of the time
 
-known() {   # folder of a run whose scores held_out has put into results/
-  grep -qs "^  \"$1\": {" results/{real-{lr,tried,500,all},confounds-ar,confounds-mdlm}.json
+known() {   # folder of a run whose scores held_out has put into results/, and that nothing else needs
+  [[ $1 != out/base/* ]] && grep -qs "^  \"$1\": {" results/{real-{lr,tried,500,all},confounds-ar,confounds-mdlm}.json
 }
 
 train() {   # folder of the run, flags; a run that another call is at is left to it
@@ -309,15 +309,21 @@ written() {         # what the models of real write and fill in; its runs must b
     --json=results/real-speculative.json --plot=results/real-speculative.png
 }
 
+thousand="$narrow --data=excerpt-choose --max_steps=1000"
+thousand+=" --eval_windows=150 --eval_interval=100 --dtype=float32"
+
+base() {    # mode, seed: what others of a thousand steps are compared with, or go on from
+  local lr
+  lr=$(lr_of $1)
+  train out/base/$1-$2 --mode=$1 --lr=$lr --seed=$2 $thousand
+}
+
 confounds() {       # what each thing does that the paper has otherwise, one at a time; after real
   local mode lr seed name modes flags dir args
   local init="--init=paper --shared_init=false" not_told=--target_embedding=false
   local schedule="--warmup=25 --final_lr=0.05"   # in as many steps
   local all="$adamw $init $schedule $not_told --windows=paper"
-  local run="$narrow --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=250"
-  run+=" --dtype=float32"
-  local variants="as it is            | mdlm ar |
-    AdamW at 2e-3                     | mdlm ar | $adamw
+  local variants="AdamW at 2e-3                     | mdlm ar | $adamw
     AdamW at 4e-3                     | mdlm ar | $adamw --lr=4e-3
     untied head                       | mdlm ar | --tie_head=false
     no common vector                  | mdlm ar | --shared_init=false
@@ -337,12 +343,13 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
 --tie_head=false --time_embedding=add --objective=masked_ce --schedule=cosine"
   for mode in mdlm ar; do
     lr=$(lr_of $mode)
-    args=()
+    args=("as it is=$(seeds out/base/$mode)")
     for seed in 1 2 3; do
+      base $mode $seed
       while IFS='|' read -r name modes flags; do
         [[ $modes == *$mode* ]] || continue
         name=$(echo $name) dir=out/confounds/$mode-$(echo $name | tr -d , | tr ' ' -)
-        train $dir-$seed --mode=$mode --lr=$lr --seed=$seed $run $flags < /dev/null
+        train $dir-$seed --mode=$mode --lr=$lr --seed=$seed $thousand $flags < /dev/null
         [ $seed != 3 ] || args+=("$name=$(seeds $dir)")
       done <<< "$variants"
     done
@@ -357,20 +364,22 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
 orders() {  # aogpt: left to right how often; rotation and common vector; its runs must stay in out/
   local lr seed fraction rotation common name args=()
   lr=$(lr_of aogpt)
-  # best.pt by the bound is no good where only left to right is trained: the last step counts
-  local run="--mode=aogpt $narrow --data=excerpt-choose --max_steps=1000 --eval_interval=1000"
-  run+=" --dtype=float32"
   for seed in 1 2 3; do
-    for fraction in 0.1 0 0.25 0.5 1; do
-      train out/orders/fraction-$fraction-$seed --lr=$lr --seed=$seed $run --l2r_fraction=$fraction
+    base aogpt $seed
+    for fraction in 0 0.25 0.5 1; do
+      # best.pt by the bound is no good where only left to right is trained: the last step counts
+      train out/orders/fraction-$fraction-$seed --mode=aogpt --lr=$lr --seed=$seed $thousand \
+        --eval_interval=1000 --l2r_fraction=$fraction
     done
     for name in "false true" "true false" "false false"; do
       read -r rotation common <<< "$name"
-      train out/orders/rotation-$rotation-common-$common-$seed --lr=$lr --seed=$seed $run \
+      train out/orders/rotation-$rotation-common-$common-$seed --mode=aogpt --lr=$lr --seed=$seed $thousand \
         --target_rotation=$rotation --shared_init=$common
     done
   done
-  for name in fraction-{0.1,0,0.25,0.5,1} \
+  finished out/base/aogpt-{1,2,3}
+  args=("fraction-0.1=$(seeds out/base/aogpt)")
+  for name in fraction-{0,0.25,0.5,1} \
               rotation-{false-common-true,true-common-false,false-common-false}; do
     finished out/orders/$name-{1,2,3}
     args+=("$name=$(seeds out/orders/$name)")
@@ -393,27 +402,22 @@ plateau() { # what ends mdlm's first hundreds of steps on real text; needs what 
 }
 
 adapt() {   # from one mode to another, beside from scratch; its runs must stay in out/
-  local lr seed name to from start
-  local run="$narrow --data=excerpt-choose --max_steps=1000 --eval_windows=150 --eval_interval=50"
-  run+=" --dtype=float32"
+  local lr seed name to from
   for seed in 1 2 3; do
-    for name in ar-from-ar aogpt-from-aogpt mdlm-from-mdlm aogpt-from-ar mdlm-from-ar ar-from-aogpt; do
-      to=${name%-from-*} from=${name#*-from-} start=""
-      if [ $to != $from ]; then
-        start=out/adapt/$from-from-$from-$seed
-        finished $start
-        start=--init_from=$start
-      fi
+    for to in ar aogpt mdlm; do base $to $seed; done
+    for name in aogpt-from-ar mdlm-from-ar ar-from-aogpt; do
+      to=${name%-from-*} from=${name#*-from-}
+      finished out/base/$from-$seed
       lr=$(lr_of $to)
-      train out/adapt/$name-$seed --mode=$to --lr=$lr --seed=$seed $run $start
+      train out/adapt/$name-$seed --mode=$to --lr=$lr --seed=$seed $thousand --init_from=out/base/$from-$seed
     done
   done
   for name in ar-from-aogpt aogpt-from-ar mdlm-from-ar; do
     to=${name%-from-*} from=${name#*-from-}
-    finished out/adapt/{$name,$to-from-$to}-{1,2,3}
+    finished out/{base/$to,adapt/$name}-{1,2,3}
     once adapt-$to python -m experiments.held_out --report=excerpt-report \
       --title="$to after 1,000 steps of $from, or from scratch" \
-      "$to=$(seeds out/adapt/$to-from-$to)" "$to from $from=$(seeds out/adapt/$name)" \
+      "$to=$(seeds out/base/$to)" "$to from $from=$(seeds out/adapt/$name)" \
       --json=results/adapt-$to.json --md=results/adapt-$to.md --plot=results/adapt-$to.png
   done
 }
