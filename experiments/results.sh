@@ -26,7 +26,8 @@ adamw="--optimizer=adamw --lr=2e-3"     # what the preset laptop had before Muon
 narrow="--preset=laptop --n_embd=128 --n_hidden=352"    # 1.4M parameters of 4.3M, a third of the time
 
 known() {   # folder of a run whose scores held_out has put into results/, and that nothing else needs
-  [[ $1 != out/base/* ]] && grep -qs "^  \"$1\": {" results/{real-{lr,tried,500,all},confounds-ar,confounds-mdlm}.json
+  [[ $1 != out/base/* ]] &&
+    grep -qs "^  \"$1\": {" results/{real-{lr,tried,500,all},confounds-ar,confounds-mdlm}.json
 }
 
 train() {   # folder of the run, flags; a run that another call is at is left to it
