@@ -69,7 +69,7 @@ def read_value(name: str, kind, text: str):
             raise InputError(f"--{name}={text} must be {' or '.join(allowed)}{nearest(text, allowed)}")
         return allowed[text.lower()]
     # no number may be negative, and counts are at least 1
-    least = 1 if kind is int and name not in ("seed", "warmup", "max_tokens") else 0
+    least = 1 if kind is int and name not in ("seed", "warmup", "max_tokens", "train_stories") else 0
     try:
         value = kind(text)
         if kind is not str and not least <= value < (1e15 if kind is int else math.inf):

@@ -200,7 +200,7 @@ def read_samples(path: str):
                     else:
                         texts.append(str(row["text"]))
         except OSError as e:
-            raise InputError(f"{path} cannot be read ({e}); give one that sample.py wrote, or a .txt") from e
+            raise InputError(f"{path} cannot be read ({e.strerror}); give one of sample.py or a .txt") from e
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise InputError(f"{path}, line {line} is not an object with a text, as sample.py writes") from e
     if len(texts) < 2:

@@ -66,11 +66,11 @@ class Config:
                 raise ValueError(f"{f.name} is {value}; it must lie in [0, 1]")
         if self.n_embd % (2 * self.n_head):
             near = max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head
-            raise ValueError(f"n_embd {self.n_embd} over n_head {self.n_head} must be an even "
-                             f"number; try n_embd={near}")
-        for name in ("time_embedding", "objective", "schedule"):
-            if self.mode != "mdlm" and getattr(self, name) != getattr(Config, name):
-                raise ValueError(f"{name} is {getattr(self, name)}, which is for mode mdlm, not {self.mode}")
+            raise ValueError(f"n_embd {self.n_embd} / n_head {self.n_head} must be even; try n_embd={near}")
+        for_one = {"time_embedding": "mdlm", "objective": "mdlm", "schedule": "mdlm", "l2r_fraction": "aogpt"}
+        for name, mode in for_one.items():
+            if self.mode != mode and (value := getattr(self, name)) != getattr(Config, name):
+                raise ValueError(f"{name} is {value}, which is for mode {mode}, not {self.mode}")
         if (self.objective, self.schedule) == ("nelbo", "cosine"):
             raise ValueError("schedule is cosine; objective=nelbo is a bound for schedule=uniform only")
         self.bos_id, self.mask_id = self.vocab_size - 1, self.vocab_size

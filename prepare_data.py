@@ -91,14 +91,14 @@ class Tokenizer:
 # ---- Preparing a data set ----------------------------------------------------------------------------------
 
 def read_stories(path: str):
-    """Stories of a UTF-8 text file, in bounded memory: over a million characters are cut in two."""
+    """Stories of a UTF-8 text file, in bounded memory: one of over a million characters may be cut."""
     try:
         with open(path, encoding="utf-8-sig") as f:
             text = ""
             while block := f.read(1 << 20):
                 *whole, text = (text + block).split(EOT)
-                if len(text) > 1 << 20:
-                    whole, text = [*whole, text], ""
+                if len(text) > 1 << 20:                 # what may be the beginning of a mark waits
+                    whole, text = [*whole, text[:-len(EOT)]], text[-len(EOT):]
                 yield from filter(None, map(str.strip, whole))
             yield from filter(None, [text.strip()])
     except UnicodeDecodeError as e:
@@ -296,15 +296,15 @@ class Windows:
         return -float(self._rows(np.concatenate([[0, *p] for p in log_probs]), self._spread_starts(n)).mean())
 
 def main():
-    options = build(PrepareOptions, parse_flags(__doc__, PrepareOptions))
-    folder = prepare(options)
-    meta, tokenizer = load_meta(options.name), options.tokenizer()
+    o = build(PrepareOptions, parse_flags(__doc__, PrepareOptions))
+    folder = prepare(o)
+    meta, tokenizer = load_meta(o.name), o.tokenizer()
     for split, n in meta["splits"].items():
         print(f"{folder}/{split}.bin: {n['stories']:,} stories, {n['tokens']:,} tokens, {n['bytes']:,} bytes")
-    entropy = f", entropy {meta['entropy']:.4f} nats per token" if options.toy else ""
+    entropy = f", entropy {meta['entropy']:.4f} nats per token" if o.toy else ""
     first = np.fromfile(folder / "val.bin", np.uint16, count=33)[1:]
     print(f"vocabulary {tokenizer.vocab_size:,}{entropy}\nfirst story: {tokenizer.decode_story(first)} …")
-    print(f"next: python train.py --mode=mdlm --data={options.name}")
+    print(f"next: python train.py --mode=mdlm --data={o.name}{'' if o.toy else ' --preset=laptop'}")
 
 if __name__ == "__main__":
     command(main, "nothing was kept of this run")

@@ -30,7 +30,7 @@ except ImportError:     # Windows: nothing keeps two processes out of one folder
     fcntl = None
 
 FORMAT = 1              # of checkpoints
-FREE = set("resume out_dir preset save_minutes quiet grad_accum device dtype compile".split())   # on --resume
+FREE = set("resume out_dir preset save_minutes quiet grad_accum device dtype compile".split())   # may change
 
 # ---- Several processes: each trains on its share of every batch; the first one speaks and writes -----------
 
@@ -185,7 +185,7 @@ class Run:
         self.step, self.best = 0, math.inf      # steps done; the lowest val_nll so far
         self.seconds = 0.0                      # of training: not of the first step, evaluations, checkpoints
         self.clock, self.clock_step = None, 0   # when it was last started, and after which step
-        self.began, self.saved = time.perf_counter(), -math.inf     # the run; ckpt.pt, when last written
+        self.began, self.saved = time.perf_counter(), -math.inf     # when: the run; ckpt.pt's last write
         self.unlogged = []                      # (2,) loss and norm of each step since the log's last line
         self.signals, self.stopped = [], False  # received; whether asked_to_stop has said yes
         if RANK == 0:

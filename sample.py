@@ -10,8 +10,8 @@ a step, or several that do not see each other, or (--draft) several that a secon
 masked positions may come next (first_hitting: equally many in each step; ancestral: by chance; confidence:
 the surest), and every pass reads the whole window. Stories are cut at the first end-of-text.
 
---out_dir, --sampler, --steps and --temperature take several values separated by commas; every combination
-is run.
+--out_dir, --sampler, --steps, --draft and --temperature take several values separated by commas; every
+combination is run.
 """
 import itertools
 import json
@@ -41,7 +41,7 @@ class SampleOptions:
     length: int | None = None   # tokens per story; default: block_size, or the prompt's if it has blanks
     prompt: str = ""            # begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)
     blank: int = 8              # tokens of a blank
-    start: Literal["auto", "story", "anywhere"] = "auto"  # at a story's start, or as training windows do
+    start: Literal["auto", "story", "anywhere"] = "auto"  # where it begins; auto: as training windows do
     sampler: Literal["first_hitting", "ancestral", "confidence"] = "first_hitting"  # mdlm: which come next
     order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
     steps: int | None = None    # per story, each a pass or none; default: one a token. Fewer: faster, worse
@@ -56,7 +56,7 @@ class SampleOptions:
     full_length: bool = False   # keep what comes after the end of the story
     show: bool = False          # watch the tokens appear, several models side by side
     picture: str = ""           # file for a picture of each setting's first story: .png, or .svg, which moves
-    out: str = ""               # where the stories go; default: samples.jsonl in out_dir
+    out: str = ""               # where the stories go; default: out_dir's samples.jsonl (--show: shown.jsonl)
     json: str = ""              # file for summaries: settings, seconds, and the grammatical share on the toy
     seed: int = 1337            # of the stories
     device: str = "auto"        # auto, cpu, cuda or mps
@@ -157,9 +157,9 @@ def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOpt
     """
     B, L = order.shape
     held, predict = slots_in_order(model, tokens, order, o)
-    place, first = torch.arange(L, device=order.device).expand(B, -1), 0        # slots before first are final
+    slots, first = torch.arange(L, device=order.device).expand(B, -1), 0        # slots before first are final
     for start, end in itertools.pairwise(given + (L - given) * step // steps for step in range(steps + 1)):
-        logits = predict(place[:, first:end], place[:, start, None], end - start)   # (B, m, V)
+        logits = predict(slots[:, first:end], slots[:, start, None], end - start)   # (B, m, V)
         revealed = order[:, start:end]                                              # (B, m) positions
         u_now = u.gather(1, revealed.to(u.device)).flatten()
         new = draw(logits.flatten(0, 1), u_now, o.temperature, o.top_p)[0].view(B, -1)
@@ -171,13 +171,13 @@ def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOpt
 def confirm(p, q, draft, u):
     """Tokens (B, m+1) and count (B, 1): the first `count` of them follow the law of one token at a time.
 
-    Drafts 0 … m-1, draft (B, m), come from q (B, m, V), each as if it came first, as only 0 does: it is
+    Drafts 0 … m-1, draft (B, m), come from q (B, m, V), none knowing the others. 0 has none to know: it is
     kept. p (B, m, V): the laws of drafts 1 … m-1 and of one token more, given those before. Draft j is kept
     with probability min(1, p / q) of its token, until one is not: a token drawn from max(0, p − q) in its
     place makes up for that exactly (Leviathan et al. 2023). Where all are kept, one is drawn from the last p.
     u (B, m): uniforms."""
     p, q = (law / law.sum(dim=-1, keepdim=True) for law in (p, q))                  # top_p leaves less than 1
-    q = F.pad(q[:, 1:], (0, 0, 0, 1))       # of drafts 1 … m-1; the token more was drafted by none: 0
+    q = F.pad(q[:, 1:], (0, 0, 0, 1))       # of drafts 1 … m-1; the one token more had no draft: 0
     p_own, q_own = (law[:, :-1].gather(2, draft[:, 1:, None])[:, :, 0] for law in (p, q))       # (B, m-1)
     kept = 1 + (u[:, :-1] * q_own < p_own).cumprod(dim=1).sum(dim=1, keepdim=True)  # (B, 1) from 1 to m
     p_last, q_last = (law.take_along_dim(kept[:, :, None] - 1, dim=1)[:, 0] for law in (p, q))  # (B, V)
@@ -437,7 +437,8 @@ def plan(folders: list, flags: dict, several: bool):
             o = build(SampleOptions, given | {"out_dir": folder})
             o, pattern = complete(o, config, tokenizer, windows)
             varied = [str(value) for name, value in zip(swept, values) if len(mine[name]) > 1]
-            o = replace(o, out=o.out or os.path.join(folder, "-".join(["samples", *varied]) + ".jsonl"))
+            name = "-".join(["shown" if o.show else "samples", *varied]) + ".jsonl"
+            o = replace(o, out=o.out or os.path.join(folder, name))
             how = {"ar": "left to right", "mdlm": o.sampler, "aogpt": f"{o.order} order"}[config.mode]
             how = how.replace("_", " ") + (f", drafts of {o.draft}" if o.draft else f", {o.steps} steps")
             yield model, tokenizer, pattern, o, f"{config.mode}, {how}"
@@ -465,8 +466,8 @@ def main():
         print(f"{job[-1]}: {summary['num_samples']} stories in {summary['out']}, {summary['seconds']:.1f} s "
               f"({summary['passes']:.3g} passes of {summary['tokens_per_pass']:.3g} tokens){kept}{good}")
         done.append((summary, panels))
-    if flags.get("json"):
-        write_json(flags["json"], [summary for summary, _ in done])
+        if flags.get("json"):       # after each: Ctrl-C loses none
+            write_json(flags["json"], [summary for summary, _ in done])
     if flags.get("picture"):
         draw_panels = draw_moving if flags["picture"].endswith(".svg") else draw_picture
         draw_panels([panels[0] for _, panels in done], flags["picture"])
@@ -475,4 +476,4 @@ def main():
             play(panels)
 
 if __name__ == "__main__":
-    command(main, "the stories written so far are in a file that ends in .tmp")
+    command(main, "a file of stories that is not complete ends in .tmp")

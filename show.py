@@ -130,8 +130,8 @@ def draw_losses(runs: dict, path: str):
                 x, loss, error = np.array([(e[key], e["val_nll"], e["val_nll_se"]) for e in run["curve"]]).T
                 kind = "exact" if run["config"]["mode"] == "ar" else "upper bound"
                 axes.errorbar(x, loss, 2 * error, marker="o", ms=3, capsize=2, label=f"{name} ({kind})")
-            if "val_floor" in run["curve"][-1]:
-                axes.axhline(run["curve"][-1]["val_floor"], color="k", ls="--", lw=1, label="the true law")
+            for floor in {run["curve"][-1].get("val_floor") for run in runs.values()} - {None}:
+                axes.axhline(floor, color="k", ls="--", lw=1, label="the true law")
             axes.set(xlabel=labels[key])
         run, *others = runs.values()
         if not others and run["config"]["objective"] == "nelbo":        # masked_ce is another quantity

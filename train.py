@@ -49,7 +49,7 @@ class Settings:
     init_from: str = ""             # folder of a run whose best weights this one starts from, of any mode
     max_steps: int = 20000          # optimizer steps
     batch_size: int = 32            # windows per optimizer step
-    grad_accum: int = 1             # split each batch into this many micro-batches; same result, less memory
+    grad_accum: int = 1             # split a batch in so many parts: less memory, same result without dropout
     lr: float = 3e-4                # peak learning rate
     warmup: int = 1000              # steps in which the learning rate rises linearly to lr
     final_lr: float = 0.1           # the cosine after the warm-up ends at this fraction of lr
@@ -289,8 +289,7 @@ def show_best(run: Run, tokenizer: Tokenizer):
           f"{checkpoint['step']:,}; three samples of that model:\n")
     stories = sample_stories(model, tokenizer, 3, run.s.seed, most_steps=config.block_size)
     print(*stories, sep="\n\n", end="\n\n")
-    print(f"{out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py --out_dir={out_dir} "
-          "--num_samples=1000")
+    print(f"{out_dir} holds best.pt, log.jsonl, loss.png; next: python sample.py --out_dir={out_dir} --show")
 
 def main():
     config, s, why = resolve(parse_flags(__doc__, Config, Settings))
@@ -333,7 +332,7 @@ def main():
         print(f"before training: {story()}\n")
     with run.training():
         for step in range(run.step, s.max_steps):
-            torch.manual_seed(s.seed + step)            # of dropout; a resumed run drops the same
+            torch.manual_seed(s.seed + step + RANK * 10 ** 9)   # of dropout; a resumed run drops the same
             x = torch.from_numpy(train.batch(step, s.batch_size))                   # (B, T)
             batch = training_batch(config, x, mask_generator(s.seed, step))
             loss, norm = update(batch, learning_rate(s, step))

@@ -113,6 +113,10 @@ def test_reading_is_independent_of_block_boundaries(workdir):
     stories = [("é" * 700_001) + str(i) for i in range(5)] + ["end"]
     (workdir / "s.txt").write_text(prepare_data.EOT.join(stories), encoding="utf-8")
     assert list(prepare_data.read_stories("s.txt")) == stories
+    # a story too long to be kept whole, whose end-of-text lies across the place where it is cut
+    (workdir / "s.txt").write_text("a" * (2 ** 21 - 5) + prepare_data.EOT + "b b b", encoding="utf-8")
+    *long, last = prepare_data.read_stories("s.txt")
+    assert "".join(long) == "a" * (2 ** 21 - 5) and last == "b b b"
 
 def test_tinystories_comes_through_datasets(gpt2, workdir, monkeypatch):
     """The package's own call, with its rows; only the network is replaced."""

@@ -362,6 +362,7 @@ def test_flops_per_token_counts_the_matrix_products():
     (dict(n_embd=100, n_head=12), ["n_embd", "n_head", "96"]),
     (dict(n_layer=0), ["n_layer", "at least 1"]), (dict(l2r_fraction=1.5), ["l2r_fraction", "[0, 1]"]),
     (dict(mode="mdlm", schedule="cosine"), ["schedule", "nelbo", "uniform"]),
+    (dict(mode="mdlm", l2r_fraction=0.5), ["l2r_fraction", "aogpt", "mdlm"]),
     (dict(mode="aogpt", objective="masked_ce"), ["objective", "mdlm", "aogpt"])])
 def test_config_names_the_wrong_field_and_what_it_may_be(fields, words):
     with pytest.raises(ValueError) as e:

@@ -1,5 +1,5 @@
-"""No table drifts: each cell that README and the pages of results/ show is computed again from the JSON files
-that the page names, and rounded as shown."""
+"""No table below drifts: each of its cells in README and the pages of results/ is computed again from the
+JSON files that the page names, and rounded as shown."""
 import itertools
 import json
 import re
@@ -283,7 +283,7 @@ def test_what_readme_finds():
     assert f"**Speculative decoding: {speed:.1f} tokens a pass" in text
     assert f"{good[48]} of its stories are grammatical, as with one token a pass ({good[1]})" in text
     assert (f"On real text, with drafts of 16, it takes {tokens:.1f} tokens a pass and writes one story "
-            f"{fast:.1f} times as fast") in text
+            "over twice as fast") in text and fast > 2
 
     def share(mode, sampler, steps, perfect=False):
         rows = of_steps(mode, sampler, perfect, steps=steps, draft=None)
@@ -303,7 +303,7 @@ def test_what_readme_finds():
 
     few = {row[0]: row[3] for row in table("results/few-stories.md", "trained on few") if row[1] == "1,000"}
     nearest = few["aogpt, dropout 0.3, left to right"]
-    assert f"it ends {few['ar']} nats per token above the law, `mdlm`'s bound {few['mdlm']}, and" in text
+    assert f"it is at best {few['ar']} nats per token above the law, `mdlm`'s bound {few['mdlm']}" in text
     assert f"read from left to right, {nearest} (`ar` with dropout and noise:" in text
     assert f"noise: {few['ar, dropout 0.3, noise 0.3']})" in text
 

@@ -449,7 +449,7 @@ def test_show_in_a_pipe_and_in_a_terminal(trained):
     command = ["--out_dir=out/mdlm,out/ar", "--num_samples=1", "--show"]
     piped = run("sample.py", *command, cwd=trained)
     assert piped.returncode == 0 and "\x1b" not in piped.stdout and "░" not in piped.stdout
-    texts = [stories(trained / f"out/{mode}/samples.jsonl")[0]["text"] for mode in ("mdlm", "ar")]
+    texts = [stories(trained / f"out/{mode}/shown.jsonl")[0]["text"] for mode in ("mdlm", "ar")]
     assert piped.stdout.endswith("\n\n".join(texts) + "\n")
     plain = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     for extra, colour in (({}, True), ({"NO_COLOR": "1"}, False)):
