@@ -4,8 +4,8 @@ Why does mdlm on real text stay for hundreds of steps at the frequencies of sing
     python -m experiments.plateau --part=where      each list of probes; several processes share the work
     python -m experiments.plateau --json=F --md=G --plot=H
 
-A probe is a short run of the preset laptop without --shared_init, by AdamW, at a constant learning rate after
-warm-up, with one thing added. c is a random vector of a token's embedding's norm, as --shared_init adds it.
+A probe is a short run of the preset laptop, half as wide, without --shared_init, by AdamW, at a constant
+learning rate after warm-up, with one thing added. c is a random vector of a token's embedding's norm, as --shared_init adds it.
 """
 import dataclasses
 import math
@@ -25,6 +25,8 @@ from model import Config, Transformer, masking_batch, rotate, training_batch
 from prepare_data import Windows
 from show import figure
 from train import PRESETS, Settings, evaluate, learning_rate, make_update, mask_generator
+
+NARROW = PRESETS["laptop"] | dict(n_embd=128, n_hidden=352)     # a third of the time
 
 @dataclass(frozen=True)
 class Probe:
@@ -152,9 +154,9 @@ def near(model, x, generator) -> float:
 def run(probe: Probe, o) -> dict:
     """Train; returns the validation losses every 50 steps, and for mdlm where its first layer looks."""
     torch._dynamo.reset()
-    values = PRESETS["laptop"] | dataclasses.asdict(probe)
+    values = NARROW | dataclasses.asdict(probe)
     values |= dict(shared_init=False, final_lr=1.0, max_steps=probe.steps, dtype="float32")
-    values["batch_size"] *= PRESETS["laptop"]["block_size"] // probe.block_size
+    values["batch_size"] *= NARROW["block_size"] // probe.block_size
     train = Windows(o.data, "train", probe.block_size, seed=probe.seed)
     val = Windows(o.data, "val", probe.block_size)
     x = torch.from_numpy(val.spread(o.windows))

@@ -335,7 +335,7 @@ def test_plateau(workdir, monkeypatch, capsys):
     """Every thing that can be added, a step or two; c ends up where its name says."""
     prepare(PrepareOptions(max_tokens=30_000))
     small = dict(n_layer=2, n_head=1, n_embd=16, n_hidden=16, batch_size=8, compile="false", dtype="float32")
-    monkeypatch.setattr(plateau, "PRESETS", {"laptop": PRESETS["toy"] | small})
+    monkeypatch.setattr(plateau, "NARROW", PRESETS["toy"] | small)
     monkeypatch.setattr(plateau, "PARTS", {"where": lambda: [
         dataclasses.replace(probe, block_size=48, steps=200) for probe in plateau.where() if probe.seed < 3]})
     monkeypatch.setattr(sys, "argv", ["plateau.py", "--part=where", "--data=toy", "--windows=8", "--md=f.md"])
