@@ -5,7 +5,8 @@ Why does mdlm on real text stay for hundreds of steps at the frequencies of sing
     python -m experiments.plateau --json=F --md=G --plot=H
 
 A probe is a short run of the preset laptop, half as wide, without --shared_init, by AdamW, at a constant
-learning rate after warm-up, with one thing added. c is a random vector of a token's embedding's norm, as --shared_init adds it.
+learning rate after warm-up, with one thing added. c is a random vector of a token's embedding's norm, as
+--shared_init adds it.
 """
 import dataclasses
 import math
