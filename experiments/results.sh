@@ -6,6 +6,7 @@
 #     bash experiments/results.sh own FOLDER      after toy and laptop; an hour
 #     bash experiments/results.sh sampling        after toy and laptop; an hour
 #     bash experiments/results.sh few             after toy; hours; calls, one a core, share the work
+#     bash experiments/results.sh minute          likewise
 #     bash experiments/results.sh real FOLDER     hours, likewise
 #     bash experiments/results.sh written         right after real: what its models write
 #     bash experiments/results.sh confounds       after real; hours, likewise
@@ -164,6 +165,15 @@ sampling() {        # what samplers lose, with trained networks of three seeds a
     --json=results/speculative.json --plot=results/speculative.png
   python -m experiments.orders aogpt=$aogpt --data=toy --blocks=4,16 --windows=500 --orders=16 \
     --json=results/toy-orders.json --md=results/toy-orders.md --plot=results/toy-orders.png
+}
+
+minute() {  # what the preset toy learns so soon, and what was tried in its place
+  local mode
+  export OMP_NUM_THREADS=1
+  for mode in mdlm aogpt ar; do
+    python -m experiments.first_minute --mode=$mode --json=results/first-minute.json
+  done
+  python -m experiments.first_minute --json=results/first-minute.json --md=results/first-minute.md
 }
 
 few() {     # distance from the toy's law, from few stories. Several calls share the work, one core each
@@ -488,6 +498,6 @@ speed() {
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }
 
-[ $# -gt 0 ] || { sed -n 2,21p "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n 2,22p "$0"; exit 2; }
 git diff --quiet HEAD -- . ":!results" || { echo "results.sh: commit your changes first" >&2; exit 2; }
 "$@"; exit     # whatever follows here by now
