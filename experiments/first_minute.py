@@ -50,7 +50,7 @@ class Trial:
     name = trial_name
 
 def trials(mode: str) -> list:
-    """The preset with three seeds; other settings, at about its FLOPs, with one; and Muon, at half of them."""
+    """The preset with three seeds; other settings with one, at about its FLOPs; Muon at half of them."""
     others = [dict(n_layer=1, steps=3600), dict(n_layer=3, steps=1400), dict(n_embd=96, steps=3000),
               dict(batch_size=32, steps=4000), dict(lr=1.5e-3), dict(lr=3e-3), dict(n_head=2),
               dict(beta2=0.95), dict(shared_init=False), dict(target_embedding=False),
