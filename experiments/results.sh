@@ -25,6 +25,7 @@ shopt -s inherit_errexit
 
 adamw="--optimizer=adamw --lr=2e-3"     # what the preset laptop had before Muon
 narrow="--preset=laptop --n_embd=128 --n_hidden=352"    # 1.4M parameters of 4.3M, a third of the time
+choosing="$narrow --data=excerpt-choose --eval_windows=150 --dtype=float32"
 
 known() {   # folder of a run whose scores held_out has put into results/, and that nothing else needs
   [[ $1 != out/base/* ]] &&
@@ -229,7 +230,7 @@ keep() {    # file of results, how its runs' folders begin, flags of held_out: a
     "so far=$(echo ${runs//.done/} | tr ' ' ,)"
 }
 
-rated() {   # modes: folders of the runs that try learning rates
+rated() {   # modes: folders of the runs that try learning rates, for 500 steps
   local mode
   for mode; do
     echo out/real/$mode-lr-{2e-3,4e-3,8e-3,1.6e-2}
@@ -237,56 +238,63 @@ rated() {   # modes: folders of the runs that try learning rates
   done
 }
 
-lr_of() {   # a mode: its best learning rate on real text, after 500 steps
-  local best runs=$(rated $1)
-  finished $runs
-  best=$(best_of $runs)
-  echo ${best##*-lr-}
+on_text() { # name, mode, stories (all or 500), lr, seed, flags: a run as long as real's are
+  local -A steps=([all]=1500 [500]=1000) few=([all]= [500]=--train_stories=500)
+  local interval=125
+  [ $2 != ar ] || interval=50       # it may turn soon
+  train out/real/$1-$5 --mode=$2 --lr=$4 --seed=$5 $choosing --eval_interval=$interval ${few[$3]} \
+    --max_steps=${steps[$3]} "${@:6}"
+}
+
+lr_of() {   # mode, stories: the learning rate that is best after 500 steps, then halved while that is better
+  local lr half tried=$(rated $1)       # for a run as long as real's are, seed 1
+  finished $tried
+  lr=$(best_of $tried)
+  half=$(awk "BEGIN { print ${lr##*-lr-} }")
+  until [ "$lr" = "$half" ]; do
+    lr=$half half=$(awk "BEGIN { print $lr / 2 }")
+    on_text $1-$2-$lr $1 $2 $lr 1 >&2
+    on_text $1-$2-$half $1 $2 $half 1 >&2
+    tried=$(echo out/real/$1-$2-{$lr,$half}-1)
+    finished $tried
+    [ $(best_of $tried) != ${tried% *} ] || half=$lr
+  done
+  echo $lr
 }
 
 seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 
 real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of the held-out ones choose
-  local mode lr best seed stories remedy dropout noise steps tried to=out/real
-  local run="$narrow --data=excerpt-choose --eval_windows=150 --dtype=float32"
+  local mode lr best seed stories remedy dropout noise steps tried name runs to=out/real
   # what is tried for ar: dropout, token noise, steps
   local -A remedies=([all]="0.1-0-1500 0.1-0.1-1500" [500]="0-0-400 0.1-0.1-1000 0.3-0.3-1000")
-  local -A every=([ar]=--eval_interval=50 [mdlm]=--eval_interval=125 [aogpt]=--eval_interval=125)
-  local -A part=([all]= [500]=--train_stories=500) most=([all]=1500 [500]=1000)     # most: steps
   halves "$1"
   for mode in ar mdlm aogpt; do
     for tried in $(rated $mode); do
-      train $tried --mode=$mode --lr=${tried##*-lr-} --max_steps=500 $run ${every[$mode]}
+      train $tried --mode=$mode --lr=${tried##*-lr-} --max_steps=500 $choosing \
+        --eval_interval=$([ $mode = ar ] && echo 50 || echo 125)
     done
   done
   for stories in all 500; do
-    for seed in 1 2 3; do
-      for mode in ar mdlm aogpt; do
-        lr=$(lr_of $mode)
-        train $to/$mode-$stories-$seed --mode=$mode --lr=$lr --seed=$seed $run ${every[$mode]} \
-          ${part[$stories]} --max_steps=${most[$stories]}
-      done
+    for mode in ar mdlm aogpt; do
+      lr=$(lr_of $mode $stories)
+      for seed in 1 2 3; do on_text $mode-$stories-$lr $mode $stories $lr $seed; done
     done
   done
   for tried in $(rated ar mdlm aogpt); do
     known $tried || { keep results/real-lr.json "$to/*-lr-"; break; }
   done
-  local -A long=([all]= [500]=4000)     # steps of a seed that goes on: 128 epochs, as on the toy
   for stories in 500 all; do
-    local runs=(ar=$(seeds $to/ar-$stories) mdlm=$(seeds $to/mdlm-$stories) aogpt=$(seeds $to/aogpt-$stories))
-    goes_on() {     # mode, flags
-      lr=$(lr_of $1)
-      train $to/$1-$stories-long --mode=$1 --lr=$lr --seed=1 $run ${every[$1]} ${part[$stories]} \
-        --max_steps=${long[$stories]} "${@:2}"
-      runs+=("$1${2:+ with both}, ${long[$stories]} steps=$to/$1-$stories-long")
-    }
+    runs=()
+    for mode in ar mdlm aogpt; do
+      lr=$(lr_of $mode $stories)
+      runs+=($mode=$(seeds $to/$mode-$stories-$lr))
+    done
+    lr=$(lr_of ar $stories)
     remedied() {    # remedy, seed
-      lr=$(lr_of ar)
       IFS=- read -r dropout noise steps <<< "$1"
-      train $to/ar-$stories-$1-$2 --mode=ar --lr=$lr --seed=$2 $run ${every[ar]} ${part[$stories]} \
-        --dropout=$dropout --token_noise=$noise --max_steps=$steps
+      on_text ar-$stories-$1 ar $stories $lr $2 --dropout=$dropout --token_noise=$noise --max_steps=$steps
     }
-    [ -z "${long[$stories]}" ] || { goes_on mdlm; goes_on aogpt; }
     for remedy in ${remedies[$stories]}; do remedied $remedy 4; done
     tried=$(printf "$to/ar-$stories-%s-4 " ${remedies[$stories]})
     finished $tried
@@ -296,7 +304,15 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     remedy=${remedy%-4}
     for seed in 1 2 3; do remedied $remedy $seed; done
     runs+=("ar, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/ar-$stories-$remedy)")
-    [ -z "${long[$stories]}" ] || goes_on ar --dropout=$dropout --token_noise=$noise
+    if [ $stories = 500 ]; then     # a seed of each goes on, to as many epochs as on the toy: 128
+      for mode in mdlm aogpt ar; do
+        lr=$(lr_of $mode 500) name="$mode, 4,000 steps"
+        [ $mode != ar ] || name+=", dropout $dropout, token noise $noise"
+        on_text $mode-500-long $mode 500 $lr 1 --max_steps=4000 \
+          $([ $mode != ar ] || echo --dropout=$dropout --token_noise=$noise)
+        runs+=("$name=$to/$mode-500-long-1")
+      done
+    fi
     finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
     once real-$stories \
       python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
@@ -306,26 +322,28 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
 }
 
 written() {         # what the models of real write and fill in; its runs must be in out/
-  local to=out/real
-  local ar=$(seeds $to/ar-all) mdlm=$(seeds $to/mdlm-all) aogpt=$(seeds $to/aogpt-all)
-  local runs=$to/ar-all-1,$to/mdlm-all-1,$to/aogpt-all-1
-  finished $(echo $ar,$mdlm,$aogpt | tr , ' ')
-  python sample.py --out_dir=$runs --temperature=0.7 --num_samples=2 \
+  local mode lr first=() runs=()
+  for mode in ar mdlm aogpt; do
+    lr=$(lr_of $mode all)
+    first+=(out/real/$mode-all-$lr-1)
+    runs+=(out/real/$mode-all-$lr-{1,2,3})
+  done
+  finished ${runs[@]}
+  python sample.py --out_dir=$(echo ${first[@]} | tr ' ' ,) --temperature=0.7 --num_samples=2 \
     --json=results/real-samples.json --picture=results/modes.png
-  python sample.py --out_dir=$to/mdlm-all-1 --prompt="Once upon a time ___ lived happily." --temperature=0.7 \
+  python sample.py --out_dir=${first[1]} --prompt="Once upon a time ___ lived happily." --temperature=0.7 \
     --num_samples=4 --json=results/real-blank.json
-  python -m experiments.infill --models=$ar,$mdlm,$aogpt --lengths=1,2,4,8,16,32 --places=2 --draws=4 \
-    --data=excerpt-report --json=results/real-infill.json --plot=results/real-infill.png
-  python -m experiments.speculative --models=$to/aogpt-all-1 --like=$to/aogpt-all-1 \
+  python -m experiments.infill --models=$(echo ${runs[@]} | tr ' ' ,) --lengths=1,2,4,8,16,32 --places=2 \
+    --draws=4 --data=excerpt-report --json=results/real-infill.json --plot=results/real-infill.png
+  python -m experiments.speculative --models=${first[2]} --like=${first[2]} \
     --json=results/real-speculative.json --plot=results/real-speculative.png
 }
 
-thousand="$narrow --data=excerpt-choose --max_steps=1000"
-thousand+=" --eval_windows=150 --eval_interval=100 --dtype=float32"
+thousand="$choosing --max_steps=1000 --eval_interval=100"
 
 base() {    # mode, seed: what others of a thousand steps are compared with, or go on from
   local lr
-  lr=$(lr_of $1)
+  lr=$(lr_of $1 all)
   train out/base/$1-$2 --mode=$1 --lr=$lr --seed=$2 $thousand
 }
 
@@ -353,7 +371,7 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
     all of it                         | mdlm    | $all \
 --tie_head=false --time_embedding=add --objective=masked_ce --schedule=cosine"
   for mode in mdlm ar; do
-    lr=$(lr_of $mode)
+    lr=$(lr_of $mode all)
     args=("as it is=$(seeds out/base/$mode)")
     for seed in 1 2 3; do
       base $mode $seed
@@ -374,7 +392,7 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
 
 orders() {  # aogpt: left to right how often; rotation and common vector; its runs must stay in out/
   local lr seed fraction rotation common name args=()
-  lr=$(lr_of aogpt)
+  lr=$(lr_of aogpt all)
   for seed in 1 2 3; do
     base aogpt $seed
     for fraction in 0 0.25 0.5 1; do
@@ -419,7 +437,7 @@ adapt() {   # from one mode to another, beside from scratch; its runs must stay 
     for name in aogpt-from-ar mdlm-from-ar ar-from-aogpt; do
       to=${name%-from-*} from=${name#*-from-}
       finished out/base/$from-$seed
-      lr=$(lr_of $to)
+      lr=$(lr_of $to all)
       train out/adapt/$name-$seed --mode=$to --lr=$lr --seed=$seed $thousand --init_from=out/base/$from-$seed
     done
   done
@@ -453,12 +471,12 @@ END
   ) 9> data/excerpt.lock
   for seed in 1 2 3; do
     for mode in ar mdlm aogpt; do
-      lr=$(lr_of $mode)
+      lr=$(lr_of $mode all)
       train $to/$mode-$seed --mode=$mode $narrow --data=excerpt-models --seed=$seed --lr=$lr --dtype=float32
     done
   done
   for seed in 1 2; do
-    lr=$(lr_of ar)
+    lr=$(lr_of ar all)
     train $to/judge-$seed --mode=ar $narrow --data=excerpt-judges --lr=$lr --seed=$seed \
       --dropout=0.1 --token_noise=0.1 --dtype=float32
   done
