@@ -246,5 +246,5 @@ def test_a_poor_machine(trained, tmp_path):
     poor("sample.py", "--out_dir=out/my words-mdlm", "--num_samples=20", "--picture=a picture.png")
     poor("sample.py", "--out_dir=my ar", "--num_samples=20", "--show")
     poor("compare.py", "ar=my ar", "mdlm=out/my words-mdlm", "--plot=a plot.png", "--json=a table.json")
-    poor("diversity.py", "ar=my ar/samples.jsonl", "--data=my words", "--judge=my ar", "--plot=b plot.png")
+    poor("diversity.py", "ar=my ar/shown.jsonl", "--data=my words", "--judge=my ar", "--plot=b plot.png")
     assert {p: p.read_bytes() for p in source.iterdir()} == before
