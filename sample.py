@@ -78,9 +78,10 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
     return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
 
 def probabilities(logits, temperature: float, top_p: float):
-    """(…, V) in float64 at this temperature. top_p keeps the smallest set of likeliest tokens of that mass,
-    temperature 0 the likeliest alone (with its probability at 1); others get 0, and the sum is below 1."""
-    p = torch.softmax(logits.double() / (temperature or 1), dim=-1)
+    """(…, V) at this temperature. top_p keeps the smallest set of likeliest tokens of that mass, temperature
+    0 the likeliest alone (with its probability at 1); others get 0, and the sum is below 1."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / (temperature or 1)
+    p = logits.softmax(dim=-1)
     if temperature == 0 or top_p < 1:
         ranked, index = p.sort(dim=-1, descending=True) if temperature else p.max(dim=-1, keepdim=True)
         keep = ranked.cumsum(dim=-1) - ranked < top_p                               # mass of likelier tokens
@@ -88,16 +89,15 @@ def probabilities(logits, temperature: float, top_p: float):
     return p
 
 def invert(p, u):
-    """Tokens (…) from weights p (…, V), which need not add up to 1, and uniforms u (…), by inverting
-    the distribution function in float64: float32 noise would cut off the tail and so lower the real
-    temperature (Zheng et al., arXiv 2409.02908)."""
-    cdf = p.cumsum(dim=-1)
+    """Tokens (…) from weights p (…, V), of any sum, and uniforms u (…), through the distribution function in
+    float64: float32 would cut off the tail and so lower the real temperature (Zheng et al., arXiv 2409.02908)."""
+    cdf = p.cumsum(dim=-1, dtype=torch.float64)
     token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)
     return token.clamp(max=p.size(-1) - 1)[..., 0]                                  # rounding may reach V
 
 def draw(logits, u, temperature: float, top_p: float):
     """Tokens (N,) from logits (N, V) and uniforms u (N,), and the probability (N,) of each."""
-    drawn, rows = [], max(1, 2 ** 23 // logits.size(-1))                            # V float64 a row: memory
+    drawn, rows = [], max(1, 2 ** (19 if u.is_cpu else 23) // logits.size(-1))      # fits a CPU's cache
     for part, u_part in zip(logits.split(rows), u.split(rows)):
         p = probabilities(part.to(u.device), temperature, top_p)                    # (n, V)
         token = invert(p, u_part)                                                   # (n,)
