@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from experiments import few_stories
+from experiments import few_stories, held_out
 
 def results(name):
     return json.loads(Path(ROOT, "results", name).read_text("utf-8"))
@@ -272,6 +272,20 @@ def test_few_stories():
     for mode in ("ar", "mdlm"):
         assert len(spans[mode]) == 6 and f"{min(spans[mode]):.3f} to {max(spans[mode]):.3f})" in page
 
+def test_real():
+    found = results("real-all.json")
+    rows = [held_out.row_of(name, of) for name, of in found["compared"].items()]
+    assert table("results/real.md", "all stories") == rows
+    assert f"they hold {found['share_of_tokens']:.1%} of the tokens" in prose("results/real.md")
+    best = {folder: min(entry["val_nll"] for entry in run["curve"])
+            for folder, run in (results("real-lr.json")["runs"] | found["runs"]).items()}
+    rates = "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2", "6.4e-2"
+    for name, *cells in table("results/real.md", "learning rate"):
+        mode, steps = name.split(", ")
+        folders = [f"out/real/{mode}-lr-{rate}" if steps == "500 steps" else
+                   f"out/real/{mode}-all-{float(rate):g}-1" for rate in rates]
+        assert cells == [f"{best[folder]:.3f}" if folder in best else "" for folder in folders]
+
 def test_what_readme_finds():
     text = prose("README.md")
     drafts = {M: of_steps("aogpt", "ancestral", steps=48, draft=M) for M in (None, 1, 48)}
@@ -310,11 +324,10 @@ def test_what_readme_finds():
     blanks = {run["mode"]: run["blanks"]["1"] for run in results("laptop-infill.json")["runs"].values()}
     nats = {mode: f"{found['nats']:.2f} ± {found['nats_se']:.2f}" for mode, found in blanks.items()}
     assert f"(`aogpt` {nats['aogpt']}, `ar` {nats['ar']} nats, ± s.e.)" in text
-    runs = {mode: run["curve"] for mode, run in results("laptop.json")["runs"].items()}
-    best = {mode: min(entry["val_nll"] for entry in curve) for mode, curve in runs.items()}
-    assert (f"{best['ar']:.2f} nats per token for `ar`, bounds of {best['aogpt']:.2f} for `aogpt` "
-            f"({runs['aogpt'][-1]['val_nll_l2r']:.2f}, exact, from left to right) and {best['mdlm']:.2f} for "
-            "`mdlm`") in text
+    best = {name: f"{np.mean(of['seeds']):.2f} ± {np.std(of['seeds'], ddof=1):.2f}"
+            for name, of in results("real-all.json")["compared"].items()}
+    assert (f"{best['ar']} nats per token, bounds of {best['aogpt']} for `aogpt` ({best['aogpt, left to right']}, "
+            f"exact, from left to right) and {best['mdlm']} for `mdlm`") in text
     starts, anywhere = (results(name)["columns"]["real text"]["distinct first words"][0]
                         for name in ("laptop-diversity.json", "laptop-paper-mdlm.json"))
     assert f"real text has {starts:.3f} from story starts and {anywhere:.3f} from anywhere" in text
