@@ -89,7 +89,7 @@ def probabilities(logits, temperature: float, top_p: float):
     return p
 
 def invert(p, u):
-    """Tokens (…) from weights p (…, V), of any sum, and uniforms u (…), by the distribution in float64:
+    """Tokens (…) from weights p (…, V) of any sum, uniforms u (…), by the distribution function in float64:
     float32 would cut off the tail and so lower the real temperature (Zheng et al., arXiv 2409.02908)."""
     cdf = p.cumsum(dim=-1, dtype=torch.float64)
     token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)

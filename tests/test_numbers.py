@@ -326,8 +326,9 @@ def test_what_readme_finds():
     assert f"(`aogpt` {nats['aogpt']}, `ar` {nats['ar']} nats, ± s.e.)" in text
     best = {name: f"{np.mean(of['seeds']):.2f} ± {np.std(of['seeds'], ddof=1):.2f}"
             for name, of in results("real-all.json")["compared"].items()}
-    assert (f"{best['ar']} nats per token, bounds of {best['aogpt']} for `aogpt` ({best['aogpt, left to right']}, "
-            f"exact, from left to right) and {best['mdlm']} for `mdlm`") in text
+    exact = f"({best['aogpt, left to right']}, exact, from left to right)"
+    assert (f"{best['ar']} nats per token, bounds of {best['aogpt']} for `aogpt` {exact} "
+            f"and {best['mdlm']} for `mdlm`") in text
     starts, anywhere = (results(name)["columns"]["real text"]["distinct first words"][0]
                         for name in ("laptop-diversity.json", "laptop-paper-mdlm.json"))
     assert f"real text has {starts:.3f} from story starts and {anywhere:.3f} from anywhere" in text
