@@ -4,7 +4,7 @@
 #     bash experiments/results.sh toy
 #     bash experiments/results.sh laptop FOLDER   FOLDER holds real text, train.txt and valid.txt; hours
 #     bash experiments/results.sh own FOLDER      after toy and laptop; an hour
-#     bash experiments/results.sh sampling        after toy and laptop; an hour
+#     bash experiments/results.sh sampling        after toy; an hour
 #     bash experiments/results.sh few             after toy; hours; calls, one a core, share the work
 #     bash experiments/results.sh minute          likewise
 #     bash experiments/results.sh real FOLDER     hours, likewise
@@ -85,12 +85,6 @@ laptop() {
   for mode in ar mdlm aogpt; do
     train out/$data-$mode --mode=$mode --preset=laptop --data=$data --max_steps=3000 ${as_then[$mode]}
   done
-  python compare.py ar=$ar mdlm=$mdlm aogpt=$aogpt --json=results/laptop.json --plot=results/laptop.png
-  python sample.py --out_dir=$ar,$mdlm,$aogpt --temperature=0.7 --num_samples=2 \
-    --json=results/laptop-samples.json --picture=results/modes.png
-  python sample.py --out_dir=$mdlm --prompt="Once upon a time ___ lived happily." --temperature=0.7 \
-    --num_samples=4 --json=results/blank.json
-
   # diversity from the start of a story, then as the paper samples
   python sample.py --out_dir=$ar,$mdlm,$aogpt --length=128 --num_samples=1000 \
     --dtype=bfloat16
@@ -108,16 +102,6 @@ laptop() {
   python -m experiments.frontier --models=$ar,$mdlm,$aogpt --length=128 --dtype=bfloat16 --num_samples=100 \
     --temperatures=0.6,0.8,1.0,1.1 --data=$data --judge=$ar --json=results/laptop-frontier.json \
     --plot=results/laptop-frontier.png
-
-  # without the common vector, and without the rotation by the target too
-  for mode in ar mdlm aogpt; do
-    train out/$data-$mode-plain --mode=$mode --preset=laptop --data=$data --shared_init=false \
-      --max_steps=2000 ${as_then[$mode]}
-  done
-  train out/$data-aogpt-usual --mode=aogpt --preset=laptop --data=$data --shared_init=false --max_steps=2000 \
-    --target_rotation=false ${as_then[aogpt]}
-  python compare.py ar=$ar-plain mdlm=$mdlm-plain aogpt=$aogpt-plain "aogpt, usual rotation=$aogpt-usual" \
-    --json=results/laptop-ablation.json
 }
 
 own() {     # what is this code's own way, beside the paper's or an earlier one
@@ -153,17 +137,14 @@ own() {     # what is this code's own way, beside the paper's or an earlier one
 
 sampling() {        # what samplers lose, with trained networks of three seeds and with a perfect one
   local ar=out/toy-ar,out/toy-ar-1,out/toy-ar-2 mdlm=out/toy-mdlm,out/toy-mdlm-1,out/toy-mdlm-2
-  local aogpt=out/toy-aogpt,out/toy-aogpt-1,out/toy-aogpt-2 real=out/tinystories-excerpt
+  local aogpt=out/toy-aogpt,out/toy-aogpt-1,out/toy-aogpt-2
   python -m experiments.steps --models=$ar,$mdlm,$aogpt --json=results/toy-steps.json \
     --plot=results/toy-steps.png
   python -m experiments.planners --mdlm=$mdlm --aogpt=$aogpt --num_samples=500 \
     --json=results/toy-planners.json
   python -m experiments.infill --models=$ar,$mdlm,$aogpt --json=results/toy-infill.json \
     --plot=results/toy-infill.png
-  python -m experiments.infill --models=$real-ar,$real-mdlm,$real-aogpt --lengths=1,2,4,8,16,32 \
-    --places=2 --draws=4 --json=results/laptop-infill.json --plot=results/laptop-infill.png
-  python -m experiments.speculative --models=out/toy-aogpt,$real-aogpt --like=$real-aogpt \
-    --json=results/speculative.json --plot=results/speculative.png
+  python -m experiments.speculative --models=out/toy-aogpt --json=results/speculative.json
   python -m experiments.orders aogpt=$aogpt --data=toy --blocks=4,16 --windows=500 --orders=16 \
     --json=results/toy-orders.json --md=results/toy-orders.md --plot=results/toy-orders.png
 }
@@ -331,6 +312,8 @@ written() {         # what the models of real write and fill in; its runs must b
   finished ${runs[@]}
   python sample.py --out_dir=$(echo ${first[@]} | tr ' ' ,) --temperature=0.7 --num_samples=2 \
     --json=results/real-samples.json --picture=results/modes.png
+  python sample.py --out_dir=${first[2]} --order=left_to_right --temperature=0.7 --num_samples=2 \
+    --json=results/real-samples-l2r.json
   python sample.py --out_dir=${first[1]} --prompt="Once upon a time ___ lived happily." --temperature=0.7 \
     --num_samples=4 --json=results/real-blank.json
   python -m experiments.infill --models=$(echo ${runs[@]} | tr ' ' ,) --lengths=1,2,4,8,16,32 --places=2 \

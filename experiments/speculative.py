@@ -1,7 +1,7 @@
 """
 What drafting and confirming gives: tokens per network pass and seconds, beside one token a pass.
 
-    python -m experiments.speculative --models=out/toy-aogpt,out/tinystories-excerpt-aogpt --json=F --plot=F
+    python -m experiments.speculative --models=out/toy-aogpt --json=F --plot=F
 
 Seconds of one model and number of stories are measured alternately. --like=FOLDER: also the 124M sizes, with
 random weights, of whose drafts as many are kept in each round as of that model's: what a pass costs does not

@@ -286,6 +286,21 @@ def test_real():
                    f"out/real/{mode}-all-{float(rate):g}-1" for rate in rates]
         assert cells == [f"{best[folder]:.3f}" if folder in best else "" for folder in folders]
 
+def spread(seeds):
+    return f"{np.mean(seeds):.2f} ± {np.std(seeds, ddof=1):.2f}"
+
+def nats_of_blanks(mode, length):
+    """Of each seed, on real text."""
+    runs = [run for run in results("real-infill.json")["runs"].values() if run["mode"] == mode]
+    assert len(runs) == 3
+    return [run["blanks"][length]["nats"] for run in runs]
+
+def test_blanks_of_real_text():
+    rows = table("results/sampling.md", "tokens hidden")
+    assert [row[0] for row in rows] == ["`ar`", "`mdlm`", "`aogpt`"]
+    for mode, *cells in rows:
+        assert cells == [spread(nats_of_blanks(mode.strip("`"), n)) for n in ("1", "2", "4", "8", "16", "32")]
+
 def test_what_readme_finds():
     text = prose("README.md")
     drafts = {M: of_steps("aogpt", "ancestral", steps=48, draft=M) for M in (None, 1, 48)}
@@ -321,11 +336,11 @@ def test_what_readme_finds():
     assert f"read from left to right, {nearest} (`ar` with dropout and noise:" in text
     assert f"noise: {few['ar, dropout 0.3, noise 0.3']})" in text
 
-    blanks = {run["mode"]: run["blanks"]["1"] for run in results("laptop-infill.json")["runs"].values()}
-    nats = {mode: f"{found['nats']:.2f} ± {found['nats_se']:.2f}" for mode, found in blanks.items()}
-    assert f"(`aogpt` {nats['aogpt']}, `ar` {nats['ar']} nats, ± s.e.)" in text
-    best = {name: f"{np.mean(of['seeds']):.2f} ± {np.std(of['seeds'], ddof=1):.2f}"
-            for name, of in results("real-all.json")["compared"].items()}
+    blanks = {(mode, n): nats_of_blanks(mode, n) for mode in ("ar", "aogpt") for n in "12"}
+    one, two = (np.mean(blanks["ar", n]) - np.mean(blanks["aogpt", n]) for n in "12")
+    assert (f"leads by {one:.1f} nats** for one hidden token of real text (`aogpt` "
+            f"{spread(blanks['aogpt', '1'])}, `ar` {spread(blanks['ar', '1'])} nats), {two:.1f} for two") in text
+    best = {name: spread(of["seeds"]) for name, of in results("real-all.json")["compared"].items()}
     exact = f"({best['aogpt, left to right']}, exact, from left to right)"
     assert (f"{best['ar']} nats per token, bounds of {best['aogpt']} for `aogpt` {exact} "
             f"and {best['mdlm']} for `mdlm`") in text
