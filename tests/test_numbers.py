@@ -58,13 +58,14 @@ def test_drafts():
             good = percent([row["grammatical"] for row in found])
             assert cell == (good if name.endswith("grammatical") else passes)
 
+REAL = "out/real/aogpt-all-0.008-1"
+
 def test_drafts_in_seconds():
-    names = {"toy": "out/toy-aogpt", "real text": "out/tinystories-excerpt-aogpt", "124M": "124M",
-             "real text, 4M": "out/tinystories-excerpt-aogpt"}
-    found = results("speculative.json")["results"]
+    names = {"toy": "out/toy-aogpt", "real text": REAL, "124M": "124M", "real text, 1.4M": REAL}
+    found = results("speculative.json")["results"] | results("real-speculative.json")["results"]
     for name, *cells in table("results/sampling.md", "tokens drafted at once, M | none"):
         if name == "drafts kept, real text":
-            law = found["out/tinystories-excerpt-aogpt"]["law"]
+            law = found[REAL]["law"]
             assert cells == ["", *(f"{row['drafts_kept']:.0%}" for row in law)]
         elif name.endswith("tokens a pass"):
             law = found[names[name.split(", ")[0]]]["law"]
@@ -305,7 +306,7 @@ def test_what_readme_finds():
     text = prose("README.md")
     drafts = {M: of_steps("aogpt", "ancestral", steps=48, draft=M) for M in (None, 1, 48)}
     good = {M: percent([row["grammatical"] for row in rows]) for M, rows in drafts.items()}
-    real = results("speculative.json")["results"]["out/tinystories-excerpt-aogpt"]
+    real = results("real-speculative.json")["results"][REAL]
     [tokens] = [row["tokens_per_pass"] for row in real["law"] if row["draft"] == 16]
     [fast] = [row["times_faster"] for row in real["speed"] if (row["stories"], row["draft"]) == (1, 16)]
     speed = np.mean([row["tokens_per_pass"] for row in drafts[48]])
@@ -339,7 +340,8 @@ def test_what_readme_finds():
     blanks = {(mode, n): nats_of_blanks(mode, n) for mode in ("ar", "aogpt") for n in "12"}
     one, two = (np.mean(blanks["ar", n]) - np.mean(blanks["aogpt", n]) for n in "12")
     assert (f"leads by {one:.1f} nats** for one hidden token of real text (`aogpt` "
-            f"{spread(blanks['aogpt', '1'])}, `ar` {spread(blanks['ar', '1'])} nats), {two:.1f} for two") in text
+            f"{spread(blanks['aogpt', '1'])}, `ar` {spread(blanks['ar', '1'])} nats), {two:.1f} "
+            "for two") in text
     best = {name: spread(of["seeds"]) for name, of in results("real-all.json")["compared"].items()}
     exact = f"({best['aogpt, left to right']}, exact, from left to right)"
     assert (f"{best['ar']} nats per token, bounds of {best['aogpt']} for `aogpt` {exact} "
