@@ -35,6 +35,9 @@ def of_steps(mode, sampler, perfect=False, **which):
     return [row for row in results("toy-steps.json")["rows"] if (row["network"] == "exact") == perfect
             and all(row[name] == value for name, value in which.items())]
 
+def spread(seeds):
+    return f"{np.mean(seeds):.2f} ± {np.std(seeds, ddof=1):.2f}"
+
 def test_fewer_steps():
     names = {"`ar`": ("ar", "ancestral"), "`mdlm`, `first_hitting`": ("mdlm", "first_hitting"),
              "`aogpt`": ("aogpt", "ancestral"), "`mdlm`, `ancestral`": ("mdlm", "ancestral"),
@@ -287,9 +290,6 @@ def test_real():
                    f"out/real/{mode}-all-{float(rate):g}-1" for rate in rates]
         assert cells == [f"{best[folder]:.3f}" if folder in best else "" for folder in folders]
 
-def spread(seeds):
-    return f"{np.mean(seeds):.2f} ± {np.std(seeds, ddof=1):.2f}"
-
 def nats_of_blanks(mode, length):
     """Of each seed, on real text."""
     runs = [run for run in results("real-infill.json")["runs"].values() if run["mode"] == mode]
@@ -301,6 +301,19 @@ def test_blanks_of_real_text():
     assert [row[0] for row in rows] == ["`ar`", "`mdlm`", "`aogpt`"]
     for mode, *cells in rows:
         assert cells == [spread(nats_of_blanks(mode.strip("`"), n)) for n in ("1", "2", "4", "8", "16", "32")]
+
+def test_what_differs_from_the_paper():
+    text = prose("results/paper.md")
+    last = {name: run["curve"][-1]["val_nll"] for name, run in results("time-embedding.json")["runs"].items()}
+    for name, after in ("before", " as it began before"), ("after", " now"), ("none", " without it"):
+        seeds = [last[f"{name}-{seed}"] for seed in (1, 2, 3)]
+        assert f"{spread(seeds)}{after} ({', '.join(f'{nats:.2f}' for nats in seeds)}" in text
+    first = {name: run["curve"][0]["val_nll"] for name, run in results("first-loss.json")["runs"].items()}
+    assert f"at a loss of {first['ar-paper']:.0f} nats per token, its `mdlm` at {first['mdlm-paper']:.1f}" in text
+    assert f"with our weights they begin at {first['ar-scaled']:.1f} and {first['mdlm-scaled']:.1f}" in text
+    toy, real = ([f"{ratio:.1f}" for ratio in row["ratios"]] for row in results("estimator.json")["results"])
+    assert f"has {real[0]} times the variance of ours on real text" in text
+    assert f"{real[1]} times with independent ones) and {toy[0]} (antithetic) or {toy[1]} times on the toy" in text
 
 def test_what_readme_finds():
     text = prose("README.md")
