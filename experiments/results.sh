@@ -248,7 +248,8 @@ seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of the held-out ones choose
   local mode lr best seed stories remedy dropout noise steps tried name runs to=out/real
   # what is tried for ar: dropout, token noise, steps
-  local -A remedies=([all]="0.1-0-1500 0.1-0.1-1500" [500]="0-0-200 0-0-400 0.1-0.1-400 0.3-0.3-400 0.3-0.3-1000")
+  local -A remedies=([all]="0.1-0-1500 0.1-0.1-1500"
+                     [500]="0-0-200 0-0-400 0.1-0.1-400 0.3-0.3-400 0.3-0.3-1000")
   halves "$1"
   for mode in ar mdlm aogpt; do
     for tried in $(rated $mode); do
