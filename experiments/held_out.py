@@ -107,7 +107,8 @@ def difference(nats, others) -> tuple:
 
 def compare(results: list, first: list, key: str = "nats", key_of_first: str = "nats") -> dict:
     """Each seed's mean; what is above the first; its standard error, from stories and from seeds; and half
-    of its 95% interval, by a t distribution of as many degrees of freedom as the seeds leave, if any."""
+    of its 95% interval, by Student's t, whose degrees of freedom are those of the seeds, more where the
+    stories make most of the error (Welch & Satterthwaite)."""
     ours, theirs = (np.array([result[k] for result in several])                     # (seeds, N) each
                     for k, several in ((key, results), (key_of_first, first)))
     gap, error = difference(ours.mean(axis=0), theirs.mean(axis=0))
@@ -115,9 +116,11 @@ def compare(results: list, first: list, key: str = "nats", key_of_first: str = "
     freedom = sum(map(len, sets)) - len(sets)
     # pooled, as in Student's test: a lone run is taken to vary like those it is beside
     variance = sum(len(of) * of.mean(axis=1).var() for of in sets) / max(1, freedom)
-    error = math.sqrt(error ** 2 + sum(variance / len(of) for of in sets))
-    return {"seeds": ours.mean(axis=1).tolist(), "above": gap, "error": error,
-            "half": error * stats.t.ppf(0.975, freedom or math.inf),
+    of_seeds = sum(variance / len(of) for of in sets)
+    total = error ** 2 + of_seeds
+    freedom = freedom * (total / of_seeds) ** 2 if of_seeds else math.inf
+    return {"seeds": ours.mean(axis=1).tolist(), "above": gap, "error": math.sqrt(total),
+            "half": math.sqrt(total) * stats.t.ppf(0.975, freedom),
             "epochs": [result["epochs"] for result in results]}
 
 def row_of(name: str, of: dict) -> list:
@@ -140,13 +143,12 @@ def draw_curves(found: dict, path: str):
 
 def draw_forest(compared: dict, path: str):
     """Each one's difference from the first, with its 95% interval; a dot for each seed."""
-    first, *names = compared
-    base = np.mean(compared[first]["seeds"])
+    first, *names = (name for name, of in compared.items() if of["error"] or name == next(iter(compared)))
     with figure(path, (8, 0.34 * len(names) + 1.2), grid="x") as axes:
         for i, name in enumerate(names):
             of = compared[name]
-            axes.plot(np.array(of["seeds"]) - base, [i + 0.2] * len(of["seeds"]), "o", ms=3, color="0.6",
-                      label=None if i else "each seed")
+            axes.plot(of["seeds"] - np.mean(of["seeds"]) + of["above"], [i + 0.2] * len(of["seeds"]), "o", ms=3,
+                      color="0.6", label=None if i else "each seed")
             axes.errorbar(of["above"], i, xerr=of["half"], fmt="o", ms=5, capsize=3, color="C0",
                           label=None if i else "mean, 95% interval")
         axes.axvline(0, color="k", ls="--", lw=1, label=first)
@@ -169,13 +171,14 @@ def main():
                 store(o.json, provenance(o.seed) | {"runs": runs, "compared": {}})
     found = {name: [runs[folder] for folder in text.split(",")] for name, text in flags["named"].items()}
     first = next(iter(found.values()))
-    compared = {}
+    compared, cut = {}, any(run.get("windows") == "paper" for of in found.values() for run in of)
     for name, results in found.items():
         compared[name] = compare(results, first)
         if all("nats_l2r" in result for result in results):
-            compared[f"{name}, left to right"] = compare(results, first, "nats_l2r")
-        if all(result.get("windows") == "paper" for result in results):
-            compared[f"{name}, on windows as it cuts them"] = compare(results, first, "nats_cut", "nats_cut")
+            key = "nats_l2r" if "nats_l2r" in first[0] else "nats"      # the same order, where there is one
+            compared[f"{name}, left to right"] = compare(results, first, "nats_l2r", key)
+        if cut and (results is first or all(result["windows"] == "paper" for result in results)):
+            compared[f"{name}, on the paper's windows"] = compare(results, first, "nats_cut", "nats_cut")
     rows = [["", "nats per token, ± s.d. of seeds", "each seed", f"above {next(iter(found))}, ± s.e.",
              "best after epochs"], *(row_of(name, of) for name, of in compared.items())]
     seen = np.unique(stories.starts[:, None] + np.arange(o.block_size)).size / len(stories.tokens)
