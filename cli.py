@@ -63,7 +63,7 @@ def value_type(field: Field):
 
 def read_value(name: str, kind, text: str):
     """What --name=text stands for, where kind is bool, int, float, str or a Literal. Raises InputError."""
-    allowed = {"true": True, "false": False} if kind is bool else dict(zip(get_args(kind), get_args(kind)))
+    allowed = {"true": True, "false": False} if kind is bool else {name: name for name in get_args(kind)}
     if allowed:
         if text.lower() not in allowed:
             raise InputError(f"--{name}={text} must be {' or '.join(allowed)}{nearest(text, allowed)}")
@@ -174,9 +174,8 @@ def provenance(seed) -> dict:
         commit = ""
     script, python = Path(sys.argv[0]).resolve(), platform.python_version()
     script = ["-m", f"experiments.{script.stem}"] if script.parent.name == "experiments" else [script.name]
-    info = Path("/proc/cpuinfo")
-    model = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
-    cpu = model[1] if model else platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
+    cpu, *_ = *re.findall(r"model name\s*: (.+)", info), platform.processor() or platform.machine()
     return {"command": shlex.join(["python", *script, *sys.argv[1:]]), "seed": seed,
             "date": datetime.datetime.now().isoformat(timespec="seconds"),
             "machine": f"{cpu}, {os.cpu_count()} cores", "python": python, "commit": commit}

@@ -225,9 +225,8 @@ class Transformer(nn.Module):
             if p.dim() == 1 or name.startswith("embed_target"):     # gains; a bias, and target positions
                 nn.init.constant_(p, 1.0 if "norm" in name else 0.0)
             else:
-                shrink = 2 * self.config.n_layer if name.endswith("proj.weight") else 1
-                if name.startswith("embed_time"):       # to a third of a token's embedding, not 11 times it
-                    shrink = p.size(1)
+                shrink = (2 * self.config.n_layer if name.endswith("proj.weight") else
+                          p.size(1) if name.startswith("embed_time") else 1)     # a third of a token's
                 nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * shrink))
         if self.config.shared_init:
             with torch.no_grad():
@@ -257,7 +256,7 @@ class Batch(NamedTuple):
     def split(self, groups: int):
         """Parts of `groups` groups each (the last may have fewer)."""
         G = len(self.targets)
-        parts = ([None] * G if f is None else f.split(groups * len(f) // G) for f in self)
+        parts = ([None] * G if f is None else f.split(groups * (len(f) // G)) for f in self)   # rows a group
         return [Batch(*part) for part in zip(*parts)]
 
     def to(self, device):
@@ -290,7 +289,7 @@ def aogpt_batch(config: Config, x: Tensor, generator: torch.Generator, l2r_fract
     return order_batch(config, x, torch.where(left_to_right, identity_order(x), order))
 
 def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor) -> Batch:
-    """Predict the masked tokens of x (B, T) from the others; weight is 1 where masked, (B, T), is true.
+    """Predict the masked tokens of x (B, T) from the others; weight (B, T+1) is 1 where masked (B, T) is.
 
     Slot 0 holds BOS, as in the other modes. (With neither it nor --target_embedding a fully masked row looks
     the same from every position: rotary attention sees distances only.)"""

@@ -143,16 +143,17 @@ class PrepareOptions:
     val: str = ""               # text file to validate on; without it every 20th story of --text is held out
     name: str = ""              # folder under data/; default: the data set's, and -VOCAB_SIZE if it was cut
     vocab_size: int = 50257     # cut GPT-2's BPE to this many tokens; 4096 suits a laptop (not for the toy)
-    max_tokens: int = 0         # stop after so many training tokens; default 50M, for the toy 4M
+    max_tokens: int = 0         # of training, and a 20th of it of validation; default 50M, for the toy 4M
     seed: int = 1337            # of the toy's stories
 
     def __post_init__(self):
         if self.val and not self.text:
             raise InputError("--val needs --text")
         self.toy = self.dataset == "toy" and not self.text
-        name, what = ("vocab_size", "the toy") if self.toy else ("seed", "text")
-        if getattr(self, name) != getattr(PrepareOptions, name):
-            raise InputError(f"--{name}={getattr(self, name)} means nothing for {what}; leave it out")
+        what = "the toy" if self.toy else "a file" if self.text else self.dataset
+        for name in ["vocab_size"] if self.toy else ["seed"] + ["dataset"] * bool(self.text):
+            if getattr(self, name) != getattr(PrepareOptions, name):
+                raise InputError(f"--{name}={getattr(self, name)} means nothing for {what}; leave it out")
         if not self.name:
             cut = "" if self.toy or self.vocab_size == 50257 else f"-{self.vocab_size}"
             self.name = (Path(self.text).stem or self.dataset) + cut
@@ -173,7 +174,7 @@ def prepare(o: PrepareOptions) -> Path:
     else:
         train = read_stories(o.text)
         val = read_stories(o.val) if o.val else itertools.islice(read_stories(o.text), 19, None, 20)
-    held_out = {}       # the validation stories, known once they are written, kept out of training
+    held_out = {}       # the validation stories, known once they are read, kept out of training
     val = (held_out.setdefault(story, story) for story in val)
     train = (story for story in train if story not in held_out)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -105,9 +105,9 @@ def load(path: str, device="cpu", needs=()):
             raise ValueError(f"it lacks {', '.join(missing)}")
         model = Transformer(Config(**checkpoint.pop("config")))
         model.load_state_dict(checkpoint.pop("model"))
-    except MemoryError:
-        raise
     except Exception as e:      # torch, zipfile and pickle raise a dozen kinds for a damaged or foreign file
+        if isinstance(e, MemoryError) or "can't allocate memory" in str(e):
+            raise
         reason = " ".join(str(e).split())[:200] or type(e).__name__
         if isinstance(e, pickle.UnpicklingError):
             reason = "it holds code, not only tensors and plain values"

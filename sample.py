@@ -335,8 +335,7 @@ PAPER = {"ar": dict(temperature=0.8, full_length=True, prompt="Once"),
 
 def open_model(folder: str, device: str, dtype: str = "float32"):
     """The best model of a run, ready to sample; its tokenizer, and how its training windows were cut."""
-    path, needs = os.path.join(folder, "best.pt"), ("tokenizer", "windows")
-    model, checkpoint = load(path, pick_device(device), needs)
+    model, checkpoint = load(os.path.join(folder, "best.pt"), pick_device(device), ("tokenizer", "windows"))
     for p in model.parameters():        # but the table of positions stays float32
         p.data = p.data.to(getattr(torch, dtype))
     return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
@@ -423,8 +422,7 @@ def plan(folders: list, flags: dict, several: bool):
         dtype = flags.get("dtype", "float32")
         model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), dtype)
         config = model.config
-        ignored = NOT_FOR[config.mode] if several else ()
-        mine = {name: value for name, value in flags.items() if name not in ignored}
+        mine = {name: of for name, of in flags.items() if not several or name not in NOT_FOR[config.mode]}
         if mine.get("compile"):
             torch._dynamo.config.recompile_limit = 64   # a shape each for prompts, steps, the last batch
             model.compile(dynamic=False, mode="reduce-overhead")
@@ -441,6 +439,7 @@ def plan(folders: list, flags: dict, several: bool):
             o = replace(o, out=o.out or os.path.join(folder, name))
             how = {"ar": "left to right", "mdlm": o.sampler, "aogpt": f"{o.order} order"}[config.mode]
             how = how.replace("_", " ") + (f", drafts of {o.draft}" if o.draft else f", {o.steps} steps")
+            how += f", temperature {o.temperature:g}" if len(mine.get("temperature", ())) > 1 else ""
             yield model, tokenizer, pattern, o, f"{config.mode}, {how}"
 
 def main():

@@ -91,7 +91,7 @@ def draw_moving(panels: list, path: str, width=84):
     colours = ["#d7e3f4", "#d7ecd9", "#f8e3cf"]                     # of one panel each
     for (title, pieces, steps), colour in zip(panels, itertools.cycle(colours)):
         parts.append(f'<text x="8" y="{y + 24}" font-weight="bold">{html.escape(title)}</text>')
-        top = y + 32
+        line = 0
         for step, (line, column, piece) in zip(steps, layout(pieces, width)):
             text, begin = re.sub(r"[\x00-\x1f]", "", piece.strip()), 0.8 * max(0, step) / max(1, last)
             x, top = 8 * (1 + column + len(piece) - len(piece.lstrip())), y + 32 + 20 * line
@@ -100,7 +100,7 @@ def draw_moving(panels: list, path: str, width=84):
                          f'"{8 * len(text)}">{html.escape(text)}</text><animate attributeName="opacity" '
                          f'calcMode="discrete" values="0;1" keyTimes="0;{begin:.3f}" dur="12s" '
                          f'repeatCount="indefinite"/></g>')
-        y = top + 28
+        y += 60 + 20 * line
     size = f"{8 * (width + 2)} {y + 8}"
     with open(path, "w", encoding="utf-8") as f:
         print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-size="13" font-family='
@@ -125,16 +125,16 @@ def draw_losses(runs: dict, path: str):
     """Nats per token against steps, and against seconds of training."""
     labels = {"step": "optimizer step", "seconds": "seconds of training, evaluation not counted"}
     with figure(path, (10, 4), columns=2) as panels:
-        for axes, key in zip(panels, labels):
+        for axes, (key, label) in zip(panels, labels.items()):
             for name, run in runs.items():
                 x, loss, error = np.array([(e[key], e["val_nll"], e["val_nll_se"]) for e in run["curve"]]).T
                 kind = "exact" if run["config"]["mode"] == "ar" else "upper bound"
                 axes.errorbar(x, loss, 2 * error, marker="o", ms=3, capsize=2, label=f"{name} ({kind})")
             for floor in {run["curve"][-1].get("val_floor") for run in runs.values()} - {None}:
                 axes.axhline(floor, color="k", ls="--", lw=1, label="the true law")
-            axes.set(xlabel=labels[key])
+            axes.set(xlabel=label)
         run, *others = runs.values()
-        if not others and run["config"]["objective"] == "nelbo":        # masked_ce is another quantity
+        if not others and run["config"]["objective"] == "nelbo":        # masked_ce is something else
             panels[0].plot(*zip(*run["training"]), color="0.75", lw=1, zorder=0, label="training")
         panels[0].set(ylabel="validation loss, nats per token (± 2 s.e.)")
 

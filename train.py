@@ -96,7 +96,7 @@ def resolve(flags: dict):
     """Config and Settings from preset and flags (flags win), and why this preset. Raises InputError."""
     preset, why = flags.get("preset", "auto"), "as asked"
     if preset == "auto":
-        cuda = torch.cuda.is_available()
+        cuda = flags.get("device", "auto")[:4] in ("auto", "cuda") and torch.cuda.is_available()
         preset, why = ("controlled", "CUDA is present") if cuda else ("toy", "no CUDA here")
     extra = PAPER_MDLM if (preset, flags.get("mode")) == ("paper", "mdlm") else {}
     values = PRESETS[preset] | extra | flags | {"preset": preset}
@@ -108,11 +108,11 @@ def resolve(flags: dict):
                          f"leave it out")
     config = build(Config, values)
     s.out_dir = s.out_dir or os.path.join("out", f"{s.data}-{config.mode}")
-    parts = s.grad_accum * WORLD_SIZE
-    if s.batch_size % parts or (config.mode == "mdlm" and s.batch_size // parts % 2):
+    parts, paired = s.grad_accum * WORLD_SIZE, (config.mode, config.objective) == ("mdlm", "nelbo")
+    if s.batch_size % (parts * (1 + paired)):
         processes = f" and {WORLD_SIZE} processes" if WORLD_SIZE > 1 else ""
         raise InputError(f"--batch_size={s.batch_size} over --grad_accum={s.grad_accum}{processes} must be a "
-                         f"whole number, and an even one for mdlm (rows come in antithetic pairs)")
+                         f"whole number, and an even one for mdlm's nelbo (rows come in antithetic pairs)")
     return config, s, why
 
 def learning_rate(s: Settings, step: int) -> float:
@@ -174,7 +174,7 @@ def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
         raise InputError(f"--init_from={folder} has {', '.join(lost)}, this one not; give the same flags")
     weights = source.state_dict()
     for name, p in model.named_parameters():
-        p.copy_(weights[name]) if name in weights else p.zero_()
+        p.copy_(weights.get(name, torch.zeros_like(p)))
 
 # ---- A training step ---------------------------------------------------------------------------------------
 
@@ -261,15 +261,17 @@ def announce(run: Run, why: str, windows: int, floor: float | None):
     dtype, compile_it = numerics(s, device)
     parameters = count_parameters(run.model)
     compiled = "compiled (that takes a while)" if compile_it else "not compiled"
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     law = "" if floor is None else f"; the true law itself scores {floor:.4f} nats per token"
     print(f"preset {s.preset} ({why}): {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
           f"{s.batch_size} windows of {config.block_size} tokens, {s.max_steps * s.batch_size / windows:.1f} "
           f"epochs of {windows:,}")
     print(f"{parameters:,} parameters, {flops_per_token(config) / 1e6:.1f} training MFLOP per token; "
-          f"{WORLD_SIZE} x {device.type}, {str(dtype)[6:]}, {compiled}{law}")
+          f"{WORLD_SIZE} x {machine}, {str(dtype).removeprefix('torch.')}, {compiled}{law}")
     if RANK == 0 and not (s.resume and os.path.exists(run.path("config.json"))):
         facts = dict(config=asdict(config), settings=asdict(s), parameters=parameters, processes=WORLD_SIZE,
-                     train_windows=windows, dtype=str(dtype), compiled=compile_it, torch=torch.__version__)
+                     train_windows=windows, dtype=str(dtype), compiled=compile_it, device=machine,
+                     torch=torch.__version__)
         write_json(run.path("config.json"), facts | provenance(s.seed))
 
 def sample_stories(model: Transformer, tokenizer: Tokenizer, count: int, seed: int, most_steps: int) -> list:

@@ -147,8 +147,8 @@ def draw_forest(compared: dict, path: str):
     with figure(path, (8, 0.34 * len(names) + 1.2), grid="x") as axes:
         for i, name in enumerate(names):
             of = compared[name]
-            axes.plot(of["seeds"] - np.mean(of["seeds"]) + of["above"], [i + 0.2] * len(of["seeds"]), "o", ms=3,
-                      color="0.6", label=None if i else "each seed")
+            seeds = of["seeds"] - np.mean(of["seeds"]) + of["above"]
+            axes.plot(seeds, [i + 0.2] * len(seeds), "o", ms=3, color="0.6", label=None if i else "each seed")
             axes.errorbar(of["above"], i, xerr=of["half"], fmt="o", ms=5, capsize=3, color="C0",
                           label=None if i else "mean, 95% interval")
         axes.axvline(0, color="k", ls="--", lw=1, label=first)

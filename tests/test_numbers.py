@@ -309,11 +309,13 @@ def test_what_differs_from_the_paper():
         seeds = [last[f"{name}-{seed}"] for seed in (1, 2, 3)]
         assert f"{spread(seeds)}{after} ({', '.join(f'{nats:.2f}' for nats in seeds)}" in text
     first = {name: run["curve"][0]["val_nll"] for name, run in results("first-loss.json")["runs"].items()}
-    assert f"at a loss of {first['ar-paper']:.0f} nats per token, its `mdlm` at {first['mdlm-paper']:.1f}" in text
+    assert f"at a loss of {first['ar-paper']:.0f} nats per token, its `mdlm` " \
+        f"at {first['mdlm-paper']:.1f}; with our weights" in text
     assert f"with our weights they begin at {first['ar-scaled']:.1f} and {first['mdlm-scaled']:.1f}" in text
     toy, real = ([f"{ratio:.1f}" for ratio in row["ratios"]] for row in results("estimator.json")["results"])
     assert f"has {real[0]} times the variance of ours on real text" in text
-    assert f"{real[1]} times with independent ones) and {toy[0]} (antithetic) or {toy[1]} times on the toy" in text
+    assert f"{real[1]} times with independent ones) and {toy[0]} (antithetic) or {toy[1]} times on " \
+        "the toy" in text
 
 def test_what_readme_finds():
     text = prose("README.md")
