@@ -150,7 +150,7 @@ class PrepareOptions:
         if self.val and not self.text:
             raise InputError("--val needs --text")
         self.toy = self.dataset == "toy" and not self.text
-        what = "the toy" if self.toy else "a file" if self.text else self.dataset
+        what = "the toy" if self.toy else "text"
         for name in ["vocab_size"] if self.toy else ["seed"] + ["dataset"] * bool(self.text):
             if getattr(self, name) != getattr(PrepareOptions, name):
                 raise InputError(f"--{name}={getattr(self, name)} means nothing for {what}; leave it out")

@@ -358,9 +358,9 @@ def test_what_readme_finds():
             f"{spread(blanks['aogpt', '1'])}, `ar` {spread(blanks['ar', '1'])} nats), {two:.1f} "
             "for two") in text
     best = {name: spread(of["seeds"]) for name, of in results("real-all.json")["compared"].items()}
-    exact = f"({best['aogpt, left to right']}, exact, from left to right)"
-    assert (f"{best['ar']} nats per token, bounds of {best['aogpt']} for `aogpt` {exact} "
-            f"and {best['mdlm']} for `mdlm`") in text
+    exact = f"(exactly {best['aogpt, left to right']} from left to right)"
+    assert (f"{best['ar']} nats per token; `aogpt` has at most {best['aogpt']} {exact}, "
+            f"`mdlm` at most {best['mdlm']}") in text
     starts, anywhere = (results(name)["columns"]["real text"]["distinct first words"][0]
                         for name in ("laptop-diversity.json", "laptop-paper-mdlm.json"))
     assert f"real text has {starts:.3f} from story starts and {anywhere:.3f} from anywhere" in text
