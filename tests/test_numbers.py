@@ -340,7 +340,7 @@ def test_what_readme_finds():
     rules = {(row["network"], row["rule"], row["per_step"]): row
              for row in results("toy-planners.json")["rules"]}
     confidence, certain = rules["exact", "confidence", 1], rules["exact", "bounded", 0]
-    assert f"stories that are {np.exp(-confidence['surprise']):.0f} times likelier (geometric mean)" in text
+    assert f"stories {np.exp(-confidence['surprise']):.0f} times likelier (geometric mean)" in text
     assert f"what is certain is free: {48 / certain['passes']:.1f} tokens a pass on the toy" in text
     ancestral = share("mdlm", "ancestral", 48), share("mdlm", "first_hitting", 48)
     assert "{:.0f}% of the toy's stories are grammatical, against {:.0f}%".format(
