@@ -342,9 +342,9 @@ def test_what_readme_finds():
     confidence, certain = rules["exact", "confidence", 1], rules["exact", "bounded", 0]
     assert f"stories {np.exp(-confidence['surprise']):.0f} times likelier (geometric mean)" in text
     assert f"what is certain is free: {48 / certain['passes']:.1f} tokens a pass on the toy" in text
-    ancestral = share("mdlm", "ancestral", 48), share("mdlm", "first_hitting", 48)
-    assert "{:.0f}% of the toy's stories are grammatical, against {:.0f}%".format(
-        *(float(value.strip("%")) for value in ancestral)) in text
+    shares = (float(share("mdlm", sampler, 48).strip("%")) for sampler in ("ancestral", "first_hitting"))
+    assert ("({:.0f}% of the toy's stories are grammatical); `confidence`: the surest first; the default, "
+            "`first_hitting`: one a step, or equally many ({:.0f}%)").format(*shares) in text
 
     few = {row[0]: row[3] for row in table("results/few-stories.md", "trained on few") if row[1] == "1,000"}
     nearest = few["aogpt, dropout 0.3, left to right"]
