@@ -27,9 +27,10 @@ adamw="--optimizer=adamw --lr=2e-3"     # what the preset laptop had before Muon
 narrow="--preset=laptop --n_embd=128 --n_hidden=352"    # 1.4M parameters of 4.3M, a third of the time
 choosing="$narrow --data=excerpt-choose --eval_windows=150 --dtype=float32"
 
+export KEPT=$(echo results/{real-{lr,tried,500,all},confounds-{rates,ar,mdlm}}.json)
+
 known() {   # folder of a run whose scores held_out has put into results/, and that nothing else needs
-  [[ $1 != out/base/* ]] &&
-    grep -qs "^  \"$1\": {" results/{real-{lr,tried,500,all},confounds-ar,confounds-mdlm}.json
+  [[ $1 != out/base/* ]] && grep -qs "^  \"$1\": {" $KEPT
 }
 
 train() {   # folder of the run, flags; a run that another call is at is left to it
@@ -187,11 +188,12 @@ END
 
 best_of() {  # folders of runs: the one that the stories which choose like best
   python - "$@" <<'END'
+import os
 import sys
 from experiments.trials import stored
 from runs import read_run
-known = {folder: run for name in ("lr", "tried", "500", "all")
-         for folder, run in stored(f"results/real-{name}.json", "runs", "compared").items()}
+known = {folder: run for path in os.environ["KEPT"].split()
+         for folder, run in stored(path, "runs", "compared").items()}
 print(min(sys.argv[1:], key=lambda folder: min(
     entry["val_nll"] for entry in (known.get(folder) or read_run(folder))["curve"])))
 END
@@ -206,7 +208,7 @@ once() {    # name, command: by one call at a time; others go on without it
 
 keep() {    # file of results, how its runs' folders begin, flags of held_out: adds the runs that are done
   local runs
-  runs=$(ls -d $2*.done)
+  runs=$(ls -d $2*.done 2> /dev/null) || return 0
   once $(basename $1 .json) python -m experiments.held_out --report=excerpt-report --json=$1 "${@:3}" \
     "so far=$(echo ${runs//.done/} | tr ' ' ,)"
 }
@@ -332,39 +334,46 @@ base() {    # mode, seed: what others of a thousand steps are compared with, or 
 }
 
 confounds() {       # what each thing does that the paper has otherwise, one at a time; after real
-  local mode lr seed name modes flags dir args
+  local mode lr seed name rates rate flags dir args
   local init="--init=paper --shared_init=false" not_told=--target_embedding=false
   local schedule="--warmup=25 --final_lr=0.05"   # in as many steps
-  local all="$adamw $init $schedule $not_told --windows=paper"
-  local variants="AdamW at 2e-3                     | mdlm ar | $adamw
-    AdamW at 4e-3                     | mdlm ar | $adamw --lr=4e-3
-    untied head                       | mdlm ar | --tie_head=false
-    no common vector                  | mdlm ar | --shared_init=false
-    no target embedding               | mdlm    | $not_told
-    init of the paper                 | ar      | $init
-    init of the paper, untied head    | mdlm    | $init --tie_head=false
-    schedule of the paper             | mdlm    | $schedule
-    constant learning rate            | mdlm    | --final_lr=1
-    windows of the paper              | mdlm ar | --windows=paper
-    bfloat16                          | mdlm    | --dtype=bfloat16
-    time embedding                    | mdlm    | --time_embedding=add
-    time embedding, init of the paper, untied head | mdlm | --time_embedding=add $init --tie_head=false
-    masked_ce, uniform schedule       | mdlm    | --objective=masked_ce
-    masked_ce, cosine schedule        | mdlm    | --objective=masked_ce --schedule=cosine
-    all of it                         | ar      | $all
-    all of it                         | mdlm    | $all \
+  local all="--optimizer=adamw $init $schedule $not_told --windows=paper"
+  # name, modes, learning rates to choose from with a seed of its own (else the mode's), flags
+  local variants="AdamW                      | mdlm ar | 2e-3 4e-3 | --optimizer=adamw
+    untied head                    | mdlm ar | 4e-3 8e-3 | --tie_head=false
+    no common vector               | mdlm ar |           | --shared_init=false
+    no target embedding            | mdlm    |           | $not_told
+    init of the paper              | ar      | 4e-3 8e-3 | $init
+    init of the paper, untied head | mdlm    | 4e-3 8e-3 | $init --tie_head=false
+    the same, with time embedding  | mdlm    | 4e-3 8e-3 | $init --tie_head=false --time_embedding=add
+    schedule of the paper          | mdlm    |           | $schedule
+    windows of the paper           | mdlm ar |           | --windows=paper
+    bfloat16                       | mdlm    |           | --dtype=bfloat16
+    time embedding                 | mdlm    |           | --time_embedding=add
+    masked_ce, uniform schedule    | mdlm    |           | --objective=masked_ce
+    masked_ce, cosine schedule     | mdlm    |           | --objective=masked_ce --schedule=cosine
+    all of it                      | ar      | 1e-3 2e-3 | $all
+    all of it                      | mdlm    | 1e-3 2e-3 | $all \
 --tie_head=false --time_embedding=add --objective=masked_ce --schedule=cosine"
   for mode in mdlm ar; do
     lr=$(lr_of $mode all)
     args=("as it is=$(seeds out/base/$mode)")
-    for seed in 1 2 3; do
-      base $mode $seed
-      while IFS='|' read -r name modes flags; do
-        [[ $modes == *$mode* ]] || continue
+    for seed in 4 1 2 3; do
+      [ $seed = 4 ] || base $mode $seed
+      while IFS='|' read -r name _ rates flags; do
         name=$(echo $name) dir=out/confounds/$mode-$(echo $name | tr -d , | tr ' ' -)
-        train $dir-$seed --mode=$mode --lr=$lr --seed=$seed $thousand $flags < /dev/null
+        if [ $seed = 4 ]; then
+          for rate in $rates; do train $dir-rate-$rate --mode=$mode --lr=$rate --seed=4 $thousand $flags; done
+        else
+          rates=$(for rate in $rates; do echo $dir-rate-$rate; done)
+          finished $rates
+          rate=$lr
+          [ -z "$rates" ] || rate=$(best_of $rates)
+          train $dir-$seed --mode=$mode --lr=${rate##*-rate-} --seed=$seed $thousand $flags
+        fi < /dev/null
         [ $seed != 3 ] || args+=("$name=$(seeds $dir)")
-      done <<< "$variants"
+      done < <(grep "^[^|]*|[^|]*$mode" <<< "$variants")
+      [ $seed != 4 ] || keep results/confounds-rates.json "out/confounds/*-rate-"
     done
     finished $(printf '%s\n' "${args[@]}" | sed 's/.*=//' | tr , ' ')
     once confounds-$mode python -m experiments.held_out --report=excerpt-report --without_end \
