@@ -229,18 +229,20 @@ on_text() { # name, mode, stories (all or 500), lr, seed, flags: a run as long a
     --max_steps=${steps[$3]} "${@:6}"
 }
 
-lr_of() {   # mode, stories: the learning rate that is best after 500 steps, then halved while that is better
-  local lr half tried=$(rated $1)       # for a run as long as real's are, seed 1
+lr_of() {   # mode, stories: the learning rate that is best after 500 steps, then halved or doubled while that
+  local lr next factor tried=$(rated $1)        # is better for a run as long as real's are, seed 1
   finished $tried
   lr=$(best_of $tried)
-  half=$(awk "BEGIN { print ${lr##*-lr-} }")
-  until [ "$lr" = "$half" ]; do
-    lr=$half half=$(awk "BEGIN { print $lr / 2 }")
-    on_text $1-$2-$lr $1 $2 $lr 1 >&2
-    on_text $1-$2-$half $1 $2 $half 1 >&2
-    tried=$(echo out/real/$1-$2-{$lr,$half}-1)
-    finished $tried
-    [ $(best_of $tried) != ${tried% *} ] || half=$lr
+  lr=$(awk "BEGIN { print ${lr##*-lr-} }")
+  for factor in 0.5 2; do
+    while next=$(awk "BEGIN { print $lr * $factor }"); do
+      on_text $1-$2-$lr $1 $2 $lr 1 >&2
+      on_text $1-$2-$next $1 $2 $next 1 >&2
+      tried=$(echo out/real/$1-$2-{$lr,$next}-1)
+      finished $tried
+      [ $(best_of $tried) != ${tried% *} ] || break
+      lr=$next
+    done
   done
   echo $lr
 }
