@@ -250,10 +250,10 @@ lr_of() {   # mode, stories: the learning rate that is best after 500 steps, the
 seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 
 real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of the held-out ones choose
-  local mode lr best seed stories remedy dropout noise steps tried name runs to=out/real
+  local mode lr best seed stories remedy dropout noise steps tried runs to=out/real
   # what is tried for ar: dropout, token noise, steps
   local -A remedies=([all]="0.1-0-1500 0.1-0.1-1500"
-                     [500]="0-0-200 0-0-400 0.1-0.1-400 0.3-0.3-400 0.3-0.3-1000")
+                     [500]="0-0-200 0-0-400 0.1-0.1-400 0.3-0.3-400 0.3-0.3-1000 0.5-0.3-1000")
   halves "$1"
   for mode in ar mdlm aogpt; do
     for tried in $(rated $mode); do
@@ -290,13 +290,11 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     remedy=${remedy%-4}
     for seed in 1 2 3; do remedied $remedy $seed; done
     runs+=("ar, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/ar-$stories-$remedy)")
-    if [ $stories = 500 ]; then     # a seed of each goes on, to as many epochs as on the toy: 128
-      for mode in mdlm aogpt ar; do
-        lr=$(lr_of $mode 500) name="$mode, 4,000 steps"
-        [ $mode != ar ] || name+=", dropout $dropout, token noise $noise"
-        on_text $mode-500-long $mode 500 $lr 1 --max_steps=4000 \
-          $([ $mode != ar ] || echo --dropout=$dropout --token_noise=$noise)
-        runs+=("$name=$to/$mode-500-long-1")
+    if [ $stories = 500 ]; then     # to as many epochs as on the toy: 128; ar has turned by then
+      for mode in mdlm aogpt; do
+        lr=$(lr_of $mode 500)
+        on_text $mode-500-long $mode 500 $lr 1 --max_steps=4000
+        runs+=("$mode, 4,000 steps=$to/$mode-500-long-1")
       done
     fi
     finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
