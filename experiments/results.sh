@@ -229,11 +229,15 @@ on_text() { # name, mode, stories (all or 500), lr, seed, flags: a run as long a
     --max_steps=${steps[$3]} "${@:6}"
 }
 
-lr_of() {   # mode, stories: the learning rate that is best after 500 steps, then halved or doubled while that
-  local lr next factor tried=$(rated $1)        # is better for a run as long as real's are, seed 1
-  finished $tried
-  lr=$(best_of $tried)
-  lr=$(awk "BEGIN { print ${lr##*-lr-} }")
+lr_of() {   # mode, stories: the learning rate that is best after 500 steps (for 500 stories: for all), halved
+  local lr next factor tried=$(rated $1)        # or doubled while a run as long as real's, seed 1, likes that
+  if [ $2 = all ]; then
+    finished $tried
+    lr=$(best_of $tried)
+    lr=$(awk "BEGIN { print ${lr##*-lr-} }")
+  else
+    lr=$(lr_of $1 all)
+  fi
   for factor in 0.5 2; do
     while next=$(awk "BEGIN { print $lr * $factor }"); do
       on_text $1-$2-$lr $1 $2 $lr 1 >&2
