@@ -226,7 +226,7 @@ class Transformer(nn.Module):
                 nn.init.constant_(p, 1.0 if "norm" in name else 0.0)
             else:
                 shrink = (2 * self.config.n_layer if name.endswith("proj.weight") else
-                          p.size(1) if name.startswith("embed_time") else 1)     # a third of a token's
+                          p.size(1) if name.startswith("embed_time") else 1)   # a third of a token's norm
                 nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * shrink))
         if self.config.shared_init:
             with torch.no_grad():

@@ -86,6 +86,7 @@ laptop() {
   for mode in ar mdlm aogpt; do
     train out/$data-$mode --mode=$mode --preset=laptop --data=$data --max_steps=3000 ${as_then[$mode]}
   done
+
   # diversity from the start of a story, then as the paper samples
   python sample.py --out_dir=$ar,$mdlm,$aogpt --length=128 --num_samples=1000 \
     --dtype=bfloat16
