@@ -256,7 +256,7 @@ seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 
 real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of the held-out ones choose
   local mode lr best seed stories remedy dropout noise steps tried runs to=out/real
-  # what is tried for ar: dropout, token noise, steps
+  # what is tried for ar, with a seed of its own: dropout, token noise, steps
   local -A remedies=([all]="0.1-0-1500 0.1-0.1-1500"
                      [500]="0-0-200 0-0-400 0.1-0.1-400 0.3-0.3-400 0.3-0.3-1000 0.5-0.3-1000")
   halves "$1"
@@ -281,19 +281,25 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
       lr=$(lr_of $mode $stories)
       runs+=($mode=$(seeds $to/$mode-$stories-$lr))
     done
-    lr=$(lr_of ar $stories)
-    remedied() {    # remedy, seed
-      IFS=- read -r dropout noise steps <<< "$1"
-      on_text ar-$stories-$1 ar $stories $lr $2 --dropout=$dropout --token_noise=$noise --max_steps=$steps
+    remedied() {    # mode, remedy, seed
+      lr=$(lr_of $1 $stories)
+      IFS=- read -r dropout noise steps <<< "$2"
+      on_text $1-$stories-$2 $1 $stories $lr $3 --dropout=$dropout --token_noise=$noise --max_steps=$steps
     }
-    for remedy in ${remedies[$stories]}; do remedied $remedy 4; done
+    for remedy in ${remedies[$stories]}; do remedied ar $remedy 4; done
     tried=$(printf "$to/ar-$stories-%s-4 " ${remedies[$stories]})
+    if [ $stories = 500 ]; then     # whether dropout, which helps aogpt most on the toy, helps the others
+      for mode in mdlm aogpt; do
+        for dropout in 0.1 0.3; do remedied $mode $dropout-0-2000 4; done
+      done
+      finished $to/{mdlm,aogpt}-500-{0.1,0.3}-0-2000-4
+    fi
     finished $tried
-    [ -e results/real-tried.json ] && known ${tried%% *} || keep results/real-tried.json "$to/ar-$stories-*-4"
+    [ -e results/real-tried.json ] && known ${tried%% *} || keep results/real-tried.json "$to/*-$stories-*-4"
     best=$(best_of $tried)
     remedy=${best#*-$stories-}
     remedy=${remedy%-4}
-    for seed in 1 2 3; do remedied $remedy $seed; done
+    for seed in 1 2 3; do remedied ar $remedy $seed; done
     runs+=("ar, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/ar-$stories-$remedy)")
     if [ $stories = 500 ]; then     # to as many epochs as on the toy: 128; ar has turned by then
       for mode in mdlm aogpt; do
