@@ -1,13 +1,15 @@
 """
-What aogpt scores in which order, nats per token, and what mixing orders takes off (Jensen's inequality).
+What aogpt and mdlm score in which order, nats per token, and what mixing orders takes off (Jensen's
+inequality).
 
     python -m experiments.orders aogpt=out/a,out/b --data=toy --json=F --md=G --plot=H
 
-NAME=FOLDER,FOLDER,… are runs of aogpt, one for each seed. Each order gives an exact likelihood of its own:
-from left to right, from right to left, in blocks (of neighbours, each read from left to right; the blocks
-shuffled), or any at random. Training minimizes the mean of −log p over random orders (and l2r_fraction of
-rows left to right). The −log of the mean p, the mixture's, is lower; that of K random orders lies between
-the two and falls towards it as K grows (Burda et al. 2016, arXiv 1509.00519).
+NAME=FOLDER,FOLDER,… are runs of one mode, one for each seed. Each order gives an exact likelihood of its
+own, that of writing in it one token a step: from left to right, from right to left, in blocks (of neighbours,
+each read from left to right; the blocks shuffled), or any at random. aogpt reads a window in one pass, mdlm
+takes one for each token. Training minimizes the mean of −log p over random orders (and in aogpt over
+l2r_fraction of rows left to right). The −log of the mean p, the mixture's, is lower; that of K random orders
+lies between the two and falls towards it as K grows (Burda et al. 2016, arXiv 1509.00519).
 The law is scored on the same stories; ± is the standard deviation over runs.
 """
 import math
@@ -19,7 +21,7 @@ from tqdm import tqdm
 
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.report import write_markdown
-from model import group_losses, identity_order, order_batch
+from model import group_losses, identity_order, masking_batch, order_batch, timestep
 from prepare_data import Windows
 from sample import open_model
 from show import figure
@@ -45,15 +47,29 @@ def in_blocks(x, size: int, generator):
     key = rank.repeat_interleave(size, dim=1)[:, :T] * T + torch.arange(T)
     return key.argsort(dim=1)
 
+def one_by_one(config, x, order):
+    """mdlm: T batches, in the j-th of which order[:, j:] is masked and the token at order[:, j] predicted."""
+    N, T = x.shape
+    rank = order.argsort(dim=1)
+    for j in range(T):
+        masked = rank >= j
+        batch = masking_batch(config, x, masked, timestep(config, masked.float().mean(dim=1)))
+        slot = 1 + order[:, j, None]                                                # (N, 1), after BOS's
+        target, weight = batch.targets.gather(1, slot), torch.full((N, 1), 1 / T)
+        yield batch._replace(select=slot, targets=target, weight=weight)
+
 @torch.no_grad()
 def nats(model, x, orders: list):
     """(K, N) nats per token of the windows x (N, T) in each of K orders, (N, T) each."""
-    rows = []
-    for order in tqdm(orders, leave=False, disable=None):
-        batch = order_batch(model.config, x, order)
-        parts = [group_losses(model, part.to(model.head.weight.device)) for part in batch.split(16)]
-        rows.append(torch.cat(parts))
-    return torch.stack(rows).double().cpu().numpy()
+    scores, (N, T) = torch.zeros(len(orders), len(x), dtype=torch.float64), x.shape
+    mdlm = model.config.mode == "mdlm"
+    bar = tqdm(total=len(orders) * (T if mdlm else 1), unit="pass", leave=False, disable=None)
+    for score, order in zip(scores, orders):
+        for batch in one_by_one(model.config, x, order) if mdlm else [order_batch(model.config, x, order)]:
+            parts = [group_losses(model, part.to(model.head.weight.device)) for part in batch.split(16)]
+            score += torch.cat(parts).double().cpu()
+            bar.update()
+    return scores.numpy()
 
 def mixture(scores, T: int) -> dict:
     """{K: mean over windows of −log of the mean probability over K orders, per token} for K = 1, 2, 4, …
@@ -69,8 +85,8 @@ def mixture(scores, T: int) -> dict:
 def measure(folder: str, o: OrdersOptions) -> dict:
     """Of a run: nats per token in each kind of order, and of the mixture over K."""
     model, _, _ = open_model(folder, o.device)
-    if model.config.mode != "aogpt":
-        raise InputError(f"{folder} is {model.config.mode}; only aogpt reads in any order")
+    if model.config.mode == "ar":
+        raise InputError(f"{folder} is ar, which has one order")
     val, generator = Windows(o.data, "val", model.config.block_size), mask_generator(o.seed)
     x = torch.from_numpy(val.spread(o.windows))                                     # (N, T)
     forwards = identity_order(x)

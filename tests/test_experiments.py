@@ -1,5 +1,6 @@
 """The commands behind the figures on sampling: a perfect network has no error, and each of them runs."""
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -22,7 +23,7 @@ from experiments.infill import InfillOptions, exact_nats, fill, nats
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
 from experiments.planners import write
 from experiments.speculative import SpeculativeOptions, measure, record
-from model import Config, Transformer, group_losses, training_batch
+from model import Config, Transformer, evaluation_batch, group_losses, training_batch
 from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
 from runs import load
 from sample import SampleOptions, generate
@@ -321,8 +322,22 @@ def test_the_mixture_over_orders():
     assert sorted(blocks[0].tolist()) == list(range(48)) and len(set(blocks[:, 0].tolist())) > 1
     assert ((blocks.diff(dim=1) == 1).sum(dim=1) >= 45).all() and set(blocks[:, 0].tolist()) <= {0, 16, 32}
     exact = [-TOY.log_probs(WORDS.decode_story(row)).sum() / 48 for row in x.tolist()]
-    for of_order in orders.nats(toy_oracle("aogpt"), x, [blocks, torch.arange(47, -1, -1).expand(5, 48)]):
-        assert of_order == pytest.approx(exact, abs=1e-5)
+    for mode in ("aogpt", "mdlm"):
+        for of_order in orders.nats(toy_oracle(mode), x, [blocks, torch.arange(47, -1, -1).expand(5, 48)]):
+            assert of_order == pytest.approx(exact, abs=1e-5)
+
+def test_mdlm_order_by_order():
+    """The mean over all orders is the bound that nelbo_batch estimates."""
+    model = small_model("mdlm", block_size=4)
+    x = torch.randint(model.config.bos_id, (2, 4))
+    permuted = itertools.permutations(range(4))
+    scores = orders.nats(model, x, [torch.tensor([order, order]) for order in permuted])
+    with torch.no_grad():
+        losses = group_losses(model, evaluation_batch(model.config, x.repeat_interleave(5000, dim=0),
+                                                      mask_generator(0))).view(2, -1)
+    error = losses.std(dim=1) / math.sqrt(losses.size(1))
+    assert (abs(losses.mean(dim=1) - scores.mean(axis=0)) < 5 * error).all() and (error < 0.02).all()
+    assert scores.std(axis=0).min() > 1e-3
 
 def test_a_model_that_repeats_how_many_drafts_another_kept_takes_as_many_passes():
     options = SpeculativeOptions(drafts=(2, 4), stories=(1, 3), total=5, repeats=2)
