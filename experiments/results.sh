@@ -330,6 +330,9 @@ written() {         # what the models of real write and fill in; its runs must b
     --json=results/real-samples-l2r.json
   python sample.py --out_dir=${first[1]} --prompt="Once upon a time ___ lived happily." --temperature=0.7 \
     --num_samples=4 --json=results/real-blank.json
+  python -m experiments.orders mdlm=$(echo ${runs[@]:3:3} | tr ' ' ,) aogpt=$(echo ${runs[@]:6} | tr ' ' ,) \
+    --data=excerpt-report --windows=48 --blocks=16 --orders=1 --json=results/real-orders.json \
+    --md=results/real-orders.md
   python -m experiments.infill --models=$(echo ${runs[@]} | tr ' ' ,) --lengths=1,2,4,8,16,32 --places=2 \
     --draws=4 --data=excerpt-report --json=results/real-infill.json --plot=results/real-infill.png
   python -m experiments.speculative --models=${first[2]} --like=${first[2]} \
