@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from experiments import few_stories, held_out
+from experiments import few_stories, held_out, orders
 
 def results(name):
     return json.loads(Path(ROOT, "results", name).read_text("utf-8"))
@@ -281,6 +281,12 @@ def test_real():
     rows = [held_out.row_of(name, of) for name, of in found["compared"].items()]
     assert table("results/real.md", "all stories") == rows
     assert f"they hold {found['share_of_tokens']:.1%} of the tokens" in prose("results/real.md")
+    runs = results("real-orders.json")["runs"]
+    assert table("results/real.md", "in this order") == orders.table_of(runs, "orders")[1:]
+    for mode, text in ("mdlm", "`mdlm` is {:.2f} nats below"), ("aogpt", "`aogpt` {:.2f}, a tenth"):
+        random, forwards = (np.mean([run["orders"][order] for run in runs[mode]])
+                            for order in ("random (the bound)", "left to right"))
+        assert text.format(random - forwards) in prose("results/real.md")
     best = {folder: min(entry["val_nll"] for entry in run["curve"])
             for folder, run in (results("real-lr.json")["runs"] | found["runs"]).items()}
     rates = "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2", "6.4e-2"
