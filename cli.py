@@ -63,7 +63,7 @@ def value_type(field: Field):
 
 def read_value(name: str, kind, text: str):
     """What --name=text stands for, where kind is bool, int, float, str or a Literal. Raises InputError."""
-    allowed = {"true": True, "false": False} if kind is bool else {name: name for name in get_args(kind)}
+    allowed = {"true": True, "false": False} if kind is bool else {word: word for word in get_args(kind)}
     if allowed:
         if text.lower() not in allowed:
             raise InputError(f"--{name}={text} must be {' or '.join(allowed)}{nearest(text, allowed)}")

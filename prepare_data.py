@@ -151,7 +151,7 @@ class PrepareOptions:
             raise InputError("--val needs --text")
         self.toy = self.dataset == "toy" and not self.text
         what = "the toy" if self.toy else "text"
-        for name in ["vocab_size"] if self.toy else ["seed"] + ["dataset"] * bool(self.text):
+        for name in ["vocab_size"] if self.toy else ["seed", "dataset"] if self.text else ["seed"]:
             if getattr(self, name) != getattr(PrepareOptions, name):
                 raise InputError(f"--{name}={getattr(self, name)} means nothing for {what}; leave it out")
         if not self.name:

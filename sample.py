@@ -78,8 +78,8 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
     return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
 
 def probabilities(logits, temperature: float, top_p: float):
-    """(…, V) at this temperature. top_p keeps the smallest set of likeliest tokens of that mass, temperature
-    0 the likeliest alone (with its probability at 1); others get 0, and the sum is below 1."""
+    """(…, V) at this temperature. top_p keeps the smallest set of likeliest tokens of that mass,
+    temperature 0 the likeliest alone (with its probability at 1); others get 0, and the sum is below 1."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / (temperature or 1)
     p = logits.softmax(dim=-1)
     if temperature == 0 or top_p < 1:
@@ -89,8 +89,8 @@ def probabilities(logits, temperature: float, top_p: float):
     return p
 
 def invert(p, u):
-    """Tokens (…) from weights p (…, V) of any sum, uniforms u (…), by the distribution function in float64:
-    float32 would cut off the tail and so lower the real temperature (Zheng et al., arXiv 2409.02908)."""
+    """Tokens (…) from weights p (…, V) of any sum and uniforms u (…). The sums are taken in float64:
+    float32 would cut off the tail and lower the real temperature (Zheng et al., arXiv 2409.02908)."""
     cdf = p.cumsum(dim=-1, dtype=torch.float64)
     token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)
     return token.clamp(max=p.size(-1) - 1)[..., 0]                                  # rounding may reach V
@@ -422,7 +422,7 @@ def plan(folders: list, flags: dict, several: bool):
         dtype = flags.get("dtype", "float32")
         model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), dtype)
         config = model.config
-        mine = {name: of for name, of in flags.items() if not several or name not in NOT_FOR[config.mode]}
+        mine = {k: v for k, v in flags.items() if not several or k not in NOT_FOR[config.mode]}
         if mine.get("compile"):
             torch._dynamo.config.recompile_limit = 64   # a shape each for prompts, steps, the last batch
             model.compile(dynamic=False, mode="reduce-overhead")

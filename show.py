@@ -91,7 +91,7 @@ def draw_moving(panels: list, path: str, width=84):
     colours = ["#d7e3f4", "#d7ecd9", "#f8e3cf"]                     # of one panel each
     for (title, pieces, steps), colour in zip(panels, itertools.cycle(colours)):
         parts.append(f'<text x="8" y="{y + 24}" font-weight="bold">{html.escape(title)}</text>')
-        line = 0
+        line = 0        # after the loop: the last
         for step, (line, column, piece) in zip(steps, layout(pieces, width)):
             text, begin = re.sub(r"[\x00-\x1f]", "", piece.strip()), 0.8 * max(0, step) / max(1, last)
             x, top = 8 * (1 + column + len(piece) - len(piece.lstrip())), y + 32 + 20 * line

@@ -96,7 +96,7 @@ def resolve(flags: dict):
     """Config and Settings from preset and flags (flags win), and why this preset. Raises InputError."""
     preset, why = flags.get("preset", "auto"), "as asked"
     if preset == "auto":
-        cuda = flags.get("device", "auto")[:4] in ("auto", "cuda") and torch.cuda.is_available()
+        cuda = flags.get("device") not in ("cpu", "mps") and torch.cuda.is_available()
         preset, why = ("controlled", "CUDA is present") if cuda else ("toy", "no CUDA here")
     extra = PAPER_MDLM if (preset, flags.get("mode")) == ("paper", "mdlm") else {}
     values = PRESETS[preset] | extra | flags | {"preset": preset}

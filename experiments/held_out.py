@@ -143,7 +143,8 @@ def draw_curves(found: dict, path: str):
 
 def draw_forest(compared: dict, path: str):
     """Each one's difference from the first, with its 95% interval; a dot for each seed."""
-    first, *names = (name for name, of in compared.items() if of["error"] or name == next(iter(compared)))
+    first = next(iter(compared))
+    names = [name for name in compared if compared[name]["error"]]      # not the first beside itself
     with figure(path, (8, 0.34 * len(names) + 1.2), grid="x") as axes:
         for i, name in enumerate(names):
             of = compared[name]

@@ -8,8 +8,8 @@ NAME=FOLDER,FOLDER,… are runs of one mode, one for each seed. Each order gives
 own, that of writing in it one token a step: from left to right, from right to left, in blocks (of neighbours,
 each read from left to right; the blocks shuffled), or any at random. aogpt reads a window in one pass, mdlm
 takes one for each token. Training minimizes the mean of −log p over random orders (and in aogpt over
-l2r_fraction of rows left to right). The −log of the mean p, the mixture's, is lower; that of K random orders
-lies between the two and falls towards it as K grows (Burda et al. 2016, arXiv 1509.00519).
+l2r_fraction of rows left to right). The −log of the mean p, the mixture's, is lower; that of K random
+orders lies between the two and falls towards it as K grows (Burda et al. 2016, arXiv 1509.00519).
 The law is scored on the same stories; ± is the standard deviation over runs.
 """
 import math
@@ -61,15 +61,16 @@ def one_by_one(config, x, order):
 @torch.no_grad()
 def nats(model, x, orders: list):
     """(K, N) nats per token of the windows x (N, T) in each of K orders, (N, T) each."""
-    scores, (N, T) = torch.zeros(len(orders), len(x), dtype=torch.float64), x.shape
-    mdlm = model.config.mode == "mdlm"
-    bar = tqdm(total=len(orders) * (T if mdlm else 1), unit="pass", leave=False, disable=None)
-    for score, order in zip(scores, orders):
-        for batch in one_by_one(model.config, x, order) if mdlm else [order_batch(model.config, x, order)]:
+    config, rows = model.config, []
+    for order in tqdm(orders, leave=False, disable=None):
+        batches, score = [order_batch(config, x, order)], 0
+        if config.mode == "mdlm":
+            batches = tqdm(one_by_one(config, x, order), total=x.size(1), leave=False, disable=None)
+        for batch in batches:
             parts = [group_losses(model, part.to(model.head.weight.device)) for part in batch.split(16)]
             score += torch.cat(parts).double().cpu()
-            bar.update()
-    return scores.numpy()
+        rows.append(score)
+    return torch.stack(rows).numpy()
 
 def mixture(scores, T: int) -> dict:
     """{K: mean over windows of −log of the mean probability over K orders, per token} for K = 1, 2, 4, …

@@ -369,7 +369,7 @@ def test_config_names_the_wrong_field_and_what_it_may_be(fields, words):
         Config(**fields)
     assert all(word in str(e.value) for word in words) and "\n" not in str(e.value)
 
-def test_checkpoints_round_trip_and_bad_ones_are_named(tmp_path):
+def test_checkpoints_round_trip_and_bad_ones_are_named(tmp_path, monkeypatch):
     model, path = small_model("mdlm"), str(tmp_path / "m.pt")
     save(path, model, step=7)
     again, rest = load(path)
@@ -382,3 +382,10 @@ def test_checkpoints_round_trip_and_bad_ones_are_named(tmp_path):
             load(path)
     with pytest.raises(FileNotFoundError, match="train one with"):
         load(str(tmp_path / "none.pt"))
+
+    def no_memory(*arguments, **flags):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+    save(path, model)
+    monkeypatch.setattr(torch, "load", no_memory)       # torch's kind is that of a damaged file
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        load(path)

@@ -277,16 +277,28 @@ def test_few_stories():
         assert len(spans[mode]) == 6 and f"{min(spans[mode]):.3f} to {max(spans[mode]):.3f})" in page
 
 def test_real():
-    found = results("real-all.json")
+    found, text = results("real-all.json"), prose("results/real.md")
+    gaps = [found["compared"][name]["above"] for name in ("aogpt", "mdlm", "aogpt, left to right")]
+    assert ("bound ends {:.2f} nats above `ar`'s best, `mdlm`'s {:.2f}; read from left to right, where `aogpt`'s "
+            "likelihood is exact, it is {:.2f} above".format(*gaps)) in text
+    at = {(mode, step): np.mean([entry["val_nll"] for seed in (1, 2, 3)         # mdlm predicts half of the tokens
+                                 for entry in found["runs"][f"out/real/{mode}-all-0.008-{seed}"]["curve"]
+                                 if entry["steps"] == step])
+          for mode, step in (("mdlm", 1000), ("aogpt", 500), ("mdlm", 1500), ("aogpt", 750))}
+    assert ("on average {:.2f} against `aogpt`'s {:.2f}, and {:.2f} at its end against {:.2f}"
+            .format(*at.values())) in text
+    rates = [[np.mean(found["runs"][f"out/real/aogpt-all-{lr}-1"][of]) for lr in ("0.032", "0.008")]
+             for of in ("nats", "nats_l2r")]
+    assert "{:.3f} against {:.3f}, from left to right {:.3f} against {:.3f}".format(*sum(rates, [])) in text
     rows = [held_out.row_of(name, of) for name, of in found["compared"].items()]
     assert table("results/real.md", "all stories") == rows
-    assert f"they hold {found['share_of_tokens']:.1%} of the tokens" in prose("results/real.md")
+    assert f"they hold {found['share_of_tokens']:.1%} of the tokens" in text
     runs = results("real-orders.json")["runs"]
     assert table("results/real.md", "in this order") == orders.table_of(runs, "orders")[1:]
-    for mode, text in ("mdlm", "`mdlm` is {:.2f} nats below"), ("aogpt", "`aogpt` {:.2f}, a tenth"):
+    for mode, part in ("mdlm", "`mdlm` is {:.2f} nats below"), ("aogpt", "`aogpt` {:.2f}, a tenth"):
         random, forwards = (np.mean([run["orders"][order] for run in runs[mode]])
                             for order in ("random (the bound)", "left to right"))
-        assert text.format(random - forwards) in prose("results/real.md")
+        assert part.format(random - forwards) in text
     best = {folder: min(entry["val_nll"] for entry in run["curve"])
             for folder, run in (results("real-lr.json")["runs"] | found["runs"]).items()}
     rates = "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2", "6.4e-2"
@@ -307,6 +319,9 @@ def test_blanks_of_real_text():
     assert [row[0] for row in rows] == ["`ar`", "`mdlm`", "`aogpt`"]
     for mode, *cells in rows:
         assert cells == [spread(nats_of_blanks(mode.strip("`"), n)) for n in ("1", "2", "4", "8", "16", "32")]
+    ar, mdlm, aogpt = (np.mean(nats_of_blanks(mode, "1")) for mode in ("ar", "mdlm", "aogpt"))
+    text = prose("results/sampling.md")
+    assert f"it is {ar - aogpt:.2f} nats better" in text and f"leads `ar` by {ar - mdlm:.2f} there" in text
 
 def test_what_differs_from_the_paper():
     text = prose("results/paper.md")

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from cli import InputError
 from conftest import small_model
 from model import (PAPER_MDLM, Config, Transformer, group_losses, masked_ce_batch, masking_batch, order_batch,
                    identity_order)
@@ -134,9 +135,14 @@ def test_its_mdlm_differs_where_it_says_so(trained, monkeypatch):
     paper, s, _ = resolve({"mode": "mdlm", "preset": "paper", "data": "t", "block_size": 48})
     assert {name: getattr(paper, name) for name in PAPER_MDLM} == PAPER_MDLM and s.dtype == "float32"
     assert (paper.init, paper.shared_init, s.windows, s.warmup) == ("paper", False, "paper", 500)
+    odd = {"mode": "mdlm", "preset": "paper", "data": "t", "block_size": 48, "grad_accum": 32}
+    resolve(odd)                                        # only nelbo's rows come in pairs
+    with pytest.raises(InputError, match="an even one for mdlm's nelbo"):
+        resolve(odd | {"objective": "nelbo", "schedule": "uniform"})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     config, s, why = resolve({"mode": "mdlm", "data": "t", "block_size": 48})      # where nothing is asked
     assert s.preset == "controlled" and why == "CUDA is present" and config.objective == "nelbo"
+    assert resolve({"mode": "mdlm", "data": "t", "device": "cpu"})[1].preset == "toy"   # nor asked of CUDA
 
 # ------------------------------------------------------------------------------------------------ its sampler
 
