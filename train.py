@@ -285,11 +285,10 @@ def sample_stories(model: Transformer, tokenizer: Tokenizer, count: int, seed: i
 def show_best(run: Run, tokenizer: Tokenizer):
     """Three stories of best.pt, and what to do next."""
     model, checkpoint = load(run.path("best.pt"), run.model.head.weight.device)
-    config, out_dir = model.config, run.s.out_dir
-    kind = "" if config.mode == "ar" else " (upper bound)"
+    kind, out_dir = "" if model.config.mode == "ar" else " (upper bound)", run.s.out_dir
     print(f"best validation loss {checkpoint['val_nll']:.4f} nats per token{kind} at step "
           f"{checkpoint['step']:,}; three samples of that model:\n")
-    stories = sample_stories(model, tokenizer, 3, run.s.seed, most_steps=config.block_size)
+    stories = sample_stories(model, tokenizer, 3, run.s.seed, most_steps=model.config.block_size)
     print(*stories, sep="\n\n", end="\n\n")
     print(f"{out_dir} holds best.pt, log.jsonl, loss.png; next: python sample.py --out_dir={out_dir} --show")
 
@@ -309,6 +308,7 @@ def main():
     tokenizer = Tokenizer(**val.meta["tokenizer"])
 
     # the model, its optimizers, and how they take a step
+    torch.set_flush_denormal(True)      # else gradients near 1e-40 may slow a CPU down to a third
     torch.manual_seed(s.seed)
     model = Transformer(config).to(device)
     if s.init_from and not s.resume:
