@@ -255,10 +255,14 @@ lr_of() {   # mode, stories: the learning rate that is best after 500 steps (for
 seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 
 real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of the held-out ones choose
-  local mode lr best seed stories remedy dropout noise steps tried runs to=out/real
-  # what is tried for ar, with a seed of its own: dropout, token noise, steps
-  local -A remedies=([all]="0.1-0-1500 0.1-0.1-1500"
-                     [500]="0-0-200 0-0-400 0.1-0.1-400 0.3-0.3-400 0.3-0.3-1000 0.5-0.3-1000")
+  local mode lr best seed stories remedy dropout noise steps rate tried runs to=out/real
+  # what is tried for ar on 500: dropout, token noise, steps, and the learning rate if not that of all stories
+  local remedies="0-0-200 0-0-400 0.1-0.1-400 0.3-0.3-400 0.3-0.3-1000 0.5-0.3-1000 0.3-0.3-1000-0.016"
+  remedied() {    # mode, remedy, seed, learning rate
+    local dropout noise steps rate
+    IFS=- read -r dropout noise steps rate <<< "$2"
+    on_text $1-500-$2 $1 500 ${rate:-$4} $3 --dropout=$dropout --token_noise=$noise --max_steps=$steps
+  }
   halves "$1"
   for mode in ar mdlm aogpt; do
     for tried in $(rated $mode); do
@@ -267,52 +271,39 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     done
   done
   for stories in all 500; do
-    for mode in ar mdlm aogpt; do
-      lr=$(lr_of $mode $stories)
-      for seed in 1 2 3; do on_text $mode-$stories-$lr $mode $stories $lr $seed; done
-    done
-  done
-  for tried in $(rated ar mdlm aogpt); do
-    known $tried || { keep results/real-lr.json "$to/*-lr-"; break; }
-  done
-  for stories in 500 all; do
     runs=()
     for mode in ar mdlm aogpt; do
       lr=$(lr_of $mode $stories)
+      for seed in 1 2 3; do on_text $mode-$stories-$lr $mode $stories $lr $seed; done
       runs+=($mode=$(seeds $to/$mode-$stories-$lr))
     done
-    remedied() {    # mode, remedy, seed
-      lr=$(lr_of $1 $stories)
-      IFS=- read -r dropout noise steps <<< "$2"
-      on_text $1-$stories-$2 $1 $stories $lr $3 --dropout=$dropout --token_noise=$noise --max_steps=$steps
-    }
-    for remedy in ${remedies[$stories]}; do remedied ar $remedy 4; done
-    tried=$(printf "$to/ar-$stories-%s-4 " ${remedies[$stories]})
-    if [ $stories = 500 ]; then     # whether dropout, which helps aogpt most on the toy, helps the others
-      for mode in mdlm aogpt; do
-        for dropout in 0.1 0.3; do remedied $mode $dropout-0-2000 4; done
-      done
-      finished $to/{mdlm,aogpt}-500-{0.1,0.3}-0-2000-4
-    fi
-    finished $tried
-    [ -e results/real-tried.json ] && known ${tried%% *} || keep results/real-tried.json "$to/*-$stories-*-4"
-    best=$(best_of $tried)
-    remedy=${best#*-$stories-}
-    remedy=${remedy%-4}
-    for seed in 1 2 3; do remedied ar $remedy $seed; done
-    runs+=("ar, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/ar-$stories-$remedy)")
-    if [ $stories = 500 ]; then     # to as many epochs as on the toy: 128; ar has turned by then
+    if [ $stories = 500 ]; then
       for mode in mdlm aogpt; do
         lr=$(lr_of $mode 500)
-        on_text $mode-500-long $mode 500 $lr 1 --max_steps=4000
+        on_text $mode-500-long $mode 500 $lr 1 --max_steps=4000     # to as many epochs as on the toy: 128
         runs+=("$mode, 4,000 steps=$to/$mode-500-long-1")
+        for dropout in 0.1 0.3; do remedied $mode $dropout-0-2000 4 $lr; done   # on the toy it helps aogpt
       done
+      lr=$(lr_of ar all)
+      for remedy in $remedies; do remedied ar $remedy 4 $lr; done
+      tried=$(printf "$to/ar-500-%s-4 " $remedies)
+      finished $tried $to/{mdlm,aogpt}-500-{0.1,0.3}-0-2000-4
+      known ${tried%% *} || keep results/real-tried.json "$to/*-500-*-4"
+      best=$(best_of $tried)
+      remedy=${best#*-500-}
+      remedy=${remedy%-4}
+      for seed in 1 2 3; do remedied ar $remedy $seed $lr; done
+      IFS=- read -r dropout noise steps rate <<< "$remedy"
+      runs+=("ar, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/ar-500-$remedy)")
     fi
     finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
     once real-$stories \
       python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
       "${runs[@]}" --json=results/real-$stories.json --md=results/real-$stories.md \
       --plot=results/real-$stories.png
+  done
+  for tried in $(rated ar mdlm aogpt); do
+    known $tried || { keep results/real-lr.json "$to/*-lr-"; break; }
   done
 }
 
