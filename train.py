@@ -308,7 +308,7 @@ def main():
     tokenizer = Tokenizer(**val.meta["tokenizer"])
 
     # the model, its optimizers, and how they take a step
-    torch.set_flush_denormal(True)      # else gradients near 1e-40 may slow a CPU down to a third
+    torch.set_flush_denormal(True)      # sharp attention has many, and may slow a CPU to a third
     torch.manual_seed(s.seed)
     model = Transformer(config).to(device)
     if s.init_from and not s.resume:
