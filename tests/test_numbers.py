@@ -279,9 +279,9 @@ def test_few_stories():
 def test_real():
     found, text = results("real-all.json"), prose("results/real.md")
     gaps = [found["compared"][name]["above"] for name in ("aogpt", "mdlm", "aogpt, left to right")]
-    assert ("bound ends {:.2f} nats above `ar`'s best, `mdlm`'s {:.2f}; read from left to right, where `aogpt`'s "
-            "likelihood is exact, it is {:.2f} above".format(*gaps)) in text
-    at = {(mode, step): np.mean([entry["val_nll"] for seed in (1, 2, 3)         # mdlm predicts half of the tokens
+    assert ("bound ends {:.2f} nats above `ar`'s best, `mdlm`'s {:.2f}; read from left to right, where "
+            "`aogpt`'s likelihood is exact, it is {:.2f} above".format(*gaps)) in text
+    at = {(mode, step): np.mean([entry["val_nll"] for seed in (1, 2, 3)      # mdlm predicts half
                                  for entry in found["runs"][f"out/real/{mode}-all-0.008-{seed}"]["curve"]
                                  if entry["steps"] == step])
           for mode, step in (("mdlm", 1000), ("aogpt", 500), ("mdlm", 1500), ("aogpt", 750))}
