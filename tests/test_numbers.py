@@ -250,7 +250,8 @@ def test_few_stories():
     assert len(nearer) == 6 and min(nearer.values()) > 0
     assert f"by just {min(choosing):.4f} to {max(choosing):.4f}" in page
     wrong = [f"{1 - run['samples']['grammatical']:.0%}" for run in (helped[1], mdlm[3])]
-    assert f"({wrong[0]} and {wrong[1]} of their stories are wrong)" in page
+    ends = [f"{run['best']['distance']:.4f}" for run in (helped[1], mdlm[3])]
+    assert f"({ends[0]} and {ends[1]}; {wrong[0]} and {wrong[1]} of their stories are wrong)" in page
 
     def wrote(stories, when):
         """(Stories written, copies of training stories), by each of the models."""
@@ -284,9 +285,10 @@ def test_real():
     at = {(mode, step): np.mean([entry["val_nll"] for seed in (1, 2, 3)      # mdlm predicts half
                                  for entry in found["runs"][f"out/real/{mode}-all-0.008-{seed}"]["curve"]
                                  if entry["steps"] == step])
-          for mode, step in (("mdlm", 1000), ("aogpt", 500), ("mdlm", 1500), ("aogpt", 750))}
-    assert ("on average {:.2f} against `aogpt`'s {:.2f}, and {:.2f} at its end against {:.2f}"
-            .format(*at.values())) in text
+          for mode, step in (("mdlm", 250), ("aogpt", 125), ("mdlm", 1000), ("aogpt", 500),
+                             ("mdlm", 1500), ("aogpt", 750))}
+    assert ("on average {:.2f} against {:.2f} after half a million, {:.2f} against {:.2f} after two, and {:.2f} at "
+            "its end, three, against {:.2f}".format(*at.values())) in text
     rates = [[np.mean(found["runs"][f"out/real/aogpt-all-{lr}-1"][of]) for lr in ("0.032", "0.008")]
              for of in ("nats", "nats_l2r")]
     assert "{:.3f} against {:.3f}, from left to right {:.3f} against {:.3f}".format(*sum(rates, [])) in text
