@@ -375,15 +375,15 @@ def test_what_readme_finds():
     assert f"read from left to right, {nearest} (`ar` with dropout and noise:" in text
     assert f"noise: {few['ar, dropout 0.3, noise 0.3']})" in text
 
-    blanks = {(mode, n): nats_of_blanks(mode, n) for mode in ("ar", "aogpt") for n in "12"}
+    blanks = {(mode, n): nats_of_blanks(mode, n) for mode in ("ar", "mdlm", "aogpt") for n in "12"}
     one, two = (np.mean(blanks["ar", n]) - np.mean(blanks["aogpt", n]) for n in "12")
     assert (f"leads by {one:.1f} nats** for one hidden token of real text (`aogpt` "
-            f"{spread(blanks['aogpt', '1'])}, `ar` {spread(blanks['ar', '1'])} nats), {two:.1f} "
-            "for two") in text
+            f"{spread(blanks['aogpt', '1'])}, `mdlm` {spread(blanks['mdlm', '1'])}, `ar` "
+            f"{spread(blanks['ar', '1'])} nats), {two:.1f} for two") in text
     best = {name: spread(of["seeds"]) for name, of in results("real-all.json")["compared"].items()}
-    exact = f"(exactly {best['aogpt, left to right']} from left to right)"
-    assert (f"{best['ar']} nats per token; `aogpt` has at most {best['aogpt']} {exact}, "
-            f"`mdlm` at most {best['mdlm']}") in text
+    exact = f"(left to right: {best['aogpt, left to right']})"
+    assert (f"{best['ar']} nats per token; in random orders `aogpt` has at most {best['aogpt']} {exact}, "
+            f"`mdlm` {best['mdlm']}") in text
     starts, anywhere = (results(name)["columns"]["real text"]["distinct first words"][0]
                         for name in ("laptop-diversity.json", "laptop-paper-mdlm.json"))
     assert f"real text has {starts:.3f} from story starts and {anywhere:.3f} from anywhere" in text
