@@ -255,13 +255,16 @@ lr_of() {   # mode, stories: the learning rate that is best after 500 steps (for
 seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 
 real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of the held-out ones choose
-  local mode lr best seed stories remedy dropout noise steps rate tried runs to=out/real
-  # what is tried for ar on 500: dropout, token noise, steps, and the learning rate if not that of all stories
-  local remedies="0-0-200 0-0-400 0.1-0.1-400 0.3-0.3-400 0.3-0.3-1000 0.5-0.3-1000 0.3-0.3-1000-0.016"
-  remedied() {    # mode, remedy, seed, learning rate
-    local dropout noise steps rate
+  local mode lr best seed stories remedy dropout noise steps tried runs to=out/real
+  # what is tried on 500, with a seed of its own: dropout, token noise, steps, and another learning rate
+  local -A remedies=([ar]="0-0-200 0-0-400 0.1-0.1-400 0.3-0.3-400 0.3-0.3-1000 0.5-0.3-1000 0.3-0.3-1000-0.016"
+                     [mdlm]="0-0-4000 0.1-0-2000" [aogpt]="0.1-0-2000 0.3-0-2000 0.3-0-4000")
+  local -A remedy_lr=([ar]=0.008 [mdlm]=0.008 [aogpt]=0.004)
+  remedied() {    # mode, remedy, seed
+    local rate
     IFS=- read -r dropout noise steps rate <<< "$2"
-    on_text $1-500-$2 $1 500 ${rate:-$4} $3 --dropout=$dropout --token_noise=$noise --max_steps=$steps
+    on_text $1-500-$2 $1 500 ${rate:-${remedy_lr[$1]}} $3 --dropout=$dropout --token_noise=$noise \
+      --max_steps=$steps
   }
   halves "$1"
   for mode in ar mdlm aogpt; do
@@ -278,23 +281,19 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
       runs+=($mode=$(seeds $to/$mode-$stories-$lr))
     done
     if [ $stories = 500 ]; then
-      for mode in mdlm aogpt; do
-        lr=$(lr_of $mode 500)
-        on_text $mode-500-long $mode 500 $lr 1 --max_steps=4000     # to as many epochs as on the toy: 128
-        runs+=("$mode, 4,000 steps=$to/$mode-500-long-1")
-        for dropout in 0.1 0.3; do remedied $mode $dropout-0-2000 4 $lr; done   # on the toy it helps aogpt
+      for mode in ar mdlm aogpt; do
+        for remedy in ${remedies[$mode]}; do remedied $mode $remedy 4; done
       done
-      lr=$(lr_of ar all)
-      for remedy in $remedies; do remedied ar $remedy 4 $lr; done
-      tried=$(printf "$to/ar-500-%s-4 " $remedies)
-      finished $tried $to/{mdlm,aogpt}-500-{0.1,0.3}-0-2000-4
-      known ${tried%% *} || keep results/real-tried.json "$to/*-500-*-4"
-      best=$(best_of $tried)
-      remedy=${best#*-500-}
-      remedy=${remedy%-4}
-      for seed in 1 2 3; do remedied ar $remedy $seed $lr; done
-      IFS=- read -r dropout noise steps rate <<< "$remedy"
-      runs+=("ar, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/ar-500-$remedy)")
+      for mode in ar mdlm aogpt; do
+        tried=$(printf "$to/$mode-500-%s-4 " ${remedies[$mode]})
+        finished $tried
+        known ${tried%% *} || keep results/real-tried.json "$to/*-500-*-4"
+        best=$(best_of $tried)
+        remedy=${best#*-500-}
+        remedy=${remedy%-4}
+        for seed in 1 2 3; do remedied $mode $remedy $seed; done
+        runs+=("$mode, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/$mode-500-$remedy)")
+      done
     fi
     finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
     once real-$stories \
