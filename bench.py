@@ -89,7 +89,7 @@ def peak_flops(device, dtype) -> float:
     return 2 * n ** 3 / min(by_turns({"": lambda: a @ a}, 10, device)[""])
 
 def memory_mb(device, reset=False) -> float:
-    """MB in use at most since the last reset; on a CPU of the whole process, nan without Linux."""
+    """MiB in use at most since the last reset; on a CPU of the whole process, nan without Linux."""
     if device.type == "cuda":
         if reset:
             torch.cuda.reset_peak_memory_stats()
@@ -104,7 +104,7 @@ def memory_mb(device, reset=False) -> float:
         return next(int(line.split()[1]) for line in f if line.startswith("VmHWM")) / 1024
 
 def training_step(config: Config, batch_size: int, device, tuned=True):
-    """step(), an optimizer step as train.py makes it, compiled and warm; the MB it and its logits need."""
+    """step(), an optimizer step as train.py makes it, compiled and warm; the MiB it and its logits need."""
     torch.manual_seed(0)
     s = Settings(batch_size=batch_size, **({} if tuned else dict(dtype="float32", compile="false")))
     dtype, _ = numerics(s, device)
@@ -139,7 +139,7 @@ def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
     block_size = Config(o.modes[0], **sizes).block_size
     peak, tokens = peak_flops(device, numerics(Settings(), device)[0]) * WORLD_SIZE, batch_size * block_size
     rows = [["", "tokens/s", "range", "baseline", "tuned ÷ that", "÷ ar", "ms/step", "MFLOP/token", "MFU",
-             "peak MB", "baseline", "logits MB"]]
+             "peak MiB", "baseline", "logits MiB"]]
     for mode, f in figures.items():
         took, flops = seconds[mode, "tuned"], flops_per_token(Config(mode, **sizes))
         f["tok_per_s"] = tokens / statistics.median(took)

@@ -154,7 +154,7 @@ def measure(texts: list, judges: dict, corpus, bleu_of=self_bleu) -> dict:
     for n in range(1, 5):
         gram, who = ngrams(ids, owner, n)
         metrics[f"distinct-{n}"] = of_counts(distinct, gram, group[who])
-    total = np.bincount(who, minlength=samples)         # 4-grams of each sample: how many, how many kinds
+    total = np.bincount(who, minlength=samples)         # the loop's last, 4-grams: how many, how many kinds
     different = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
     bleu = bleu_of(ids, owner, samples)
     # its interval takes the references as given: groups are left out of the mean only

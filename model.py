@@ -15,7 +15,7 @@ Every mode trains p(token | some of the other tokens). A *slot* holds a token, k
            fixed order
 
 So `ar` is `aogpt` with the identity order, and `mdlm` is the same blocks without the causal mask. All losses
-but masked_ce are in nats per token of the same T tokens, so they compare. BOS is the end-of-text token.
+but masked_ce are nats per token of the same T tokens, so they can be compared. BOS is the end-of-text token.
 
 Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H, V = vocab_size.
 
@@ -218,15 +218,15 @@ class Transformer(nn.Module):
         embeddings N(0, 1), so that the logits of a tied head begin with a standard deviation of √C. (The
         paper has shared_init=False.)
 
-        With shared_init embeddings start around one common vector (a tied head doesn't see it). Without it
-        mdlm stays longer at the frequencies of single words, on real text; why is not known yet."""
+        With shared_init embeddings start around one common vector (a tied head adds as much to all logits).
+        Without it mdlm stays longer at the frequencies of single words on real text; why is not known yet."""
         scaled = self.config.init == "scaled"
         for name, p in self.named_parameters() if scaled else ():
             if p.dim() == 1 or name.startswith("embed_target"):     # gains; a bias, and target positions
                 nn.init.constant_(p, 1.0 if "norm" in name else 0.0)
             else:
                 shrink = (2 * self.config.n_layer if name.endswith("proj.weight") else
-                          p.size(1) if name.startswith("embed_time") else 1)   # a third of a token's norm
+                          p.size(1) if name.startswith("embed_time") else 1)   # norm 0.35; a token's 1.4
                 nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * shrink))
         if self.config.shared_init:
             with torch.no_grad():

@@ -10,6 +10,7 @@ Text in, tokens out: data/<name>/{train.bin, val.bin, meta.json}.
 A .bin file is a row of uint16 tokens in which every story is preceded by end-of-text. Train and val share
 no story.
 """
+import codecs
 import functools
 import itertools
 import json
@@ -58,7 +59,7 @@ class Tokenizer:
                                      special_tokens={EOT: self.eot})
 
     def encode(self, text: str) -> list:
-        """Ids of the text, an end-of-text mark in it is plain text too. Raises InputError: unknown word."""
+        """Ids of the text; an end-of-text mark counts as plain text. Raises InputError: unknown word."""
         if self.kind == "gpt2":
             return self.bpe.encode_ordinary(text)
         try:
@@ -77,9 +78,11 @@ class Tokenizer:
         return join_words(EOT if i == self.eot else self.words[i] for i in ids)
 
     def pieces(self, ids) -> list:
-        """What each token adds to the text; a token that is part of a character shows as �."""
-        texts = [self.decode([i]) for i in ids]
-        return texts if self.kind == "gpt2" else [text if text in ".," else f" {text}" for text in texts]
+        """What each token adds to the text; a character of several tokens comes with its last."""
+        if self.kind == "gpt2":
+            add = codecs.getincrementaldecoder("utf-8")("replace").decode
+            return [add(self.bpe.decode_single_token_bytes(i), n == len(ids)) for n, i in enumerate(ids, 1)]
+        return [text if text in ".," else f" {text}" for text in (self.decode([i]) for i in ids)]
 
     def decode_story(self, ids) -> str:
         """The text up to the first end-of-text."""

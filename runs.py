@@ -6,7 +6,6 @@ is kept (check_finite), a run that is told to stop saves first (Run.asked_to_sto
 """
 import contextlib
 import datetime
-import functools
 import json
 import math
 import os
@@ -174,14 +173,14 @@ def check_finite(entry: dict):
 # ---- The run -----------------------------------------------------------------------------------------------
 
 class Run:
-    """A run on its way: how far it is, its log, its files. With s.resume it goes on from ckpt.pt.
+    """A run under way: how far it is, its log, its files. With s.resume it goes on from ckpt.pt.
 
     s is train.py's Settings; trained_on, plain values that sampling needs and a resumed run must find
     unchanged. Raises InputError where the folder is in use, or does not fit the settings."""
 
     def __init__(self, s, model: Transformer, optimizers: list, trained_on: dict):
         self.s, self.model, self.optimizers, self.trained_on = s, model, optimizers, trained_on
-        self.path = functools.partial(os.path.join, s.out_dir)
+        self.path = Path(s.out_dir).joinpath
         self.step, self.best = 0, math.inf      # steps done; the lowest val_nll so far
         self.seconds = 0.0                      # of training: not of the first step, evaluations, checkpoints
         self.clock, self.clock_step = None, 0   # when it was last started, and after which step

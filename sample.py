@@ -93,7 +93,7 @@ def invert(p, u):
     float32 would cut off the tail and lower the real temperature (Zheng et al., arXiv 2409.02908)."""
     cdf = p.cumsum(dim=-1, dtype=torch.float64)
     token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)
-    return token.clamp(max=p.size(-1) - 1)[..., 0]                                  # rounding may reach V
+    return token.clamp(max=p.size(-1) - 1)[..., 0]                                  # all weights 0: V
 
 def draw(logits, u, temperature: float, top_p: float):
     """Tokens (N,) from logits (N, V) and uniforms u (N,), and the probability (N,) of each."""
@@ -106,7 +106,7 @@ def draw(logits, u, temperature: float, top_p: float):
     return tokens.to(logits.device), probability.float().to(logits.device)
 
 # ---- Samplers, the plain ones first ------------------------------------------------------------------------
-# write_… and unmask… take tokens (B, L), given or [MASK], yield them each step; u or generators draw.
+# write_… and unmask… yield tokens (B, L), at first given or [MASK], each step; u or generators draw.
 
 def write_left_to_right(model, tokens, u, o: SampleOptions):
     """ar as one first writes it: after the given tokens each new one takes a pass over all before it."""
@@ -285,7 +285,7 @@ def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
     Tokens of one step are drawn independently of each other, so one token a step is exact (not confidence,
     which looks at what it drew) and several are not, unless confirmed. mdlm's ancestral sampler gives each
     position a uniform time in [0, 1) and cuts time into equal steps, so that in every step each masked token
-    is revealed with the probability that the masking process has; others but drafts: equally many in each."""
+    is revealed with the probability of the masking process. The others, but drafts, reveal equally many."""
     config, device, L = model.config, model.head.weight.device, len(pattern)
     generators = [np.random.default_rng((o.seed, story)) for story in stories]
     time_of, u = (uniforms(generators, L, device) for _ in range(2))                # (B, L) each
@@ -349,7 +349,8 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
     for name, where in unused.items():
         o.need(getattr(o, name) == getattr(SampleOptions, name), name, f"means nothing {where}; leave it out")
     own = "story" if windows == "aligned" else "anywhere"
-    o = replace(o, start=own if o.start == "auto" else o.start)
+    full = o.full_length or windows == "paper"      # such a model has never seen the end of a story
+    o = replace(o, start=own if o.start == "auto" else o.start, full_length=full)
     o.need(o.start == own or windows == "random", "start",
            f"is not for this model, whose windows were {windows}; leave it out")
 
@@ -381,8 +382,7 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
     begin = int(pattern[0] == eot)                          # an end-of-text given to start isn't part of it
     given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)    # after these a story may end
     settings = {**asdict(o), "mode": config.mode, **provenance(o.seed)}
-    began, texts, panels = time.perf_counter(), [], []
-    rounds = []                             # of each story: the tokens of each step that revealed some
+    began, texts, panels, rounds = time.perf_counter(), [], [], []  # rounds: tokens of each revealing step
     bar = tqdm(total=o.num_samples, unit="story", desc=title, leave=False, disable=None)
     with open(f"{o.out}.tmp", "w") as f, bar:
         print(json.dumps({"settings": settings}), file=f)
@@ -407,8 +407,6 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
     summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began}
     if o.draft:     # two passes a round, but for a last token that comes alone
         passes = 2 * passes - sum(counts[-1] == 1 for counts in rounds)
-        uncut = [n for counts in rounds for n in counts[:-1]]   # not the last: one more than the drafts kept
-        summary["drafts_kept"] = (np.mean(uncut) - 1) / min(o.draft, sum(free)) if uncut else None
     summary |= {"passes": passes / len(texts), "tokens_per_pass": written / passes}
     whole = o.start == "story" and o.length == config.block_size and not o.full_length
     if whole and tokenizer.kind == "words":             # stories of the toy, whose grammar is known
@@ -417,7 +415,7 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
 
 def plan(folders: list, flags: dict, several: bool):
     """What write_stories takes, for every combination of the flags that take several values. several: flags
-    that mean nothing to a model are ignored, not refused."""
+    that mean nothing to a model's mode are ignored, not refused."""
     for folder in folders:
         dtype = flags.get("dtype", "float32")
         model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), dtype)
@@ -460,10 +458,9 @@ def main():
             raise InputError(f"--compile does not work here ({type(e).__name__}); leave it out") from e
         if len(jobs) == 1 and not summary["show"]:
             print(*summary["first_stories"], sep="\n\n", end="\n\n")
-        kept = f", {summary['drafts_kept']:.0%} of drafts kept" if summary.get("drafts_kept") else ""
         good = f", {summary['grammatical']:.1%} obey the grammar" if "grammatical" in summary else ""
         print(f"{job[-1]}: {summary['num_samples']} stories in {summary['out']}, {summary['seconds']:.1f} s "
-              f"({summary['passes']:.3g} passes of {summary['tokens_per_pass']:.3g} tokens){kept}{good}")
+              f"({summary['passes']:.3g} passes of {summary['tokens_per_pass']:.3g} tokens){good}")
         done.append((summary, panels))
         if flags.get("json"):       # after each: Ctrl-C loses none
             write_json(flags["json"], [summary for summary, _ in done])

@@ -95,8 +95,9 @@ def draw_moving(panels: list, path: str, width=84):
         for step, (line, column, piece) in zip(steps, layout(pieces, width)):
             text, begin = re.sub(r"[\x00-\x1f]", "", piece.strip()), 0.8 * max(0, step) / max(1, last)
             x, top = 8 * (1 + column + len(piece) - len(piece.lstrip())), y + 32 + 20 * line
+            fill = colour if step >= 0 else "#e4e4e4"               # as of a gap
             box = f'<rect x="{x - 1}" y="{top}" width="{8 * len(text) + 2}" height="18" rx="3" fill="'
-            parts.append(f'{box}#e4e4e4"/><g>{box}{colour}"/><text x="{x}" y="{top + 14}" textLength='
+            parts.append(f'{box}#e4e4e4"/><g>{box}{fill}"/><text x="{x}" y="{top + 14}" textLength='
                          f'"{8 * len(text)}">{html.escape(text)}</text><animate attributeName="opacity" '
                          f'calcMode="discrete" values="0;1" keyTimes="0;{begin:.3f}" dur="12s" '
                          f'repeatCount="indefinite"/></g>')

@@ -108,8 +108,8 @@ def resolve(flags: dict):
                          f"leave it out")
     config = build(Config, values)
     s.out_dir = s.out_dir or os.path.join("out", f"{s.data}-{config.mode}")
-    parts, paired = s.grad_accum * WORLD_SIZE, (config.mode, config.objective) == ("mdlm", "nelbo")
-    if s.batch_size % (parts * (1 + paired)):
+    paired = config.mode == "mdlm" and config.objective == "nelbo"
+    if s.batch_size % (s.grad_accum * WORLD_SIZE * (2 if paired else 1)):
         processes = f" and {WORLD_SIZE} processes" if WORLD_SIZE > 1 else ""
         raise InputError(f"--batch_size={s.batch_size} over --grad_accum={s.grad_accum}{processes} must be a "
                          f"whole number, and an even one for mdlm's nelbo (rows come in antithetic pairs)")
@@ -207,8 +207,8 @@ class Loss(torch.nn.Module):
             return self.losses(self.model, batch).mean()
         except (torch._dynamo.exc.TorchDynamoException, OSError) as e:
             print(f"warning: torch.compile failed ({type(e).__name__}); going on without it", file=sys.stderr)
-        self.losses = group_losses
-        return self.forward(batch)
+        self.losses = group_losses      # not in `except`: the next error would show this one as its cause
+        return self.losses(self.model, batch).mean()
 
 def make_update(model: Transformer, s: Settings):
     """The optimizers, and update(batch, lr), a step of them: gradients of a Batch in s.grad_accum

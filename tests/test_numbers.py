@@ -287,8 +287,8 @@ def test_real():
                                  if entry["steps"] == step])
           for mode, step in (("mdlm", 250), ("aogpt", 125), ("mdlm", 1000), ("aogpt", 500),
                              ("mdlm", 1500), ("aogpt", 750))}
-    assert ("on average {:.2f} against {:.2f} after half a million, {:.2f} against {:.2f} after two, and {:.2f} at "
-            "its end, three, against {:.2f}".format(*at.values())) in text
+    assert ("on average {:.2f} against {:.2f} after half a million, {:.2f} against {:.2f} after two, and "
+            "{:.2f} at its end, three, against {:.2f}".format(*at.values())) in text
     rates = [[np.mean(found["runs"][f"out/real/aogpt-all-{lr}-1"][of]) for lr in ("0.032", "0.008")]
              for of in ("nats", "nats_l2r")]
     assert "{:.3f} against {:.3f}, from left to right {:.3f} against {:.3f}".format(*sum(rates, [])) in text
