@@ -509,6 +509,8 @@ speed() {
     --json=results/sampling-cost-16.json
   python -m experiments.scaling --modes=ar,mdlm --repeats=2 --json=results/scaling.json
   python -m experiments.contention --json=results/contention.json
+  local runs=$(echo out/real/{mdlm-500-{0.016-1,0.008-1,0-0-4000-4},ar-500-0.064-1,aogpt-500-0.032-1} | tr ' ' ,)
+  python -m experiments.denormals --runs=$runs --json=results/denormals.json      # runs of real
   python -m experiments.time_self_bleu results/self-bleu-speed.json
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }
