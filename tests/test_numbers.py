@@ -180,6 +180,14 @@ def test_contention():
     assert f"Beside a busy process on each core training keeps {busy / idle:.0%} of its speed" in readme
     assert f"it keeps {busy / idle:.0%} of the speed" in text and f"have {training / idle:.0%} each" in text
 
+def test_denormals():
+    runs = results("denormals.json")["runs"]
+    for mode, rate, steps, shares, *speeds in table("results/speed.md", "run"):
+        [run] = [run for folder, run in runs.items() if f"{run['step']:,}" == steps and
+                 re.fullmatch(rf"out/real/{mode.strip('`')}-500-({rate}|0-0-4000)-\d", folder)]
+        assert shares == ", ".join(f"{share:.1%}" for share in run["denormal"])
+        assert speeds == [*(f"{speed:,.0f}" for speed in run["tokens_per_second"]), f"{run['ratio']:.2f}"]
+
 def test_load():
     def numbers(text):
         return int(re.search(r"[\d,]+(?= MB| sam| stories of 48| tok|$)", text)[0].replace(",", ""))
@@ -309,6 +317,31 @@ def test_real():
         folders = [f"out/real/{mode}-lr-{rate}" if steps == "500 steps" else
                    f"out/real/{mode}-all-{float(rate):g}-1" for rate in rates]
         assert cells == [f"{best[folder]:.3f}" if folder in best else "" for folder in folders]
+
+def test_few_stories_of_real_text():
+    few, tried = results("real-500.json")["compared"], results("real-tried.json")["runs"]
+    text = prose("results/real.md")
+    assert table("results/real.md", "500 stories") == [held_out.row_of(name, of) for name, of in few.items()]
+    for name, words in ("mdlm", "stays {} above `ar`'s best"), ("aogpt", "`aogpt`'s {}. `aogpt`"), \
+                       ("aogpt, left to right", "left to right, is {} below it"):
+        assert words.format(f"{abs(few[name]['above']):.2f} ± {few[name]['error']:.2f}") in text
+    rows = table("results/real.md", "tried on 500")
+    assert len(rows) == len(tried)
+    for mode, dropout, noise, rate, steps, *cells in rows:
+        name = f"out/real/{mode}-500-{dropout}-{noise}-{steps.replace(',', '')}"
+        run = tried[f"{name}-{rate}-4" if f"{name}-{rate}-4" in tried else f"{name}-4"]
+        assert f"--lr={rate} " in run["command"]
+        left_to_right = f"{np.mean(run['nats_l2r']):.3f}" if mode == "aogpt" else ""
+        assert cells == [f"{run['epochs']:.3g}", f"{min(e['val_nll'] for e in run['curve']):.3f}",
+                         f"{np.mean(run['nats']):.3f}", left_to_right]
+    early = [round(epochs) for epochs in few["ar"]["epochs"]]
+    assert f"after {min(early)} to {max(early)} epochs, yet no bound crosses its best in 32" in prose("README.md")
+    assert all(few[mode]["above"] > few[mode]["half"] for mode in ("mdlm", "aogpt"))
+    last = tried["out/real/mdlm-500-0-0-4000-4"]["curve"][-1]["val_nll"]
+    helped, without, aogpt, mdlm = (next(row for row in rows if row[:5] == key.split()) for key in (
+        "ar 0.3 0.3 0.008 1,000", "ar 0 0 0.008 200", "aogpt 0.3 0 0.004 2,000", "mdlm 0 0 0.008 4,000"))
+    assert f"`ar` is at {helped[7]} (without, on the shorter schedule, {without[7]})" in text
+    assert f"is at {aogpt[8]} from left to right" in text and f"(from {mdlm[6]} to {last:.3f} on" in text
 
 def nats_of_blanks(mode, length):
     """Of each seed, on real text."""
