@@ -335,7 +335,8 @@ def test_few_stories_of_real_text():
         assert cells == [f"{run['epochs']:.3g}", f"{min(e['val_nll'] for e in run['curve']):.3f}",
                          f"{np.mean(run['nats']):.3f}", left_to_right]
     early = [round(epochs) for epochs in few["ar"]["epochs"]]
-    assert f"after {min(early)} to {max(early)} epochs, yet no bound crosses its best in 32" in prose("README.md")
+    readme = prose("README.md")
+    assert f"after {min(early)} to {max(early)} epochs, yet no bound crosses its best in 32" in readme
     assert all(few[mode]["above"] > few[mode]["half"] for mode in ("mdlm", "aogpt"))
     last = tried["out/real/mdlm-500-0-0-4000-4"]["curve"][-1]["val_nll"]
     helped, without, aogpt, mdlm = (next(row for row in rows if row[:5] == key.split()) for key in (
