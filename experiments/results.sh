@@ -287,7 +287,9 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
       for mode in ar mdlm aogpt; do
         tried=$(printf "$to/$mode-500-%s-4 " ${remedies[$mode]})
         finished $tried
-        known ${tried%% *} || keep results/real-tried.json "$to/*-500-*-4"
+        for remedy in $tried; do
+          known $remedy || { keep results/real-tried.json "$to/*-500-*-4"; break; }
+        done
         best=$(best_of $tried)
         remedy=${best#*-500-}
         remedy=${remedy%-4}
