@@ -29,8 +29,8 @@ choosing="$narrow --data=excerpt-choose --eval_windows=150 --dtype=float32"
 
 export KEPT=$(echo results/{real-{lr,tried,500,all},confounds-{rates,ar,mdlm}}.json)
 
-known() {   # folder of a run whose scores held_out has put into results/, and that nothing else needs
-  [[ $1 != out/base/* ]] && grep -qs "^  \"$1\": {" $KEPT
+known() {   # folder of a run whose scores held_out has put into results/
+  grep -qs "^  \"$1\": {" $KEPT
 }
 
 train() {   # folder of the run, flags; a run that another call is at is left to it
@@ -297,6 +297,7 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
         runs+=("$mode, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/$mode-500-$remedy)")
       done
     fi
+    keep results/real-$stories.json "$to/*-$stories-0.0*-1"     # also those that chose the learning rate
     finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
     once real-$stories \
       python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
@@ -345,27 +346,27 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
   local schedule="--warmup=25 --final_lr=0.05"   # in as many steps
   local all="--optimizer=adamw $init $schedule $not_told --windows=paper"
   # name, modes, learning rates to choose from with a seed of its own (else the mode's), flags
-  local variants="AdamW                      | mdlm ar | 2e-3 4e-3 | --optimizer=adamw
-    untied head                    | mdlm ar | 4e-3 8e-3 | --tie_head=false
-    no common vector               | mdlm ar |           | --shared_init=false
-    no target embedding            | mdlm    |           | $not_told
-    init of the paper              | ar      | 4e-3 8e-3 | $init
-    init of the paper, untied head | mdlm    | 4e-3 8e-3 | $init --tie_head=false
-    the same, with time embedding  | mdlm    | 4e-3 8e-3 | $init --tie_head=false --time_embedding=add
-    schedule of the paper          | mdlm    |           | $schedule
-    windows of the paper           | mdlm ar |           | --windows=paper
-    bfloat16                       | mdlm    |           | --dtype=bfloat16
-    time embedding                 | mdlm    |           | --time_embedding=add
-    masked_ce, uniform schedule    | mdlm    |           | --objective=masked_ce
-    masked_ce, cosine schedule     | mdlm    |           | --objective=masked_ce --schedule=cosine
-    all of it                      | ar      | 1e-3 2e-3 | $all
-    all of it                      | mdlm    | 1e-3 2e-3 | $all \
+  local variants="as it is                   | mdlm ar |             |
+    AdamW                          | mdlm ar | 0.002 0.004 | --optimizer=adamw
+    untied head                    | mdlm ar | 0.004 0.008 | --tie_head=false
+    no common vector               | mdlm ar |             | --shared_init=false
+    no target embedding            | mdlm    |             | $not_told
+    init of the paper              | ar      | 0.004 0.008 | $init
+    init of the paper, untied head | mdlm    | 0.004 0.008 | $init --tie_head=false
+    the same, with time embedding  | mdlm    | 0.004 0.008 | $init --tie_head=false --time_embedding=add
+    schedule of the paper          | mdlm    |             | $schedule
+    windows of the paper           | mdlm ar |             | --windows=paper
+    bfloat16                       | mdlm    |             | --dtype=bfloat16
+    time embedding                 | mdlm    |             | --time_embedding=add
+    masked_ce, uniform schedule    | mdlm    |             | --objective=masked_ce
+    masked_ce, cosine schedule     | mdlm    |             | --objective=masked_ce --schedule=cosine
+    all of it                      | ar      | 0.001 0.002 | $all
+    all of it                      | mdlm    | 0.001 0.002 | $all \
 --tie_head=false --time_embedding=add --objective=masked_ce --schedule=cosine"
   for mode in mdlm ar; do
     lr=$(lr_of $mode all)
-    args=("as it is=$(seeds out/base/$mode)")
+    args=()
     for seed in 4 1 2 3; do
-      [ $seed = 4 ] || base $mode $seed
       while IFS='|' read -r name _ rates flags; do
         name=$(echo $name) dir=out/confounds/$mode-$(echo $name | tr -d , | tr ' ' -)
         if [ $seed = 4 ]; then
@@ -379,7 +380,11 @@ confounds() {       # what each thing does that the paper has otherwise, one at 
         fi < /dev/null
         [ $seed != 3 ] || args+=("$name=$(seeds $dir)")
       done < <(grep "^[^|]*|[^|]*$mode" <<< "$variants")
-      [ $seed != 4 ] || keep results/confounds-rates.json "out/confounds/*-rate-"
+      if [ $seed = 4 ]; then
+        keep results/confounds-rates.json "out/confounds/*-rate-"
+      else
+        keep results/confounds-$mode.json "out/confounds/$mode-*-$seed" --without_end
+      fi
     done
     finished $(printf '%s\n' "${args[@]}" | sed 's/.*=//' | tr , ' ')
     once confounds-$mode python -m experiments.held_out --report=excerpt-report --without_end \
