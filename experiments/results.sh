@@ -27,7 +27,7 @@ adamw="--optimizer=adamw --lr=2e-3"     # what the preset laptop had before Muon
 narrow="--preset=laptop --n_embd=128 --n_hidden=352"    # 1.4M parameters of 4.3M, a third of the time
 choosing="$narrow --data=excerpt-choose --eval_windows=150 --dtype=float32"
 
-export KEPT=$(echo results/{real-{lr,tried,500,all},confounds-{rates,ar,mdlm}}.json)
+export KEPT=$(echo results/{real-{lr,tried,500,all,helped},confounds-{rates,ar,mdlm}}.json)
 
 known() {   # folder of a run whose scores held_out has put into results/
   grep -qs "^  \"$1\": {" $KEPT
@@ -208,10 +208,12 @@ once() {    # name, command: by one call at a time; others go on without it
 }
 
 keep() {    # file of results, how its runs' folders begin, flags of held_out: adds the runs that are done
-  local runs
-  runs=$(ls -d $2*.done 2> /dev/null) || return 0
-  once $(basename $1 .json) python -m experiments.held_out --report=excerpt-report --json=$1 "${@:3}" \
-    "so far=$(echo ${runs//.done/} | tr ' ' ,)"
+  local done runs=()
+  for done in $2*.done; do
+    [ ! -e $done ] || known ${done%.done} || runs+=(${done%.done})
+  done
+  [ ${#runs[@]} = 0 ] || once $(basename $1 .json) python -m experiments.held_out --report=excerpt-report \
+    --json=$1 "${@:3}" "so far=$(echo ${runs[@]} | tr ' ' ,)"
 }
 
 rated() {   # modes: folders of the runs that try learning rates, for 500 steps
@@ -266,6 +268,11 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     on_text $1-500-$2 $1 500 ${rate:-${remedy_lr[$1]}} $3 --dropout=$dropout --token_noise=$noise \
       --max_steps=$steps
   }
+  report() {      # name of the results, title; scores $runs
+    finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
+    once $1 python -m experiments.held_out --report=excerpt-report --title="$2" "${runs[@]}" \
+      --json=results/$1.json --md=results/$1.md --plot=results/$1.png
+  }
   halves "$1"
   for mode in ar mdlm aogpt; do
     for tried in $(rated $mode); do
@@ -273,6 +280,7 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
         --eval_interval=$([ $mode = ar ] && echo 50 || echo 125)
     done
   done
+  keep results/real-lr.json "$to/*-lr-"
   for stories in all 500; do
     runs=()
     for mode in ar mdlm aogpt; do
@@ -280,33 +288,24 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
       for seed in 1 2 3; do on_text $mode-$stories-$lr $mode $stories $lr $seed; done
       runs+=($mode=$(seeds $to/$mode-$stories-$lr))
     done
-    if [ $stories = 500 ]; then
-      for mode in ar mdlm aogpt; do
-        for remedy in ${remedies[$mode]}; do remedied $mode $remedy 4; done
-      done
-      for mode in ar mdlm aogpt; do
-        tried=$(printf "$to/$mode-500-%s-4 " ${remedies[$mode]})
-        finished $tried
-        for remedy in $tried; do
-          known $remedy || { keep results/real-tried.json "$to/*-500-*-4"; break; }
-        done
-        best=$(best_of $tried)
-        remedy=${best#*-500-}
-        remedy=${remedy%-4}
-        for seed in 1 2 3; do remedied $mode $remedy $seed; done
-        runs+=("$mode, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/$mode-500-$remedy)")
-      done
-    fi
     keep results/real-$stories.json "$to/*-$stories-0.0*-1"     # also those that chose the learning rate
-    finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
-    once real-$stories \
-      python -m experiments.held_out --report=excerpt-report --title="Real text, $stories stories" \
-      "${runs[@]}" --json=results/real-$stories.json --md=results/real-$stories.md \
-      --plot=results/real-$stories.png
+    report real-$stories "Real text, $stories stories"
   done
-  for tried in $(rated ar mdlm aogpt); do
-    known $tried || { keep results/real-lr.json "$to/*-lr-"; break; }
+  runs=()
+  for mode in ar mdlm aogpt; do
+    for remedy in ${remedies[$mode]}; do remedied $mode $remedy 4; done
   done
+  for mode in ar mdlm aogpt; do
+    tried=$(printf "$to/$mode-500-%s-4 " ${remedies[$mode]})
+    finished $tried
+    best=$(best_of $tried)
+    remedy=${best#*-500-}
+    remedy=${remedy%-4}
+    for seed in 1 2 3; do remedied $mode $remedy $seed; done
+    runs+=("$mode, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/$mode-500-$remedy)")
+  done
+  keep results/real-tried.json "$to/*-500-*-4"
+  report real-helped "Real text, 500 stories, each mode at the best of what was tried"
 }
 
 written() {         # what the models of real write and fill in; its runs must be in out/
