@@ -9,7 +9,7 @@
 #     bash experiments/results.sh minute          likewise
 #     bash experiments/results.sh real FOLDER     hours, likewise
 #     bash experiments/results.sh written         right after real: what its models write
-#     bash experiments/results.sh confounds       after real; hours, likewise
+#     bash experiments/results.sh confounds MODE  mdlm or ar; after real; hours
 #     bash experiments/results.sh orders          after real; likewise
 #     bash experiments/results.sh plateau         after real; hours, likewise
 #     bash experiments/results.sh adapt           after real; likewise
@@ -207,9 +207,9 @@ once() {    # name, command: by one call at a time; others go on without it
   ) 9> "out/$1.lock"
 }
 
-keep() {    # file of results, how its runs' folders begin, flags of held_out: adds the runs that are done
+keep() {    # file of results, its runs' folders as a pattern, flags of held_out: adds those that are done
   local done runs=()
-  for done in $2*.done; do
+  for done in $2.done; do
     [ ! -e $done ] || known ${done%.done} || runs+=(${done%.done})
   done
   [ ${#runs[@]} = 0 ] || once $(basename $1 .json) python -m experiments.held_out --report=excerpt-report \
@@ -232,26 +232,29 @@ on_text() { # name, mode, stories (all or 500), lr, seed, flags: a run as long a
     --max_steps=${steps[$3]} "${@:6}"
 }
 
-lr_of() {   # mode, stories: the learning rate that is best after 500 steps (for 500 stories: for all), halved
-  local lr next factor tried=$(rated $1)        # or doubled while a run as long as real's, seed 1, likes that
-  if [ $2 = all ]; then
-    finished $tried
-    lr=$(best_of $tried)
-    lr=$(awk "BEGIN { print ${lr##*-lr-} }")
-  else
-    lr=$(lr_of $1 all)
-  fi
+climb() {   # a learning rate, the folder of its run, the command that makes it, each with @ for the rate
+  local rate=$1 make=("${@:3}") next factor tried     # the best one: halved or doubled while that is better
   for factor in 0.5 2; do
-    while next=$(awk "BEGIN { print $lr * $factor }"); do
-      on_text $1-$2-$lr $1 $2 $lr 1 >&2
-      on_text $1-$2-$next $1 $2 $next 1 >&2
-      tried=$(echo out/real/$1-$2-{$lr,$next}-1)
-      finished $tried
-      [ $(best_of $tried) != ${tried% *} ] || break
-      lr=$next
+    while next=$(awk "BEGIN { print $rate * $factor }"); do
+      for tried in $rate $next; do "${make[@]//@/$tried}" >&2; done
+      finished ${2//@/$rate} ${2//@/$next}
+      [ $(best_of ${2//@/$rate} ${2//@/$next}) != ${2//@/$rate} ] || break
+      rate=$next
     done
   done
-  echo $lr
+  echo $rate
+}
+
+lr_of() {   # mode, stories: what climbs from the best learning rate of 500 steps (for 500 stories: of all)
+  local rate tried=$(rated $1)
+  if [ $2 = all ]; then
+    finished $tried
+    rate=$(best_of $tried)
+    rate=$(awk "BEGIN { print ${rate##*-lr-} }")
+  else
+    rate=$(lr_of $1 all)
+  fi
+  climb $rate out/real/$1-$2-@-1 on_text $1-$2-@ $1 $2 @ 1
 }
 
 seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
@@ -259,8 +262,8 @@ seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of the held-out ones choose
   local mode lr best seed stories remedy dropout noise steps tried runs to=out/real
   # what is tried on 500, with a seed of its own: dropout, token noise, steps, and another learning rate
-  local -A remedies=([ar]="0-0-200 0-0-400 0.1-0.1-400 0.3-0.3-400 0.3-0.3-1000 0.5-0.3-1000 0.3-0.3-1000-0.016"
-                     [mdlm]="0-0-4000 0.1-0-2000" [aogpt]="0.1-0-2000 0.3-0-2000 0.3-0-4000")
+  local -A remedies=([ar]="0-0-200 0-0-400 0.1-0.1-400 0.3-0.3-400 0.3-0.3-1000 0.5-0.3-1000 \
+0.3-0.3-1000-0.016" [mdlm]="0-0-4000 0.1-0-2000 0.3-0-2000" [aogpt]="0.1-0-2000 0.3-0-2000 0.3-0-4000")
   local -A remedy_lr=([ar]=0.008 [mdlm]=0.008 [aogpt]=0.004)
   remedied() {    # mode, remedy, seed
     local rate
@@ -280,7 +283,7 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
         --eval_interval=$([ $mode = ar ] && echo 50 || echo 125)
     done
   done
-  keep results/real-lr.json "$to/*-lr-"
+  keep results/real-lr.json "$to/*-lr-*"
   for stories in all 500; do
     runs=()
     for mode in ar mdlm aogpt; do
@@ -339,58 +342,45 @@ base() {    # mode, seed: what others of a thousand steps are compared with, or 
   train out/base/$1-$2 --mode=$1 --lr=$lr --seed=$2 $thousand
 }
 
-confounds() {       # what each thing does that the paper has otherwise, one at a time; after real
-  local mode lr seed name rates rate flags dir args
+confounds() {       # mode: what each thing does that the paper has otherwise, one at a time; after real
+  local mode=$1 lr=$(lr_of $1 all) seed name begin rate flags dir args=()
   local init="--init=paper --shared_init=false" not_told=--target_embedding=false
   local schedule="--warmup=25 --final_lr=0.05"   # in as many steps
-  local all="--optimizer=adamw $init $schedule $not_told --windows=paper"
-  # name, modes, learning rates to choose from with a seed of its own (else the mode's), flags
-  local variants="as it is                   | mdlm ar |             |
-    AdamW                          | mdlm ar | 0.002 0.004 | --optimizer=adamw
-    untied head                    | mdlm ar | 0.004 0.008 | --tie_head=false
-    no common vector               | mdlm ar |             | --shared_init=false
-    no target embedding            | mdlm    |             | $not_told
-    init of the paper              | ar      | 0.004 0.008 | $init
-    init of the paper, untied head | mdlm    | 0.004 0.008 | $init --tie_head=false
-    the same, with time embedding  | mdlm    | 0.004 0.008 | $init --tie_head=false --time_embedding=add
-    schedule of the paper          | mdlm    |             | $schedule
-    windows of the paper           | mdlm ar |             | --windows=paper
-    bfloat16                       | mdlm    |             | --dtype=bfloat16
-    time embedding                 | mdlm    |             | --time_embedding=add
-    masked_ce, uniform schedule    | mdlm    |             | --objective=masked_ce
-    masked_ce, cosine schedule     | mdlm    |             | --objective=masked_ce --schedule=cosine
-    all of it                      | ar      | 0.001 0.002 | $all
-    all of it                      | mdlm    | 0.001 0.002 | $all \
---tie_head=false --time_embedding=add --objective=masked_ce --schedule=cosine"
-  for mode in mdlm ar; do
-    lr=$(lr_of $mode all)
-    args=()
-    for seed in 4 1 2 3; do
-      while IFS='|' read -r name _ rates flags; do
-        name=$(echo $name) dir=out/confounds/$mode-$(echo $name | tr -d , | tr ' ' -)
-        if [ $seed = 4 ]; then
-          for rate in $rates; do train $dir-rate-$rate --mode=$mode --lr=$rate --seed=4 $thousand $flags; done
-        else
-          rates=$(for rate in $rates; do echo $dir-rate-$rate; done)
-          finished $rates
-          rate=$lr
-          [ -z "$rates" ] || rate=$(best_of $rates)
-          train $dir-$seed --mode=$mode --lr=${rate##*-rate-} --seed=$seed $thousand $flags
-        fi < /dev/null
-        [ $seed != 3 ] || args+=("$name=$(seeds $dir)")
-      done < <(grep "^[^|]*|[^|]*$mode" <<< "$variants")
-      if [ $seed = 4 ]; then
-        keep results/confounds-rates.json "out/confounds/*-rate-"
-      else
-        keep results/confounds-$mode.json "out/confounds/$mode-*-$seed" --without_end
-      fi
-    done
-    finished $(printf '%s\n' "${args[@]}" | sed 's/.*=//' | tr , ' ')
-    once confounds-$mode python -m experiments.held_out --report=excerpt-report --without_end \
-      --title="What each difference does to $mode" "${args[@]}" \
-      --json=results/confounds-$mode.json --md=results/confounds-$mode.md \
-      --forest=results/confounds-$mode.png
+  local all="--optimizer=adamw --beta2=0.999 $init $schedule $not_told --windows=paper"
+  local diffusion="--tie_head=false --time_embedding=add --objective=masked_ce --schedule=cosine"
+  # name, modes, learning rate to climb from in 500 steps with a seed of its own (else the mode's), flags
+  local variants="as it is        | mdlm ar |       |
+    AdamW                         | mdlm ar | 0.004 | --optimizer=adamw
+    untied head                   | mdlm ar | 0.008 | --tie_head=false
+    no common vector              | mdlm ar |       | --shared_init=false
+    no target embedding           | mdlm ar |       | $not_told
+    init of the paper             |      ar | 0.004 | $init
+    its init, untied head         | mdlm    | 0.004 | $init --tie_head=false
+    its init, head, time          | mdlm    | 0.004 | $init --tie_head=false --time_embedding=add
+    its schedule                  | mdlm ar |       | $schedule
+    its windows                   | mdlm ar |       | --windows=paper
+    bfloat16                      | mdlm ar |       | --dtype=bfloat16
+    time embedding                | mdlm    |       | --time_embedding=add
+    masked_ce, uniform schedule   | mdlm    |       | --objective=masked_ce
+    masked_ce, cosine schedule    | mdlm    |       | --objective=masked_ce --schedule=cosine
+    all of it                     |      ar | 0.002 | $all
+    all of it                     | mdlm    | 0.002 | $all $diffusion"
+  for seed in 1 2 3; do
+    while IFS='|' read -r name _ begin flags; do
+      name=$(echo $name) dir=out/confounds/$mode-$(echo $name | tr -d , | tr ' ' -) rate=$lr
+      [ -z "${begin// }" ] || rate=$(climb $begin $dir-rate-@ train $dir-rate-@ --mode=$mode --lr=@ --seed=4 \
+        $thousand --max_steps=500 $flags)
+      train $dir-$seed --mode=$mode --lr=$rate --seed=$seed $thousand $flags
+      [ $seed != 3 ] || args+=("$name=$(seeds $dir)")
+    done < <(grep "^[^|]*|[^|]*$mode" <<< "$variants")
+    keep results/confounds-rates.json "out/confounds/*-rate-*" --draws=1
+    keep results/confounds-$mode.json "out/confounds/$mode-*-$seed" --without_end --draws=8
   done
+  finished $(printf '%s\n' "${args[@]}" | sed 's/.*=//' | tr , ' ')
+  once confounds-$mode python -m experiments.held_out --report=excerpt-report --without_end --draws=8 \
+    --title="What each difference does to $mode" "${args[@]}" \
+    --json=results/confounds-$mode.json --md=results/confounds-$mode.md \
+    --forest=results/confounds-$mode.png
 }
 
 orders() {  # aogpt: left to right how often; rotation and common vector; its runs must stay in out/
@@ -433,29 +423,40 @@ plateau() { # what ends mdlm's first hundreds of steps on real text; needs what 
   python -m experiments.plateau --json=results/plateau.json --md=results/plateau.md --plot=results/plateau.png
 }
 
-adapt() {   # from one mode to another, beside from scratch; its runs must stay in out/
-  local lr seed name to from
+adapt() {   # from one mode to another, beside from scratch in as many steps; its runs must stay in out/
+  local lr seed name to from args
   for seed in 1 2 3; do
-    for to in ar aogpt mdlm; do base $to $seed; done
-    for name in aogpt-from-ar mdlm-from-ar ar-from-aogpt; do
-      to=${name%-from-*} from=${name#*-from-}
-      finished out/base/$from-$seed
+    for from in ar aogpt; do
+      lr=$(lr_of $from all)
+      train out/adapt/$from-$seed --mode=$from --lr=$lr --seed=$seed $thousand --max_steps=500
+    done
+    # is there a plateau for an mdlm that begins as an ar, where there would be one?
+    train out/adapt/ar-plain-$seed --mode=ar --lr=$(lr_of ar all) --seed=$seed $thousand --max_steps=500 \
+      --shared_init=false
+    for name in ar-from-aogpt aogpt-from-ar mdlm-from-ar mdlm-from-ar-plain; do
+      to=${name%%-from-*} from=${name#*-from-}
+      base $to $seed
+      finished out/adapt/$from-$seed
       lr=$(lr_of $to all)
-      train out/adapt/$name-$seed --mode=$to --lr=$lr --seed=$seed $thousand --init_from=out/base/$from-$seed
+      train out/adapt/$name-$seed --mode=$to --lr=$lr --seed=$seed $thousand --max_steps=500 \
+        --eval_interval=50 --init_from=out/adapt/$from-$seed
     done
   done
-  for name in ar-from-aogpt aogpt-from-ar mdlm-from-ar; do
-    to=${name%-from-*} from=${name#*-from-}
-    finished out/{base/$to,adapt/$name}-{1,2,3}
+  for to in ar aogpt mdlm; do
+    args=("$to=$(seeds out/base/$to)")
+    for name in $(ls -d out/adapt/$to-from-*-1); do
+      name=$(basename ${name%-1})
+      finished out/{base/$to,adapt/$name}-{1,2,3}
+      args+=("$(echo $name | tr - ' ')=$(seeds out/adapt/$name)")
+    done
     once adapt-$to python -m experiments.held_out --report=excerpt-report \
-      --title="$to after 1,000 steps of $from, or from scratch" \
-      "$to=$(seeds out/base/$to)" "$to from $from=$(seeds out/adapt/$name)" \
+      --title="$to from scratch, 1,000 steps, or 500 after 500 of another" "${args[@]}" \
       --json=results/adapt-$to.json --md=results/adapt-$to.md --plot=results/adapt-$to.png
   done
 }
 
 diversity() {   # stories of three seeds a mode, beside real ones, judged by others' models; runs must stay
-  local mode seed lr part to=out/diversity
+  local mode seed lr part steps to=out/diversity
   mkdir -p data
   (
     flock 9
@@ -475,7 +476,10 @@ END
   for seed in 1 2 3; do
     for mode in ar mdlm aogpt; do
       lr=$(lr_of $mode all)
-      train $to/$mode-$seed --mode=$mode $narrow --data=excerpt-models --seed=$seed --lr=$lr --dtype=float32
+      steps=1500        # windows of 128 tokens, as long as what is sampled
+      [ $mode != ar ] || steps=750      # it would overfit
+      train $to/$mode-$seed --mode=$mode $narrow --data=excerpt-models --seed=$seed --lr=$lr --dtype=float32 \
+        --block_size=128 --max_steps=$steps --eval_interval=50
     done
   done
   for seed in 1 2; do
@@ -515,8 +519,8 @@ speed() {
     --json=results/sampling-cost-16.json
   python -m experiments.scaling --modes=ar,mdlm --repeats=2 --json=results/scaling.json
   python -m experiments.contention --json=results/contention.json
-  local runs=$(echo out/real/{mdlm-500-{0.016-1,0.008-1,0-0-4000-4},ar-500-0.064-1,aogpt-500-0.032-1} | tr ' ' ,)
-  python -m experiments.denormals --runs=$runs --json=results/denormals.json      # runs of real
+  local runs=$(echo out/real/{mdlm-500-{0.016-1,0.008-1,0-0-4000-4},ar-500-0.064-1,aogpt-500-0.032-1})
+  python -m experiments.denormals --runs=${runs// /,} --json=results/denormals.json       # runs of real
   python -m experiments.time_self_bleu results/self-bleu-speed.json
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }
