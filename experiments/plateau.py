@@ -1,14 +1,16 @@
 """
-Why does mdlm on real text stay for hundreds of steps at the frequencies of single words, and what ends that?
+How long does mdlm on real text stay at the frequencies of single words, and what ends that?
 
     python -m experiments.plateau --part=where      each list of probes; several processes share the work
     python -m experiments.plateau --json=F --md=G --plot=H
 
-A probe is a short run of the preset laptop, half as wide, without --shared_init, by AdamW, at a constant
-learning rate after warm-up, with one thing added. c is a random vector of a token's embedding's norm, as
---shared_init adds it.
+A probe is a short run of the preset laptop, half as wide, without --shared_init, at a constant learning rate
+after warm-up, with one thing added. c is a random vector of a token's embedding's norm, as --shared_init adds
+it. The plateau ends where the bound is 0.3 nats below what the frequencies of words score (between two
+evaluations: on the straight line).
 """
 import dataclasses
+import itertools
 import math
 import time
 from dataclasses import dataclass
@@ -36,10 +38,13 @@ class Probe:
     seed: int = 1
     block_size: int = 256
     size: float = 1.0           # of what is added, times the usual
-    lr: float = 2e-3
+    lr: float = 8e-3            # the best of longer runs
     warmup: int = 100
     init: str = "scaled"
-    optimizer: str = "adamw"    # the preset has muon
+    optimizer: str = "muon"
+    tie_head: bool = True
+    target_embedding: bool = True
+    windows: str = "aligned"
     steps: int = 200
 
     name = trial_name
@@ -68,18 +73,23 @@ def outputs_of(model, layers, parts: str, mlp: bool):
         if mlp:
             yield model.blocks[i].mlp.gate_up, ones.new_ones(2 * model.config.n_hidden)
 
-def biases(model):
-    """A plain bias on all these outputs: learned, from zero."""
+def biases(model, speed=1.0):
+    """A plain bias on all these outputs: learned, from zero; AdamW moves it so many times the usual."""
     for i, (linear, ones) in enumerate(outputs_of(model, range(99), "qkv", mlp=True)):
         bias = torch.nn.Parameter(torch.zeros_like(ones))
         model.register_parameter(f"probe_{i}", bias)
-        linear.register_forward_hook(lambda module, x, y, bias=bias: y + bias.to(y.dtype))
+        linear.register_forward_hook(lambda module, x, y, bias=bias: y + (speed * bias).to(y.dtype))
+
+def beside_a_token(c):
+    """What a norm leaves of c where it stands beside a token."""
+    return math.sqrt(len(c) / 2) * c / c.norm()
 
 def through(model, c, initial, learned, layers=range(99), parts="qkv", mlp=True):
     """What these linear layers W do to c: so much of V u, where V is W at the start, and so much of (W - V) u
     is added to their outputs, u being what the norm leaves of c beside a token. The second is a bias that is
-    zero at first, and moves as fast as W takes it there: AdamW adds up the C small steps of a row."""
-    u = math.sqrt(len(c) / 2) * c / c.norm()
+    zero at first, and moves as W takes it there: under AdamW the C steps of a row add up, to 72 times one step
+    where C = 128; under Muon to far less."""
+    u = beside_a_token(c)
     for linear, where in outputs_of(model, layers, parts, mlp):
         first = linear.weight.detach().clone()
 
@@ -87,6 +97,32 @@ def through(model, c, initial, learned, layers=range(99), parts="qkv", mlp=True)
             return y + (where * F.linear(u, learned * (module.weight - first) + initial * first)).to(y.dtype)
 
         linear.register_forward_hook(add)
+
+def without_mean_key(model):
+    """Takes from each layer's keys, before rotation, their mean; returns what undoes that."""
+    def take(module, x, y, where):
+        return y - where * y.mean(dim=(0, 1))
+
+    hooks = [linear.register_forward_hook(lambda *call, where=where: take(*call, where))
+             for linear, where in outputs_of(model, range(99), "k", mlp=False)]
+    return lambda: [hook.remove() for hook in hooks]
+
+def without_the_mean(model):
+    """Takes from the outputs what the linear layers have learned to do to the mean of what they read, be it
+    of c or of all else that slots have in common: (W - V) u, u the mean of the batch."""
+    for linear, _ in outputs_of(model, range(99), "qkv", mlp=True):
+        first = linear.weight.detach().clone()
+
+        def take(module, x, y, first=first):
+            return y - F.linear(x[0].detach().mean(dim=(0, 1)), module.weight - first).to(y.dtype)
+
+        linear.register_forward_hook(take)
+
+def smaller(model):
+    """What c leaves of a token's embedding after the norm."""
+    for block in model.blocks:
+        block.norm1.weight.data *= math.sqrt(0.5)
+        block.norm2.weight.data *= math.sqrt(0.5)
 
 ADDED = {       # what a model of n layers gets, with c (C,) and, for what needs another vector, c2 (C,)
     "nothing": lambda m, c, c2: None,
@@ -98,16 +134,17 @@ ADDED = {       # what a model of n layers gets, with c (C,) and, for what needs
     "c before all layers": lambda m, c, c2: to_layers(m, c, range(99), range(99)),
     "c before attention of layer 1": lambda m, c, c2: to_layers(m, c, (0,), ()),
     "plain biases": lambda m, c, c2: biases(m),
+    "plain biases, 72 times as fast": lambda m, c, c2: biases(m, beside_a_token(c).abs().sum()),
     "c's bias": lambda m, c, c2: through(m, c, 1, 1),
     "c's bias, as it begins": lambda m, c, c2: through(m, c, 1, 0),
     "c's bias, what is learned": lambda m, c, c2: through(m, c, 0, 1),
     "c's bias, what is learned, layer 1": lambda m, c, c2: through(m, c, 0, 1, (0,)),
     "c's bias, what is learned, k of layer 1": lambda m, c, c2: through(m, c, 0, 1, (0,), "k", False),
     "c's bias, what is learned, v of layer 1": lambda m, c, c2: through(m, c, 0, 1, (0,), "v", False),
-    "c to all embeddings, not learned by k and v of layer 1": lambda m, c, c2: (
-        to_embeddings(m, c), through(m, c, 0, -1, (0,), "kv", False)),
-    "embeddings smaller, as beside c": lambda m, c, c2: [
-        norm.weight.data.mul_(0.71) for block in m.blocks for norm in (block.norm1, block.norm2)],
+    "c to all embeddings, nothing learned of the mean": lambda m, c, c2: (
+        to_embeddings(m, c), without_the_mean(m)),
+    "embeddings smaller, as beside c": lambda m, c, c2: smaller(m),
+    "embeddings smaller, c's bias": lambda m, c, c2: (smaller(m), through(m, c, 1, 1)),
 }
 
 # ---- The probes --------------------------------------------------------------------------------------------
@@ -118,39 +155,56 @@ def where():
     """Which rows need c, which layers; and is it the bias, as it begins or as fast as it learns?"""
     return [Probe(added, seed=seed) for seed in SEEDS for added in ADDED]
 
+def with_and_without(*others):
+    """Probes in other settings, with c and without."""
+    return [Probe(added, seed=seed, **other) for seed in SEEDS for other in others
+            for added in ("nothing", "c to all embeddings")]
+
 def how_much():
-    sizes = 0.25, 4.0
-    return [Probe("c to all embeddings", seed=seed, size=size) for seed in SEEDS for size in sizes]
+    """Vectors shorter and longer than c."""
+    return [Probe("c to all embeddings", seed=seed, size=size)
+            for seed in SEEDS for size in (0.25, 0.5, 2.0, 4.0)]
+
+def lengths():
+    """Does the plateau grow with the window? Windows from anywhere: the beginnings of stories, which short
+    ones would be, are much alike. A batch has as many tokens whatever the window."""
+    return with_and_without(*(dict(block_size=T, windows="random") for T in (32, 64, 128, 256)))
 
 def settings():
-    """Without c: is it the window, the learning rate, the warm-up, the initialisation, the optimizer, the
-    mode? (A batch has as many tokens whatever the window.)"""
-    return [Probe(seed=seed, **other) for seed in SEEDS for other in (
-        dict(block_size=32), dict(block_size=128), dict(lr=4e-3), dict(warmup=20), dict(init="paper"),
-        dict(optimizer="muon", lr=4e-3), dict(mode="aogpt"), dict(mode="ar"))]
+    """Is it the optimizer, the learning rate, the warm-up, the initialisation, the positions, the mode?"""
+    return with_and_without(dict(optimizer="adamw", lr=4e-3, steps=400), dict(lr=4e-3), dict(warmup=20),
+                            dict(init="paper", tie_head=False), dict(target_embedding=False),
+                            dict(mode="aogpt"), dict(mode="ar"))
 
-PARTS = {"where": where, "how_much": how_much, "settings": settings}
+PARTS = {"where": where, "how_much": how_much, "lengths": lengths, "settings": settings}
 
 # ---- A probe -----------------------------------------------------------------------------------------------
 
 @torch.no_grad()
-def near(model, x, generator) -> float:
-    """mdlm: attention of layer 1 from masked slots to their visible neighbours at distance 1, mean over
-    heads, as a share of what all visible slots get, divided by the share that even attention would give."""
+def looks(model, x, generator) -> dict:
+    """mdlm's attention in layer 1 from masked slots, of the head that has most of it: what visible slots get,
+    and of that those at distance 1, each divided by what even attention would give."""
     config, block = model.config, model.blocks[0]
     masked = torch.rand(x.shape, generator=generator) < 0.5
     batch = masking_batch(config, x, masked, torch.full((len(x),), 0.5)).to(model.head.weight.device)
-    h = model.embed(batch.tokens) + model.embed_target(batch.target_pos.clamp(min=0))
+    h = model.embed(batch.tokens)
+    if config.target_embedding:
+        h = h + model.embed_target(batch.target_pos.clamp(min=0))
     qkv = block.attention.qkv(block.norm1(h)).view(*h.shape[:2], 3, config.n_head, -1)
     q, k, _ = qkv.permute(2, 0, 3, 1, 4)                                                # (B, H, S, D) each
     rotary = model.rotary[:, batch.key_pos + 1].unsqueeze(2)
     scores = rotate(q, rotary) @ rotate(k, rotary).transpose(-2, -1) / math.sqrt(q.size(-1))    # (B, H, S, S)
-    visible = (batch.tokens != config.mask_id)[:, None, None]                                   # (B, 1, 1, S)
-    share = scores.masked_fill(~visible, -math.inf).softmax(dim=-1).mean(dim=1)                 # (B, S, S)
-    place = torch.arange(h.size(1), device=h.device)
-    beside = ((place[:, None] - place).abs() == 1) & visible[:, 0] & ~visible[:, 0].mT          # (B, S, S)
-    even = visible[:, 0].float() / visible.sum(dim=-1)                                          # (B, 1, S)
-    return (share[beside].sum() / even.expand_as(share)[beside].sum()).item()
+    visible, place = (batch.tokens != config.mask_id)[:, None, None], torch.arange(h.size(1), device=h.device)
+    pairs = visible & ~visible.mT                           # (B, 1, S, S) from masked slots to visible ones
+
+    beside = pairs & ((place[:, None] - place).abs() == 1)
+
+    def most(pairs, among):
+        share, even = (x.masked_fill(~among, -math.inf).softmax(dim=-1) * pairs     # (B, H, S, S)
+                       for x in (scores, torch.zeros_like(scores)))
+        return (share.sum(dim=(0, 2, 3)) / even.sum(dim=(0, 2, 3))).max().item()
+
+    return {"visible": most(pairs, among=visible | True), "near": most(beside, among=visible)}
 
 def run(probe: Probe, o) -> dict:
     """Train; returns the validation losses every 50 steps, and for mdlm where its first layer looks."""
@@ -158,14 +212,16 @@ def run(probe: Probe, o) -> dict:
     values = NARROW | dataclasses.asdict(probe)
     values |= dict(shared_init=False, final_lr=1.0, max_steps=probe.steps, dtype="float32")
     values["batch_size"] *= NARROW["block_size"] // probe.block_size
-    train = Windows(o.data, "train", probe.block_size, seed=probe.seed)
-    val = Windows(o.data, "val", probe.block_size)
+    train, val = (Windows(o.data, split, probe.block_size, probe.windows, probe.seed)
+                  for split in ("train", "val"))
     x = torch.from_numpy(val.spread(o.windows))
     vocab_size = val.meta["tokenizer"]["vocab_size"]
     config, s = build(Config, values | {"vocab_size": vocab_size}), build(Settings, values)
     torch.manual_seed(probe.seed)
     model, device = Transformer(config), pick_device(o.device)
-    c, c2 = probe.size * torch.randn(2, config.n_embd).to(device) / math.sqrt(config.n_embd)
+    c, c2 = probe.size * torch.randn(2, config.n_embd).to(device)
+    if probe.init == "scaled":
+        c, c2 = c / math.sqrt(config.n_embd), c2 / math.sqrt(config.n_embd)
     model.to(device)
     ADDED[probe.added](model, c, c2)
     _, update = make_update(model, s)
@@ -174,47 +230,61 @@ def run(probe: Probe, o) -> dict:
         batch = training_batch(config, torch.from_numpy(train.batch(step, s.batch_size)),
                                mask_generator(probe.seed, step))
         update(batch, learning_rate(s, step))
-        if (step + 1) % 50 == 0:
+        if (step + 1) % 25 == 0:
             curve.append({"step": step + 1, **evaluate(model, x, 8, probe.seed)})
             if config.mode == "mdlm":
-                curve[-1]["near"] = near(model, x[:16], mask_generator(probe.seed, 1))
+                curve[-1] |= looks(model, x[:16], mask_generator(probe.seed, 1))
+    put_back = without_mean_key(model)
+    no_mean_key = evaluate(model, x, 8, probe.seed)["val_nll"]
+    put_back()
     counts = np.bincount(train.tokens, minlength=vocab_size) + 1
     unigram = -np.log(counts / counts.sum())[x.numpy()].mean().item()   # what the words' frequencies score
-    return {"probe": dataclasses.asdict(probe), "curve": curve, "unigram": unigram, "device": str(device),
-            "seconds": time.perf_counter() - began, **provenance(probe.seed)}
+    return {"probe": dataclasses.asdict(probe), "curve": curve, "without_mean_key": no_mean_key,
+            "unigram": unigram, "device": str(device), "seconds": time.perf_counter() - began,
+            **provenance(probe.seed)}
 
 # ---- What has been found -----------------------------------------------------------------------------------
 
+def ended(run: dict) -> float:
+    """The step at which the plateau ended, infinite if it did not."""
+    curve, loss = [(entry["step"], entry["val_nll"]) for entry in run["curve"]], run["unigram"] - 0.3
+    for (before, high), (step, low) in itertools.pairwise(curve):
+        if low < loss:
+            return before + (step - before) * (high - loss) / (high - low)
+    return math.inf
+
 def table_of(part: str, done: dict) -> list:
-    """A row for each probe but for its seed: at the end the loss above that of the words' frequencies, and
-    where it looks; and the step at which it is 0.3 below."""
+    """A row for each probe but for its seed."""
     groups = {}
     for probe in PARTS[part]():
         groups.setdefault(dataclasses.replace(probe, seed=1).name(), []).append(done[probe.name()])
-    rows = [["added", "above single words after 200 steps", "each seed", "0.3 below at step", "looks beside"]]
+    rows = [["added", "the plateau ends at step", "bound at the end", "each seed", "looks at words", "beside",
+             "without the mean key"]]
     for name, runs in groups.items():
-        values = [run["curve"][-1]["val_nll"] - run["unigram"] for run in runs]
-        near_of = [run["curve"][-1].get("near", math.nan) for run in runs]
-        low = [[e["step"] for e in run["curve"] if e["val_nll"] < run["unigram"] - 0.3] for run in runs]
-        first = ", ".join(str(steps[0]) if steps else "never" for steps in low)
-        rows.append([name.replace("_", " "), f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}",
-                     ", ".join(f"{value:.2f}" for value in values), first, f"{np.mean(near_of):.1f}"])
+        values, last = [run["curve"][-1]["val_nll"] for run in runs], runs[0]["curve"][-1]["step"]
+        steps = ", ".join(f"{step:.0f}" if (step := ended(run)) < math.inf else f"> {last}" for run in runs)
+        seen = [f"{np.mean([run['curve'][-1].get(of, math.nan) for run in runs]):.2f}"
+                for of in ("visible", "near")]
+        no_mean = np.mean([run["without_mean_key"] - value for run, value in zip(runs, values)])
+        rows.append([name.replace("_", " "), steps, f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}",
+                     ", ".join(f"{value:.3f}" for value in values), *seen, f"{no_mean:+.3f}"])
     return rows
 
 def draw(done: dict, path: str):
-    """The curves of the list `where`, a line for each kind: its mean over seeds."""
-    with figure(path, (9, 6)) as axes:
-        for i, added in enumerate(ADDED):
-            runs = [done[Probe(added, seed=seed).name()] for seed in SEEDS]
-            steps = [entry["step"] for entry in runs[0]["curve"]]
-            mean = np.mean([[entry["val_nll"] for entry in run["curve"]] for run in runs], axis=0)
-            axes.plot(steps, mean, color=f"C{i % 10}", ls=("-", "--")[i // 10], label=added)
+    """Some of the list `where`: the bound against steps, a line for each seed."""
+    with figure(path, (8, 5)) as axes:
+        for i, added in enumerate(("nothing", "plain biases, 72 times as fast", "c's bias, what is learned",
+                                   "c to [MASK]", "c to real tokens", "c to all embeddings")):
+            for seed in SEEDS:
+                curve = done[Probe(added, seed=seed).name()]["curve"]
+                axes.plot([entry["step"] for entry in curve], [entry["val_nll"] for entry in curve], lw=1.2,
+                          color=f"C{i}", label=added if seed == 1 else None)
         axes.set(xlabel="step", ylabel="validation bound, nats per token")
 
 @dataclass
 class PlateauOptions:
     """what to run, and what to write of all that has been run"""
-    part: Literal["none", "where", "how_much", "settings"] = "none"     # the probes to make
+    part: Literal["none", "where", "how_much", "lengths", "settings"] = "none"  # the probes to make
     data: str = "excerpt-choose"    # data set with 4,096 tokens
     windows: int = 100          # of its validation stories
     folder: str = "out/plateau"     # where each probe's file goes

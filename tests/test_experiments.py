@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy import stats
 
 import sample
@@ -369,11 +370,35 @@ def test_plateau(workdir, monkeypatch, capsys):
         added_to = (model.embed.weight - before).mean(dim=1)
         found[added] = round(added_to[0].item()), round(added_to[60].item())
         biases = [p for name, p in model.named_parameters() if name.startswith("probe")]
-        assert len(biases) == 4 * (added == "plain biases")
+        assert len(biases) == 4 * ("plain biases" in added)
     rows = {"all embeddings": (1, 1), "real tokens": (1, 0), "[MASK]": (0, 1),
             "real tokens, -c to [MASK]": (1, -1), "real tokens, another to [MASK]": (1, 2)}
     assert {what: found[f"c to {what}"] for what in rows} == rows
     assert all(found[added] == (0, 0) for added in found if "c to" not in added)
+
+def test_when_the_plateau_ended():
+    losses = {25: 6.0, 50: 5.8, 75: 5.4, 100: 5.3}
+    run = {"unigram": 5.8, "curve": [{"step": step, "val_nll": loss} for step, loss in losses.items()]}
+    assert plateau.ended(run) == pytest.approx(50 + 25 * 0.3 / 0.4)
+    assert plateau.ended(run | {"unigram": 5.5}) == math.inf
+
+def test_where_the_first_layer_looks():
+    """Evenly where all scores are 0; at words alone with a head that tells them from [MASK]."""
+    model = Transformer(Config("mdlm", 60, 8, n_layer=1, n_head=2, n_embd=16, n_hidden=16))
+    qkv, x = model.blocks[0].attention.qkv.weight, torch.randint(59, (64, 8))
+    with torch.no_grad():
+        qkv[:32] = 0        # q and k
+        assert plateau.looks(model, x, mask_generator(1)) == pytest.approx({"visible": 1, "near": 1}, abs=1e-5)
+        model.rotary[0], model.rotary[1] = 1, 0                 # nothing turns
+        model.embed.weight[:] = 0
+        model.embed.weight[:, 0], model.embed.weight[60, 0] = 1, -1
+        qkv[0, 0], qkv[16, 0] = -50, 50                         # of head 1: from [MASK] to words
+        found = plateau.looks(model, x, mask_generator(1))
+        masked = torch.rand(x.shape, generator=mask_generator(1)) < 0.5
+        visible = F.pad(~masked, (1, 0), value=True).float().mean(dim=1)        # of each window's 9 slots
+        words = masked.sum(dim=1)
+        assert found["visible"] == pytest.approx((words.sum() / (words * visible).sum()).item(), rel=1e-3)
+        assert found["near"] == pytest.approx(1, abs=1e-3)
 
 def test_what_a_linear_layer_does_to_c():
     """In the plateau's probes: nothing at first of what is learned; then what the change of W does to c."""
@@ -389,3 +414,14 @@ def test_what_a_linear_layer_does_to_c():
     assert added[:, 16:32].detach() == pytest.approx(u.sum().expand(3, 16), abs=1e-4)
     assert added[:, :16].abs().max() < 1e-5 and added[:, 32:].abs().max() < 1e-5
     assert torch.equal(model.blocks[1].attention.qkv(x), before[1])
+    put_back = plateau.without_mean_key(model)
+    now, mean_key = qkv(x[None]), before[0][:, 16:32].mean(dim=0)
+    assert now[0, :, 16:32].mean(dim=0).abs().max() < 1e-5 and mean_key.abs().max() > 0.01
+    put_back()
+    assert torch.equal(qkv(x), qkv(x[None])[0]) and qkv(x)[:, 16:32].mean(dim=0).abs().max() > 0.01
+    plateau.without_the_mean(model)
+    second, x = model.blocks[1].attention.qkv, torch.randn(2, 3, 16)
+    first = second(x)
+    with torch.no_grad():
+        second.weight += 1
+    assert torch.allclose(second(x) - first, (x - x.mean(dim=(0, 1))).sum(dim=2, keepdim=True), atol=1e-4)
