@@ -1,6 +1,8 @@
 """Quality against diversity: samples of each model over several temperatures, one token a step.
 
     python -m experiments.frontier --models=out/toy-ar,out/toy-mdlm --data=toy --judge=out/toy-ar --plot=f.png
+
+A model aogpt may stand there twice, as out/toy-aogpt:left_to_right too.
 """
 import os
 from dataclasses import dataclass, replace
@@ -14,7 +16,7 @@ from show import figure
 @dataclass
 class FrontierOptions:
     """what to sample, and what to compare with"""
-    models: str = ""            # folders of the runs: A,B,…
+    models: str = ""            # folders of the runs: A,B,…, of aogpt also A:left_to_right
     data: str = ""              # data set whose stories are the real text
     judge: str = ""             # folder of an ar model that scores the stories
     temperatures: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)    # of the samples
@@ -30,11 +32,15 @@ def sample_all(o: FrontierOptions) -> dict:
     """What each model writes at each temperature: {"folder, temperature t": [samples]}, for columns_of."""
     flags = dict(temperature=o.temperatures, num_samples=o.num_samples, length=o.length, seed=o.seed,
                  device=o.device, dtype=o.dtype)
-    sets = {}
-    for model, tokenizer, pattern, s, title in list(sample.plan(o.models.split(","), flags, several=True)):
-        s = replace(s, out=os.path.join(s.out_dir, f"samples-t{s.temperature:g}.jsonl"))
+    jobs, sets = [], {}
+    for name in o.models.split(","):
+        folder, _, order = name.partition(":")
+        more = {"order": order} if order else {}
+        jobs += [(name, *job) for job in sample.plan([folder], flags | more, several=not order)]
+    for name, model, tokenizer, pattern, s, title in jobs:
+        s = replace(s, out=os.path.join(s.out_dir, f"samples-{s.order}-t{s.temperature:g}.jsonl"))
         sample.write_stories(model, tokenizer, pattern, s, title)
-        sets[f"{s.out_dir}, temperature {s.temperature:g}"] = [read_samples(s.out)]
+        sets[f"{name}, temperature {s.temperature:g}"] = [read_samples(s.out)]
     return sets
 
 def draw_frontier(curves: dict, path: str):

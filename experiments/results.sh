@@ -481,33 +481,54 @@ END
       train $to/$mode-$seed --mode=$mode $narrow --data=excerpt-models --seed=$seed --lr=$lr --dtype=float32 \
         --block_size=128 --max_steps=$steps --eval_interval=50
     done
+    lr=$(lr_of mdlm all)
+    train $to/mdlm-paper-$seed --mode=mdlm $narrow --data=excerpt-models --seed=$seed --lr=$lr --dtype=float32 \
+      --block_size=128 --max_steps=1500 --windows=paper
   done
   for seed in 1 2; do
     lr=$(lr_of ar all)
     train $to/judge-$seed --mode=ar $narrow --data=excerpt-judges --lr=$lr --seed=$seed \
       --dropout=0.1 --token_noise=0.1 --dtype=float32
   done
-  finished $to/{ar,mdlm,aogpt}-{1,2,3} $to/judge-{1,2}
+  finished $to/{ar,mdlm,aogpt,mdlm-paper}-{1,2,3} $to/judge-{1,2}
   once diversity stories_of_three
 }
 
-stories_of_three() {
-  local name mode seed flags files args=() to=out/diversity
-  while IFS='|' read -r name mode flags; do
+stories_of() {      # lines of a name, its runs, flags of sample.py: NAME=FILE,FILE,FILE each, made if need be
+  local name run flags seed file files
+  while IFS='|' read -r name run flags; do
     files=()
     for seed in 1 2 3; do
-      files+=($to/$(echo $name | tr -d , | tr ' ' -)-$seed.jsonl)
-      [ -e ${files[-1]} ] || python sample.py --out_dir=$to/$mode-$seed --num_samples=1000 --length=128 \
-        --dtype=bfloat16 --seed=$seed --out=${files[-1]} $flags < /dev/null
+      file=out/diversity/$(echo $name | tr -d , | tr ' ' -)-$seed.jsonl
+      [ -e $file ] || python sample.py --out_dir=out/diversity/$run-$seed --num_samples=1000 --length=128 \
+        --dtype=bfloat16 --seed=$seed --out=$file $flags < /dev/null >&2
+      files+=($file)
     done
-    args+=("$name=$(echo "${files[@]}" | tr ' ' ,)")
-  done <<< "ar|ar|
+    echo "$name=$(echo ${files[@]} | tr ' ' ,)"
+  done
+}
+
+stories_of_three() {
+  local files mode to=out/diversity ar="ar by the paper|ar|--protocol=paper"
+  local mdlm="mdlm by the paper|mdlm-paper|--protocol=paper
+mdlm by the paper, no penalty|mdlm-paper|--protocol=paper --repetition_penalty=1"
+  files=$(stories_of <<< "ar|ar|
 mdlm|mdlm|
 mdlm, confidence|mdlm|--sampler=confidence
 aogpt|aogpt|
-aogpt, left to right|aogpt|--order=left_to_right"
-  python diversity.py "${args[@]}" --data=excerpt-real --judge=$to/judge-1,$to/judge-2 \
+aogpt, left to right|aogpt|--order=left_to_right")
+  mapfile -t files <<< "$files"
+  python diversity.py "${files[@]}" --data=excerpt-real --judge=$to/judge-1,$to/judge-2 \
     --json=results/diversity.json --plot=results/diversity.png
+  for mode in ar mdlm; do       # apart: the paper's ar goes on from a word, beside real text that does
+    files=$(stories_of <<< "${!mode}")
+    mapfile -t files <<< "$files"
+    python -m experiments.paper_diversity "${files[@]}" --data=excerpt-real --judge=$to/judge-1,$to/judge-2 \
+      --json=results/diversity-paper-$mode.json
+  done
+  python -m experiments.frontier --models=$to/ar-1,$to/mdlm-1,$to/aogpt-1,$to/aogpt-1:left_to_right \
+    --length=128 --dtype=bfloat16 --num_samples=300 --data=excerpt-real --judge=$to/judge-1 \
+    --json=results/diversity-frontier.json --plot=results/diversity-frontier.png
 }
 
 speed() {

@@ -231,10 +231,12 @@ def test_samples_are_read_with_settings_and_without(sampled, monkeypatch):
         diversity.read_samples("odd.jsonl")
 
 def test_frontier_command(sampled):
-    done = experiment("frontier", "--models=out/ar,out/mdlm", "--temperatures=0.5,1", "--num_samples=8",
+    models = ["out/ar", "out/mdlm", "out/aogpt", "out/aogpt:left_to_right"]
+    done = experiment("frontier", f"--models={','.join(models)}", "--temperatures=0.5,1", "--num_samples=8",
                       "--data=t", "--judge=out/ar", "--json=f.json", "--plot=f.png", cwd=sampled)
     assert done.returncode == 0, done.stderr
     curves = json.load(open(sampled / "f.json"))["curves"]
-    assert set(curves) == {"out/ar", "out/mdlm", "real text"} and list(curves["out/ar"]) == ["0.5", "1.0"]
+    assert list(curves) == [*models, "real text"] and list(curves["out/ar"]) == ["0.5", "1.0"]
+    assert curves["out/aogpt"] != curves["out/aogpt:left_to_right"]
     cold, warm = (curves["out/ar"][t]["nats/token, judge out/ar"][0] for t in ("0.5", "1.0"))
     assert cold < warm
