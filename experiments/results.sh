@@ -482,8 +482,8 @@ END
         --block_size=128 --max_steps=$steps --eval_interval=50
     done
     lr=$(lr_of mdlm all)
-    train $to/mdlm-paper-$seed --mode=mdlm $narrow --data=excerpt-models --seed=$seed --lr=$lr --dtype=float32 \
-      --block_size=128 --max_steps=1500 --windows=paper
+    train $to/mdlm-paper-$seed --mode=mdlm $narrow --data=excerpt-models --windows=paper --seed=$seed \
+      --lr=$lr --dtype=float32 --block_size=128 --max_steps=1500
   done
   for seed in 1 2; do
     lr=$(lr_of ar all)
