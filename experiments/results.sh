@@ -305,7 +305,7 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     remedy=${best#*-500-}
     remedy=${remedy%-4}
     for seed in 1 2 3; do remedied $mode $remedy $seed; done
-    runs+=("$mode, dropout $dropout, token noise $noise, $steps steps=$(seeds $to/$mode-500-$remedy)")
+    runs+=("$mode=$(seeds $to/$mode-500-$remedy)")
   done
   keep results/real-tried.json "$to/*-500-*-4"
   report real-helped "Real text, 500 stories, each mode at the best of what was tried"
