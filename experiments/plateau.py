@@ -73,12 +73,13 @@ def outputs_of(model, layers, parts: str, mlp: bool):
         if mlp:
             yield model.blocks[i].mlp.gate_up, ones.new_ones(2 * model.config.n_hidden)
 
-def biases(model, speed=1.0):
-    """A plain bias on all these outputs: learned, from zero; AdamW moves it so many times the usual."""
-    for i, (linear, ones) in enumerate(outputs_of(model, range(99), "qkv", mlp=True)):
-        bias = torch.nn.Parameter(torch.zeros_like(ones))
+def biases(model, speed=1.0, layers=range(99), parts="qkv", mlp=True):
+    """A plain bias on these outputs: learned, from zero; AdamW moves it so many times the usual."""
+    for i, (linear, where) in enumerate(outputs_of(model, layers, parts, mlp)):
+        bias = torch.nn.Parameter(torch.zeros_like(where))
         model.register_parameter(f"probe_{i}", bias)
-        linear.register_forward_hook(lambda module, x, y, bias=bias: y + (speed * bias).to(y.dtype))
+        linear.register_forward_hook(
+            lambda module, x, y, bias=bias, where=where: y + (speed * where * bias).to(y.dtype))
 
 def beside_a_token(c):
     """What a norm leaves of c where it stands beside a token."""
@@ -135,8 +136,11 @@ ADDED = {       # what a model of n layers gets, with c (C,) and, for what needs
     "c before attention of layer 1": lambda m, c, c2: to_layers(m, c, (0,), ()),
     "plain biases": lambda m, c, c2: biases(m),
     "plain biases, 72 times as fast": lambda m, c, c2: biases(m, beside_a_token(c).abs().sum()),
+    "plain bias of k of layer 1, 72 times as fast": lambda m, c, c2: biases(
+        m, beside_a_token(c).abs().sum(), (0,), "k", False),
     "c's bias": lambda m, c, c2: through(m, c, 1, 1),
     "c's bias, as it begins": lambda m, c, c2: through(m, c, 1, 0),
+    "c's bias, as it begins, k of layer 1": lambda m, c, c2: through(m, c, 1, 0, (0,), "k", False),
     "c's bias, what is learned": lambda m, c, c2: through(m, c, 0, 1),
     "c's bias, what is learned, layer 1": lambda m, c, c2: through(m, c, 0, 1, (0,)),
     "c's bias, what is learned, k of layer 1": lambda m, c, c2: through(m, c, 0, 1, (0,), "k", False),
