@@ -46,6 +46,7 @@ class Probe:
     target_embedding: bool = True
     windows: str = "aligned"
     steps: int = 200
+    final_lr: float = 1.0       # at the end, times lr
 
     name = trial_name
 
@@ -88,7 +89,7 @@ def beside_a_token(c):
 def through(model, c, initial, learned, layers=range(99), parts="qkv", mlp=True):
     """What these linear layers W do to c: so much of V u, where V is W at the start, and so much of (W - V) u
     is added to their outputs, u being what the norm leaves of c beside a token. The second is a bias that is
-    zero at first, and moves as W takes it there: under AdamW the C steps of a row add up, to 72 times one step
+    zero at first, and moves as W takes it there: under AdamW the C steps of a row add up, to 72 times one
     where C = 128; under Muon to far less."""
     u = beside_a_token(c)
     for linear, where in outputs_of(model, layers, parts, mlp):
@@ -136,8 +137,12 @@ ADDED = {       # what a model of n layers gets, with c (C,) and, for what needs
     "c before attention of layer 1": lambda m, c, c2: to_layers(m, c, (0,), ()),
     "plain biases": lambda m, c, c2: biases(m),
     "plain biases, 72 times as fast": lambda m, c, c2: biases(m, beside_a_token(c).abs().sum()),
+    "plain bias of k, 72 times as fast": lambda m, c, c2: biases(
+        m, beside_a_token(c).abs().sum(), parts="k", mlp=False),
     "plain bias of k of layer 1, 72 times as fast": lambda m, c, c2: biases(
         m, beside_a_token(c).abs().sum(), (0,), "k", False),
+    "plain bias of q of layer 1, 72 times as fast": lambda m, c, c2: biases(
+        m, beside_a_token(c).abs().sum(), (0,), "q", False),
     "c's bias": lambda m, c, c2: through(m, c, 1, 1),
     "c's bias, as it begins": lambda m, c, c2: through(m, c, 1, 0),
     "c's bias, as it begins, k of layer 1": lambda m, c, c2: through(m, c, 1, 0, (0,), "k", False),
@@ -180,7 +185,14 @@ def settings():
                             dict(init="paper", tie_head=False), dict(target_embedding=False),
                             dict(mode="aogpt"), dict(mode="ar"))
 
-PARTS = {"where": where, "how_much": how_much, "lengths": lengths, "settings": settings}
+def longer():
+    """Is there a difference left after as many steps as real.md's, the learning rate falling to zero?"""
+    return [Probe(added, seed=seed, steps=1500, final_lr=0.0) for seed in SEEDS for added in (
+        "nothing", "c to all embeddings", "c to real tokens, -c to [MASK]",
+        "plain bias of k of layer 1, 72 times as fast")]
+
+PARTS = {"where": where, "how_much": how_much, "lengths": lengths, "longer": longer,
+         "settings": settings}
 
 # ---- A probe -----------------------------------------------------------------------------------------------
 
@@ -214,7 +226,7 @@ def run(probe: Probe, o) -> dict:
     """Train; returns the validation losses every 50 steps, and for mdlm where its first layer looks."""
     torch._dynamo.reset()
     values = NARROW | dataclasses.asdict(probe)
-    values |= dict(shared_init=False, final_lr=1.0, max_steps=probe.steps, dtype="float32")
+    values |= dict(shared_init=False, max_steps=probe.steps, dtype="float32")
     values["batch_size"] *= NARROW["block_size"] // probe.block_size
     train, val = (Windows(o.data, split, probe.block_size, probe.windows, probe.seed)
                   for split in ("train", "val"))
@@ -234,7 +246,7 @@ def run(probe: Probe, o) -> dict:
         batch = training_batch(config, torch.from_numpy(train.batch(step, s.batch_size)),
                                mask_generator(probe.seed, step))
         update(batch, learning_rate(s, step))
-        if (step + 1) % 25 == 0:
+        if (step + 1) % (probe.steps // 8) == 0:
             curve.append({"step": step + 1, **evaluate(model, x, 8, probe.seed)})
             if config.mode == "mdlm":
                 curve[-1] |= looks(model, x[:16], mask_generator(probe.seed, 1))
@@ -288,7 +300,7 @@ def draw(done: dict, path: str):
 @dataclass
 class PlateauOptions:
     """what to run, and what to write of all that has been run"""
-    part: Literal["none", "where", "how_much", "lengths", "settings"] = "none"  # the probes to make
+    part: Literal["none", "where", "how_much", "lengths", "longer", "settings"] = "none"  # the probes to make
     data: str = "excerpt-choose"    # data set with 4,096 tokens
     windows: int = 100          # of its validation stories
     folder: str = "out/plateau"     # where each probe's file goes

@@ -417,7 +417,7 @@ orders() {  # aogpt: left to right how often; rotation and common vector; its ru
 plateau() { # what ends mdlm's first hundreds of steps on real text; needs what real prepares
   local part
   export OMP_NUM_THREADS=1
-  for part in where how_much lengths settings; do
+  for part in where longer how_much lengths settings; do
     python -m experiments.plateau --part=$part --json=results/plateau.json
   done
   python -m experiments.plateau --json=results/plateau.json --md=results/plateau.md --plot=results/plateau.png
