@@ -246,7 +246,7 @@ def run(probe: Probe, o) -> dict:
         batch = training_batch(config, torch.from_numpy(train.batch(step, s.batch_size)),
                                mask_generator(probe.seed, step))
         update(batch, learning_rate(s, step))
-        if (step + 1) % (probe.steps // 8) == 0:
+        if (step + 1) * 8 % probe.steps < 8:        # eight times, at last at the end
             curve.append({"step": step + 1, **evaluate(model, x, 8, probe.seed)})
             if config.mode == "mdlm":
                 curve[-1] |= looks(model, x[:16], mask_generator(probe.seed, 1))
