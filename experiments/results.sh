@@ -271,10 +271,10 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     on_text $1-500-$2 $1 500 ${rate:-${remedy_lr[$1]}} $3 --dropout=$dropout --token_noise=$noise \
       --max_steps=$steps
   }
-  report() {      # name of the results, title; scores $runs
+  report() {      # name of real-…, title; scores $runs
     finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
-    once $1 python -m experiments.held_out --report=excerpt-report --title="$2" "${runs[@]}" \
-      --json=results/$1.json --md=results/$1.md --plot=results/$1.png
+    once real-$1 python -m experiments.held_out --report=excerpt-report --title="$2" "${runs[@]}" \
+      --json=results/real-$1.json --md=results/real-$1.md --plot=results/real-$1.png
   }
   halves "$1"
   for mode in ar mdlm aogpt; do
@@ -292,7 +292,7 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
       runs+=($mode=$(seeds $to/$mode-$stories-$lr))
     done
     keep results/real-$stories.json "$to/*-$stories-0.0*-1"     # also those that chose the learning rate
-    report real-$stories "Real text, $stories stories"
+    report $stories "Real text, $stories stories"
   done
   runs=()
   for mode in ar mdlm aogpt; do
@@ -308,7 +308,7 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     runs+=("$mode=$(seeds $to/$mode-500-$remedy)")
   done
   keep results/real-tried.json "$to/*-500-*-4"
-  report real-helped "Real text, 500 stories, each mode at the best of what was tried"
+  report helped "Real text, 500 stories, each mode at the best of what was tried"
 }
 
 written() {         # what the models of real write and fill in; its runs must be in out/
