@@ -74,23 +74,24 @@ def outputs_of(model, layers, parts: str, mlp: bool):
         if mlp:
             yield model.blocks[i].mlp.gate_up, ones.new_ones(2 * model.config.n_hidden)
 
-def biases(model, speed=1.0, layers=range(99), parts="qkv", mlp=True):
-    """A plain bias on these outputs: learned, from zero; AdamW moves it so many times the usual."""
+def beside_a_token(c):
+    """What a norm leaves of c where it stands beside a token."""
+    return math.sqrt(len(c) / 2) * c / c.norm()
+
+def biases(model, c=None, layers=range(99), parts="qkv", mlp=True):
+    """A plain bias on these outputs: learned, from zero. With c it moves as far in a step of AdamW as what W
+    does to c would: 72 times as far where C = 128, for the C steps of a row add up."""
+    speed = 1 if c is None else beside_a_token(c).abs().sum()
     for i, (linear, where) in enumerate(outputs_of(model, layers, parts, mlp)):
         bias = torch.nn.Parameter(torch.zeros_like(where))
         model.register_parameter(f"probe_{i}", bias)
         linear.register_forward_hook(
             lambda module, x, y, bias=bias, where=where: y + (speed * where * bias).to(y.dtype))
 
-def beside_a_token(c):
-    """What a norm leaves of c where it stands beside a token."""
-    return math.sqrt(len(c) / 2) * c / c.norm()
-
 def through(model, c, initial, learned, layers=range(99), parts="qkv", mlp=True):
     """What these linear layers W do to c: so much of V u, where V is W at the start, and so much of (W - V) u
     is added to their outputs, u being what the norm leaves of c beside a token. The second is a bias that is
-    zero at first, and moves as W takes it there: under AdamW the C steps of a row add up, to 72 times one
-    where C = 128; under Muon to far less."""
+    zero at first, and moves as W takes it there: fast under AdamW (see biases), less so under Muon."""
     u = beside_a_token(c)
     for linear, where in outputs_of(model, layers, parts, mlp):
         first = linear.weight.detach().clone()
@@ -102,10 +103,7 @@ def through(model, c, initial, learned, layers=range(99), parts="qkv", mlp=True)
 
 def without_mean_key(model):
     """Takes from each layer's keys, before rotation, their mean; returns what undoes that."""
-    def take(module, x, y, where):
-        return y - where * y.mean(dim=(0, 1))
-
-    hooks = [linear.register_forward_hook(lambda *call, where=where: take(*call, where))
+    hooks = [linear.register_forward_hook(lambda module, x, y, where=where: y - where * y.mean(dim=(0, 1)))
              for linear, where in outputs_of(model, range(99), "k", mlp=False)]
     return lambda: [hook.remove() for hook in hooks]
 
@@ -136,13 +134,10 @@ ADDED = {       # what a model of n layers gets, with c (C,) and, for what needs
     "c before all layers": lambda m, c, c2: to_layers(m, c, range(99), range(99)),
     "c before attention of layer 1": lambda m, c, c2: to_layers(m, c, (0,), ()),
     "plain biases": lambda m, c, c2: biases(m),
-    "plain biases, 72 times as fast": lambda m, c, c2: biases(m, beside_a_token(c).abs().sum()),
-    "plain bias of k, 72 times as fast": lambda m, c, c2: biases(
-        m, beside_a_token(c).abs().sum(), parts="k", mlp=False),
-    "plain bias of k of layer 1, 72 times as fast": lambda m, c, c2: biases(
-        m, beside_a_token(c).abs().sum(), (0,), "k", False),
-    "plain bias of q of layer 1, 72 times as fast": lambda m, c, c2: biases(
-        m, beside_a_token(c).abs().sum(), (0,), "q", False),
+    "plain biases, 72 times as fast": lambda m, c, c2: biases(m, c),
+    "plain bias of k, 72 times as fast": lambda m, c, c2: biases(m, c, parts="k", mlp=False),
+    "plain bias of k of layer 1, 72 times as fast": lambda m, c, c2: biases(m, c, (0,), "k", False),
+    "plain bias of q of layer 1, 72 times as fast": lambda m, c, c2: biases(m, c, (0,), "q", False),
     "c's bias": lambda m, c, c2: through(m, c, 1, 1),
     "c's bias, as it begins": lambda m, c, c2: through(m, c, 1, 0),
     "c's bias, as it begins, k of layer 1": lambda m, c, c2: through(m, c, 1, 0, (0,), "k", False),
@@ -212,7 +207,6 @@ def looks(model, x, generator) -> dict:
     scores = rotate(q, rotary) @ rotate(k, rotary).transpose(-2, -1) / math.sqrt(q.size(-1))    # (B, H, S, S)
     visible, place = (batch.tokens != config.mask_id)[:, None, None], torch.arange(h.size(1), device=h.device)
     pairs = visible & ~visible.mT                           # (B, 1, S, S) from masked slots to visible ones
-
     beside = pairs & ((place[:, None] - place).abs() == 1)
 
     def most(pairs, among):
@@ -220,7 +214,7 @@ def looks(model, x, generator) -> dict:
                        for x in (scores, torch.zeros_like(scores)))
         return (share.sum(dim=(0, 2, 3)) / even.sum(dim=(0, 2, 3))).max().item()
 
-    return {"visible": most(pairs, among=visible | True), "near": most(beside, among=visible)}
+    return {"visible": most(pairs, among=torch.ones_like(visible)), "near": most(beside, among=visible)}
 
 def run(probe: Probe, o) -> dict:
     """Train; returns the validation losses every 50 steps, and for mdlm where its first layer looks."""

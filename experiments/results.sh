@@ -369,8 +369,8 @@ confounds() {       # mode: what each thing does that the paper has otherwise, o
     while IFS='|' read -r name _ begin flags; do
       name=$(echo $name) dir=out/confounds/$mode-$(echo $name | tr -d , | tr ' ' -) rate=$lr
       [ -z "${begin// }" ] || rate=$(climb $begin $dir-rate-@ train $dir-rate-@ --mode=$mode --lr=@ --seed=4 \
-        $thousand --max_steps=500 $flags)
-      train $dir-$seed --mode=$mode --lr=$rate --seed=$seed $thousand $flags
+        $thousand --max_steps=500 $flags < /dev/null)
+      train $dir-$seed --mode=$mode --lr=$rate --seed=$seed $thousand $flags < /dev/null
       [ $seed != 3 ] || args+=("$name=$(seeds $dir)")
     done < <(grep "^[^|]*|[^|]*$mode" <<< "$variants")
     keep results/confounds-rates.json "out/confounds/*-rate-*" --draws=1
