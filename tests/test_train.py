@@ -29,7 +29,7 @@ from train import Settings, evaluate, make_update, mask_generator, start_from
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_a_run_leaves_what_it_promises(trained, mode):
     out = trained / "out" / mode
-    files = sorted(name for name in os.listdir(out) if not name.startswith("samples"))
+    files = sorted(name for name in os.listdir(out) if not name.startswith(("samples", "shown")))
     assert files == ["best.pt", "ckpt.pt", "config.json", "log.jsonl", "loss.png"]
     log = read_log(out)
     for name in ("train_loss", "val_nll"):
