@@ -8,6 +8,7 @@
 #     bash experiments/results.sh few             after toy; hours; calls, one a core, share the work
 #     bash experiments/results.sh minute          likewise
 #     bash experiments/results.sh real FOLDER     hours, likewise
+#     bash experiments/results.sh longer FOLDER   likewise: all stories ten times as long
 #     bash experiments/results.sh written         right after real: what its models write
 #     bash experiments/results.sh confounds MODE  mdlm or ar; after real; hours
 #     bash experiments/results.sh orders          after real; likewise
@@ -27,7 +28,7 @@ adamw="--optimizer=adamw --lr=2e-3"     # what the preset laptop had before Muon
 narrow="--preset=laptop --n_embd=128 --n_hidden=352"    # 1.4M parameters of 4.3M, a third of the time
 choosing="$narrow --data=excerpt-choose --eval_windows=150 --dtype=float32"
 
-export KEPT=$(echo results/{real-{lr,tried,500,all,helped},confounds-{rates,ar,mdlm}}.json)
+export KEPT=$(echo results/{real-{lr,tried,500,all,helped,longer},confounds-{rates,ar,mdlm}}.json)
 
 known() {   # folder of a run whose scores held_out has put into results/
   grep -qs "^  \"$1\": {" $KEPT
@@ -259,6 +260,12 @@ lr_of() {   # mode, stories: what climbs from the best learning rate of 500 step
 
 seeds() { echo "$1"-{1,2,3} | tr ' ' ,; }
 
+report() {  # name of real-…, title, runs as NAME=FOLDER,…
+  finished $(printf '%s\n' "${@:3}" | sed 's/.*=//' | tr , ' ')
+  once real-$1 python -m experiments.held_out --report=excerpt-report --title="$2" "${@:3}" \
+    --json=results/real-$1.json --md=results/real-$1.md --plot=results/real-$1.png
+}
+
 real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of the held-out ones choose
   local mode lr best seed stories remedy dropout noise steps tried runs to=out/real
   # what is tried on 500, with a seed of its own: dropout, token noise, steps, and another learning rate
@@ -270,11 +277,6 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     IFS=- read -r dropout noise steps rate <<< "$2"
     on_text $1-500-$2 $1 500 ${rate:-${remedy_lr[$1]}} $3 --dropout=$dropout --token_noise=$noise \
       --max_steps=$steps
-  }
-  report() {      # name of real-…, title; scores $runs
-    finished $(printf '%s\n' "${runs[@]}" | sed 's/.*=//' | tr , ' ')
-    once real-$1 python -m experiments.held_out --report=excerpt-report --title="$2" "${runs[@]}" \
-      --json=results/real-$1.json --md=results/real-$1.md --plot=results/real-$1.png
   }
   halves "$1"
   for mode in ar mdlm aogpt; do
@@ -292,7 +294,7 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
       runs+=($mode=$(seeds $to/$mode-$stories-$lr))
     done
     keep results/real-$stories.json "$to/*-$stories-0.0*-1"     # also those that chose the learning rate
-    report $stories "Real text, $stories stories"
+    report $stories "Real text, $stories stories" "${runs[@]}"
   done
   runs=()
   for mode in ar mdlm aogpt; do
@@ -308,7 +310,21 @@ real() {    # an excerpt of TinyStories, whole and 500 of its stories; half of t
     runs+=("$mode=$(seeds $to/$mode-500-$remedy)")
   done
   keep results/real-tried.json "$to/*-500-*-4"
-  report helped "Real text, 500 stories, each mode at the best of what was tried"
+  report helped "Real text, 500 stories, each mode at the best of what was tried" "${runs[@]}"
+}
+
+longer() {  # all stories for ten times as many steps, half the learning rate; ar with what helped it on 500
+  local mode rate flags="--dtype=bfloat16 --max_steps=15000 --eval_interval=500"
+  halves "$1"
+  for mode in mdlm aogpt; do on_text $mode-longer $mode all 0.004 1 $flags; done
+  for rate in 0.004 0.008; do
+    on_text ar-longer-$rate ar all $rate 1 $flags --dropout=0.1 --token_noise=0.1 --max_steps=3000 \
+      --eval_interval=100
+  done
+  finished out/real/ar-longer-{0.004,0.008}-1
+  keep results/real-longer.json "out/real/ar-longer-*-1"
+  report longer "Real text, all stories, 15,000 steps" \
+    ar=$(best_of out/real/ar-longer-{0.004,0.008}-1) mdlm=out/real/mdlm-longer-1 aogpt=out/real/aogpt-longer-1
 }
 
 written() {         # what the models of real write and fill in; its runs must be in out/
@@ -546,6 +562,6 @@ speed() {
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }
 
-[ $# -gt 0 ] || { sed -n 2,22p "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n 2,23p "$0"; exit 2; }
 git diff --quiet HEAD -- . ":!results" || { echo "results.sh: commit your changes first" >&2; exit 2; }
 "$@"; exit     # whatever follows here by now
