@@ -350,7 +350,8 @@ written() {         # what the models of real write and fill in; its runs must b
     --json=results/real-speculative.json --plot=results/real-speculative.png
 }
 
-thousand="$choosing --max_steps=1000 --eval_interval=100"
+# in bfloat16: 2.6 times as fast as real's float32 on two cores that have it
+thousand="$choosing --dtype=bfloat16 --max_steps=1000 --eval_interval=100"
 
 base() {    # mode, seed: what others of a thousand steps are compared with, or go on from
   local lr
@@ -375,7 +376,7 @@ confounds() {       # mode: what each thing does that the paper has otherwise, o
     its init, head, time          | mdlm    | 0.004 | $init --tie_head=false --time_embedding=add
     its schedule                  | mdlm ar |       | $schedule
     its windows                   | mdlm ar |       | --windows=paper
-    bfloat16                      | mdlm ar |       | --dtype=bfloat16
+    float32                       | mdlm ar |       | --dtype=float32
     time embedding                | mdlm    |       | --time_embedding=add
     masked_ce, uniform schedule   | mdlm    |       | --objective=masked_ce
     masked_ce, cosine schedule    | mdlm    |       | --objective=masked_ce --schedule=cosine
@@ -494,17 +495,17 @@ END
       lr=$(lr_of $mode all)
       steps=1500        # windows of 128 tokens, as long as what is sampled
       [ $mode != ar ] || steps=750      # it would overfit
-      train $to/$mode-$seed --mode=$mode $narrow --data=excerpt-models --seed=$seed --lr=$lr --dtype=float32 \
-        --block_size=128 --max_steps=$steps --eval_interval=50
+      train $to/$mode-$seed --mode=$mode $narrow --data=excerpt-models --seed=$seed --lr=$lr \
+        --dtype=bfloat16 --block_size=128 --max_steps=$steps --eval_interval=50
     done
     lr=$(lr_of mdlm all)
     train $to/mdlm-paper-$seed --mode=mdlm $narrow --data=excerpt-models --windows=paper --seed=$seed \
-      --lr=$lr --dtype=float32 --block_size=128 --max_steps=1500
+      --lr=$lr --dtype=bfloat16 --block_size=128 --max_steps=1500
   done
   for seed in 1 2; do
     lr=$(lr_of ar all)
     train $to/judge-$seed --mode=ar $narrow --data=excerpt-judges --lr=$lr --seed=$seed \
-      --dropout=0.1 --token_noise=0.1 --dtype=float32
+      --dropout=0.1 --token_noise=0.1 --dtype=bfloat16
   done
   finished $to/{ar,mdlm,aogpt,mdlm-paper}-{1,2,3} $to/judge-{1,2}
   once diversity stories_of_three

@@ -369,9 +369,8 @@ def test_plateau(workdir, monkeypatch, capsys):
         change(model, torch.ones(16), 2 * torch.ones(16))
         added_to = (model.embed.weight - before).mean(dim=1)
         found[added] = round(added_to[0].item()), round(added_to[60].item())
-        biases = [p for name, p in model.named_parameters() if name.startswith("probe")]
-        assert len(biases) == (
-            4 if "plain biases" in added else 2 if "of k," in added else 1 if "plain bias of" in added else 0)
+        biases = [p for name, p in model.named_parameters() if "probe" in name]
+        assert len(biases) == 4 * ("biases" in added) + ("plain bias of" in added)
     rows = {"all embeddings": (1, 1), "real tokens": (1, 0), "[MASK]": (0, 1),
             "real tokens, -c to [MASK]": (1, -1), "real tokens, another to [MASK]": (1, 2)}
     assert {what: found[f"c to {what}"] for what in rows} == rows
