@@ -175,7 +175,7 @@ def provenance(seed) -> dict:
     script, python = Path(sys.argv[0]).resolve(), platform.python_version()
     script = ["-m", f"experiments.{script.stem}"] if script.parent.name == "experiments" else [script.name]
     info = Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
-    cpu, *_ = *re.findall(r"model name\s*: (.+)", info), platform.processor() or platform.machine()
+    cpu = [*re.findall(r"model name\s*: (.+)", info), platform.processor() or platform.machine()][0]
     return {"command": shlex.join(["python", *script, *sys.argv[1:]]), "seed": seed,
             "date": datetime.datetime.now().isoformat(timespec="seconds"),
             "machine": f"{cpu}, {os.cpu_count()} cores", "python": python, "commit": commit}

@@ -76,7 +76,7 @@ class Config:
         self.bos_id, self.mask_id = self.vocab_size - 1, self.vocab_size
         self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64  # rows of the embedding, for speed
 
-# how the paper's mdlm (arXiv 2603.22075) differs from its ar; what both differ in: train.py's preset paper
+# how the paper's mdlm (arXiv 2603.22075) differs from its ar; what both share: train.py's preset paper
 PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
 
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks ------------------------------------------
@@ -193,7 +193,7 @@ class Transformer(nn.Module):
 
         tokens      (B, S) what the slots hold
         key_pos, target_pos     (B or 1, S), see the table at the top of this file
-        select      (G, N) predict these slots only, N of each of G groups of consecutive rows
+        select      (G, N) predict only these slots of each group of B/G rows, counted through all its rows
         t           (B,) timestep, for time_embedding=add
         cache       a Cache, to see slots of earlier calls too
         returns     (B, S, V), or (G, N, V) with select
@@ -226,7 +226,7 @@ class Transformer(nn.Module):
                 nn.init.constant_(p, 1.0 if "norm" in name else 0.0)
             else:
                 shrink = (2 * self.config.n_layer if name.endswith("proj.weight") else
-                          p.size(1) if name.startswith("embed_time") else 1)   # norm 0.35; a token's 1.4
+                          p.size(1) if name.startswith("embed_time") else 1)   # its norm 0.35, a token's 1.4
                 nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * shrink))
         if self.config.shared_init:
             with torch.no_grad():
@@ -344,7 +344,7 @@ def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator, sched
     t = torch.rand(len(x), generator=generator)
     ratio = 1 - torch.cos(math.pi / 2 * t) ** 2 if schedule == "cosine" else t
     masked = torch.rand(x.shape, generator=generator) < ratio[:, None]              # (B, T)
-    batch = masking_batch(config, x, masked, timestep(config, ratio))
+    batch = masking_batch(config, x, masked, timestep(config, ratio))   # t of the config's own schedule
     return batch._replace(weight=batch.weight * len(x) / batch.weight.sum().clamp(min=1))
 
 def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:

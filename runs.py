@@ -29,7 +29,7 @@ except ImportError:     # Windows: nothing keeps two processes out of one folder
     fcntl = None
 
 FORMAT = 1              # of checkpoints
-FREE = set("resume out_dir preset save_minutes quiet grad_accum device dtype compile".split())   # may change
+MAY_CHANGE = set("resume out_dir preset save_minutes quiet grad_accum device dtype compile".split())
 
 # ---- Several processes: each trains on its share of every batch; the first one speaks and writes -----------
 
@@ -153,7 +153,7 @@ def check_resumable(folder: str, was: dict, now: dict, checkpoint: dict, trained
     """What --resume demands: the same settings (was, now) and data, the log and best.pt of the checkpoint."""
     path, log, best = (os.path.join(folder, name) for name in ("ckpt.pt", "log.jsonl", "best.pt"))
     if changed := [f"{name} was {was.get(name)}, is now {value}" for name, value in now.items()
-                   if name not in FREE and was.get(name) != value]:
+                   if name not in MAY_CHANGE and was.get(name) != value]:
         raise InputError(f"{path} was made with other settings: {'; '.join(changed)}; give the same flags")
     if other := " and ".join(name for name in trained_on if checkpoint[name] != trained_on[name]):
         raise InputError(f"data/{now['data']} is no longer what {path} was trained on ({other} changed); "
@@ -234,12 +234,12 @@ class Run:
         return self.step % self.s.eval_interval == 0 or self.step == self.s.max_steps
 
     def checkpoint_due(self) -> bool:
-        """At the end, and where all steps are in the log: at once, and then every s.save_minutes."""
+        """At the end; before it every s.save_minutes (the first at once), where all steps are in the log."""
         due = time.perf_counter() - self.saved >= 60 * self.s.save_minutes
         return self.step == self.s.max_steps or (due and not self.unlogged)
 
     def record(self, step: int, loss: torch.Tensor, norm: torch.Tensor):
-        """Step number `step` is done. Each tenth writes a line of the log; InputError if it is not finite."""
+        """Step `step` is done. Each tenth or evaluated one is logged; InputError if it is not finite."""
         self.step = step
         self.unlogged.append(torch.stack([loss, norm]))
         self.bar.update()

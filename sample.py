@@ -106,7 +106,7 @@ def draw(logits, u, temperature: float, top_p: float):
     return tokens.to(logits.device), probability.float().to(logits.device)
 
 # ---- Samplers, the plain ones first ------------------------------------------------------------------------
-# write_… and unmask… yield tokens (B, L), at first given or [MASK], each step; u or generators draw.
+# write_… and unmask… yield B stories of L tokens (B, L) after each step; u or generators are the chance.
 
 def write_left_to_right(model, tokens, u, o: SampleOptions):
     """ar as one first writes it: after the given tokens each new one takes a pass over all before it."""
@@ -132,12 +132,12 @@ def slots_in_order(model, tokens, order, o: SampleOptions, spare: int = 0):
         for kept in itertools.chain(*keys_values):      # a CUDA graph may write into them
             torch._dynamo.mark_static_address(kept, guard=False)
 
-    def predict(slots, last, m: int):
-        """(B, m, V), logits of the last m of slots (B, S). Those after slot `last` (B, 1) are copies of it,
-        each with its own target, and do not see each other."""
+    def predict(slots, filled, m: int):
+        """(B, m, V), logits of the last m of slots (B, S). Those after `filled` (B, 1), the last with a
+        token, are copies of it, each with its own target, and do not see each other."""
         # all slots, one shape, where kernels are planned for it; else no more than is needed
         n = L + spare if o.compile or device.type == "cuda" else int(slots.max()) + 1
-        original, others = slots.minimum(last), torch.arange(n, device=device)
+        original, others = slots.minimum(filled), torch.arange(n, device=device)
         visible = (others < original[:, :, None]) | (others == slots[:, :, None])   # (B, S, n)
         select = torch.arange(slots.size(1) - m, slots.size(1), device=device).expand(B, -1)
         return model(held.gather(1, original), position.gather(1, original), order.gather(1, slots), select,
@@ -215,8 +215,8 @@ def write_and_confirm(model, tokens, order, generators: list, given: int, o: Sam
         yield tokens
 
 def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: float | None = None):
-    """mdlm: tokens (B, L), those where now (B, L) is true, all masked before, drawn by u; their probability,
-    0 elsewhere. t: the timestep told to the network, by default that of the share masked.
+    """mdlm: tokens (B, L) in which those where now (B, L) is true, all masked, are drawn by u, and each one's
+    probability (B, L), 0 elsewhere. t: the timestep told to the network, by default that of the share masked.
 
     Logits are computed only where they are read, for rows that read some; a gigabyte of them at a time."""
     config, new, probability = model.config, tokens.clone(), torch.zeros(tokens.shape, device=tokens.device)
@@ -290,8 +290,8 @@ def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
     generators = [np.random.default_rng((o.seed, story)) for story in stories]
     time_of, u = (uniforms(generators, L, device) for _ in range(2))                # (B, L) each
     tokens = pattern.to(device).expand(time_of.shape)
-    free = tokens == config.mask_id
-    o.need(n := int(free[0].sum()), "prompt", "leaves nothing to write: the pattern has no [MASK]")
+    free, n = tokens == config.mask_id, int((pattern == config.mask_id).sum())      # n: tokens to write
+    o.need(n, "prompt", "leaves nothing to write: the pattern has no [MASK]")
     steps = o.steps or n
     if config.mode == "mdlm" and o.sampler == "confidence":
         return unmask_surest(model, tokens, generators, steps, o)
@@ -336,7 +336,7 @@ PAPER = {"ar": dict(temperature=0.8, full_length=True, prompt="Once"),
 def open_model(folder: str, device: str, dtype: str = "float32"):
     """The best model of a run, ready to sample; its tokenizer, and how its training windows were cut."""
     model, checkpoint = load(os.path.join(folder, "best.pt"), pick_device(device), ("tokenizer", "windows"))
-    for p in model.parameters():        # but the table of positions stays float32
+    for p in model.parameters():        # not model.to(): the rotary table, a buffer, stays float32
         p.data = p.data.to(getattr(torch, dtype))
     return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
 

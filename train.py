@@ -2,7 +2,7 @@
 Train a language model: left to right (ar), by masked diffusion (mdlm) or in any order (aogpt).
 
     python train.py --mode=mdlm                     the toy on a CPU (minutes), with CUDA 124M parameters
-    python train.py --mode=ar --preset=laptop       TinyStories with 4,096 tokens
+    python train.py --mode=ar --preset=laptop       TinyStories, a vocabulary of 4,096
     python train.py --mode=mdlm --resume            go on with a run
     torchrun --standalone --nproc_per_node=8 train.py --mode=mdlm       a GPU each, they train as one
 
@@ -43,7 +43,7 @@ class Settings:
     preset: Literal["auto", "toy", "laptop", "paper", "controlled"] = "auto"  # with CUDA controlled, else toy
     data: str = "tinystories"       # folder under data/, made by prepare_data.py
     windows: Literal["aligned", "random", "paper"] = "aligned"  # from a story's start, anywhere, as the paper
-    train_stories: int = 0          # train on this many windows (aligned: stories) only, drawn by seed
+    train_stories: int = 0          # train on so many windows (aligned: stories), drawn by seed; 0: all
     out_dir: str = ""               # folder of the run; default: out/DATA-MODE
     resume: bool = False            # go on with the run in out_dir
     init_from: str = ""             # folder of a run whose best weights this one starts from, of any mode
@@ -72,12 +72,12 @@ class Settings:
             if not low <= getattr(self, name) <= high:
                 raise InputError(f"--{name}={getattr(self, name)} must be at least {low} and at most {high}")
 
-MINUTES = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=250)   # training on a CPU
+SMALL = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=250)     # what both below share
 PRESETS = {
     # a window is one story and its end; what must be learned is to look far back, not next door
-    "toy": dict(MINUTES, data="toy", block_size=48, n_layer=2, n_embd=128, n_hidden=384, batch_size=64,
+    "toy": dict(SMALL, data="toy", block_size=48, n_layer=2, n_embd=128, n_hidden=384, batch_size=64,
                 max_steps=2000, lr=2e-3, eval_interval=400, eval_windows=1024),
-    "laptop": dict(MINUTES, data="tinystories-4096", block_size=256, n_layer=4, n_embd=256, n_hidden=704,
+    "laptop": dict(SMALL, data="tinystories-4096", block_size=256, n_layer=4, n_embd=256, n_hidden=704,
                    batch_size=16, max_steps=1500, lr=4e-3, optimizer="muon", eval_windows=300),
     # the paper's Table 1, as the code behind its results ran it (arXiv 2603.22075); float32 without TF32
     "paper": dict(windows="paper", init="paper", shared_init=False, target_embedding=False, warmup=500,
@@ -139,11 +139,11 @@ def evaluate(model: Transformer, x: torch.Tensor, windows_at_once: int, seed: in
     model.eval()
 
     def losses(batch):
-        result = torch.zeros(len(x), device=device)             # (N,), 0 where another process computes it
-        parts = list(zip(result.split(windows_at_once), batch.split(windows_at_once)))
+        nats = torch.zeros(len(x), device=device)               # (N,), 0 where another process computes it
+        parts = list(zip(nats.split(windows_at_once), batch.split(windows_at_once)))
         for into, part in parts[RANK::WORLD_SIZE]:
             into.copy_(group_losses(model, part.to(device)))
-        return sum_over_processes(result).cpu().double()
+        return sum_over_processes(nats).cpu().double()
 
     generator = mask_generator(seed)
     nll = losses(evaluation_batch(config, x, generator))                            # (N,)
@@ -193,8 +193,8 @@ def numerics(s: Settings, device: torch.device):
     return dtype, s.compile == "true" or (s.compile == "auto" and device.type != "mps")
 
 class Loss(torch.nn.Module):
-    """The loss of a batch. With compile_it it is one compiled function, made for the shapes that all batches
-    have; where there is no C++ compiler or Triton it warns and is eager. A module, for
+    """The loss of a batch; with compile_it, in one compiled function, made for the shapes that all batches
+    have. Where there is no C++ compiler or Triton it warns and is eager. A module, because
     DistributedDataParallel wraps nothing else."""
 
     def __init__(self, model: Transformer, compile_it: bool):

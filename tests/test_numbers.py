@@ -424,7 +424,7 @@ def test_what_readme_finds():
 
     blanks = {(mode, n): nats_of_blanks(mode, n) for mode in ("ar", "mdlm", "aogpt") for n in "12"}
     one, two = (np.mean(blanks["ar", n]) - np.mean(blanks["aogpt", n]) for n in "12")
-    assert (f"leads by {one:.1f} nats** for one hidden token of real text (`aogpt` "
+    assert (f"is {one:.1f} nats below `ar`** for one hidden token of real text (`aogpt` "
             f"{spread(blanks['aogpt', '1'])}, `mdlm` {spread(blanks['mdlm', '1'])}, `ar` "
             f"{spread(blanks['ar', '1'])}), {two:.1f} for two") in text
     best = {name: spread(of["seeds"]) for name, of in results("real-all.json")["compared"].items()}
