@@ -149,6 +149,9 @@ ADDED = {       # what a model of n layers gets, with c (C,) and, for what needs
     "plain bias of v of layer 1, 72 times as fast": lambda m, c, c2: biases(m, c, (0,), "v", False),
     "c's bias": lambda m, c, c2: through(m, c, 1, 1),
     "c's bias, as it begins": lambda m, c, c2: through(m, c, 1, 0),
+    "c's bias, as it begins, k of layer 1": lambda m, c, c2: through(m, c, 1, 0, (0,), "k", False),
+    "c's bias, as it begins, q and k": lambda m, c, c2: through(m, c, 1, 0, parts="qk", mlp=False),
+    "c's bias, as it begins, v and MLP": lambda m, c, c2: through(m, c, 1, 0, parts="v"),
     "c's bias, what is learned": lambda m, c, c2: through(m, c, 0, 1),
     "c's bias, what is learned, k of layer 1": lambda m, c, c2: through(m, c, 0, 1, (0,), "k", False),
     "c to all embeddings, nothing learned of the mean": lambda m, c, c2: (

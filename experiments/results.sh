@@ -437,7 +437,8 @@ plateau() { # what ends mdlm's first hundreds of steps on real text; needs what 
   for part in where longer how_much lengths settings; do
     python -m experiments.plateau --part=$part --json=results/plateau.json
   done
-  python -m experiments.plateau --json=results/plateau.json --md=results/plateau.md --plot=results/plateau.png
+  python -m experiments.plateau --json=results/plateau.json --md=results/plateau-tables.md \
+    --plot=results/plateau.png
 }
 
 adapt() {   # from one mode to another, beside from scratch in as many steps; its runs must stay in out/
