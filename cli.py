@@ -68,7 +68,6 @@ def read_value(name: str, kind, text: str):
         if text.lower() not in allowed:
             raise InputError(f"--{name}={text} must be {' or '.join(allowed)}{nearest(text, allowed)}")
         return allowed[text.lower()]
-    # no number may be negative, and counts are at least 1
     least = 1 if kind is int and name not in ("seed", "warmup", "max_tokens", "train_stories") else 0
     try:
         value = kind(text)
@@ -81,7 +80,8 @@ def read_value(name: str, kind, text: str):
 
 def check_outputs(flags: dict):
     """Files that could not be written, or should not be, are refused before the work, not after it."""
-    outputs = {name: Path(flags[name]) for name in ("out", "json", "plot", "picture") if flags.get(name)}
+    names = "out json md plot forest picture".split()
+    outputs = {name: Path(flags[name]) for name in names if flags.get(name)}
     inputs = [Path(path) for paths in flags.get("named", {}).values() for path in paths.split(",")]
     for name, path in outputs.items():
         if not path.parent.is_dir() or path.is_dir():
@@ -90,7 +90,7 @@ def check_outputs(flags: dict):
             raise InputError(f"--out={path} is not a plain file, and could not be replaced in the end")
         if path.name in OUR_FILES or [*outputs.values(), *inputs].count(path) > 1:
             raise InputError(f"--{name}={path} would replace what is needed; choose another name")
-        if name in ("plot", "picture") and path.suffix not in (".png", ".svg", ".pdf"):
+        if name in ("plot", "picture", "forest") and path.suffix not in (".png", ".svg", ".pdf"):
             raise InputError(f"--{name}={path} must end in .png, .svg or .pdf")
 
 def parse_flags(doc: str, *classes, named: str = "", several=()) -> dict:

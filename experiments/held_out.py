@@ -7,10 +7,11 @@ NAME=FOLDER,FOLDER,… are runs of train.py, one for each seed, whose own valida
 val_nll: for aogpt by its bound) and make the curves. Scored are the validation stories of data/DATA, which
 are others: nats per token, ar's exact, the others' bounds, from several masks or orders (the same ones for
 all), also of runs that were trained on another loss or other windows; and how far each NAME is above the
-first one, window by window, with the standard error that stories and seeds leave. A window is the first
+first one, window by window, with the standard error that stories and seeds leave (stories alone, where no
+NAME has several seeds). A window is the first
 block_size tokens from a story's start. Where a story is shorter, the next one's beginning follows, so that
 neighbours share text: the stories' part of the error comes from leaving out ten neighbours at a time. Where
-it is longer, the rest is in no window. Scores that --json has, made the same way, are not made again.
+it is longer, the rest is in no window. Scores that --json has are not made again.
 
 --without_end: for runs with --windows=paper beside others. These have never seen end-of-text between words,
 nor a story's start marked; so it is not scored, and they also get a row for windows as the paper cuts them,
@@ -29,8 +30,8 @@ from cli import InputError, build, command, parse_flags, pick_device, print_tabl
 from diversity import interval
 from experiments.report import write_markdown
 from experiments.trials import store, stored
-from model import evaluation_batch, flops_per_token, group_losses
-from prepare_data import Tokenizer, Windows
+from model import Config, evaluation_batch, flops_per_token, group_losses
+from prepare_data import Tokenizer, Windows, load_meta
 from runs import load, read_run
 from show import figure
 from train import mask_generator
@@ -48,12 +49,18 @@ class HeldOutOptions:
     plot: str = ""              # file for a figure (.png): the curves against steps, tokens, FLOPs, seconds
     forest: str = ""            # file for a figure (.png): how far each NAME is above the first
     md: str = ""                # file for the table
+    only_score: bool = False    # put the runs' scores into --json, and compare none
     title: str = "On stories that chose nothing"    # of that
 
 def scored_how(stories: Windows, o: HeldOutOptions) -> dict:
     """What the scores of two runs must have in common."""
-    return {"crc32": stories.meta["splits"]["val"]["crc32"], "draws": o.draws, "without_end": o.without_end,
-            "seed": o.seed}
+    return {"crc32": stories.meta["splits"]["val"]["crc32"], "block_size": o.block_size, "draws": o.draws,
+            "without_end": o.without_end, "seed": o.seed}
+
+def demand_tokenizer(folder: str, tokenizer: dict, data: str):
+    """Raises InputError where the run in the folder has another one than data/DATA."""
+    if tokenizer != Tokenizer(**load_meta(data)["tokenizer"]).to_dict():
+        raise InputError(f"{folder} has another tokenizer than data/{data}")
 
 @torch.no_grad()
 def score(model, x, draws: int, seed: int, left_to_right=False, without_end=False):
@@ -69,6 +76,19 @@ def score(model, x, draws: int, seed: int, left_to_right=False, without_end=Fals
         total += torch.cat(parts).double().cpu().numpy()
     return (total / (1 if exact else draws)).round(6).tolist()
 
+def spent(run: dict, step: int, seconds: float) -> dict:
+    """What training has taken after so many steps and seconds, with that of the run it started from."""
+    c, s = Config(**run["config"]), run["settings"]
+    tokens = step * s["batch_size"] * c.block_size
+    share = (c.block_size + 1) / (2 * c.block_size) if c.mode == "mdlm" else 1      # mdlm: the masked ones
+    total = {"steps": step, "predicted tokens": tokens * share, "training FLOPs": tokens * flops_per_token(c),
+             "seconds of training": seconds}
+    if s["init_from"]:
+        before = read_run(s["init_from"])
+        of_source = spent(before, before["curve"][-1]["step"], before["curve"][-1]["seconds"])
+        total = {name: value + of_source[name] for name, value in total.items()}
+    return total
+
 def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
     """Of a run: its best model's nats per token of each window, when that was, and its curve."""
     path, needs = os.path.join(folder, "best.pt"), ("data", "tokenizer", "windows")
@@ -77,12 +97,11 @@ def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
     x = torch.from_numpy(stories.spread(len(stories)))                              # (N, T)
     if x.size(1) != c.block_size:
         raise InputError(f"{folder} was trained on other windows; give --block_size={c.block_size}")
-    if checkpoint["tokenizer"] != Tokenizer(**stories.meta["tokenizer"]).to_dict():
-        raise InputError(f"{folder} has another tokenizer than data/{o.report}")
+    demand_tokenizer(folder, checkpoint["tokenizer"], o.report)
     if checkpoint["data"]["val"]["crc32"] == stories.meta["splits"]["val"]["crc32"]:
         raise InputError(f"the stories of data/{o.report} chose {folder}/best.pt; report others")
-    batch_size = run["settings"]["batch_size"]
-    result = {"scored": scored_how(stories, o), "step": s, "epochs": s * batch_size / run["train_windows"],
+    epochs = spent(run, s, 0)["steps"] * run["settings"]["batch_size"] / run["train_windows"]
+    result = {"scored": scored_how(stories, o), "step": s, "epochs": epochs,
               "command": run["command"], "commit": run["commit"], "seconds": run["curve"][-1]["seconds"],
               "nats": score(model, x, o.draws, o.seed, False, o.without_end)}
     if c.mode == "aogpt":
@@ -91,24 +110,23 @@ def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
         words = torch.from_numpy(stories.tokens[stories.tokens != c.bos_id].astype(np.int64))
         cut = words[:len(words) // c.block_size * c.block_size].view(-1, c.block_size)
         result |= {"windows": run["settings"]["windows"], "nats_cut": score(model, cut, o.draws, o.seed)}
-    # what a step takes: tokens that are predicted, FLOPs
-    share = (c.block_size + 1) / (2 * c.block_size) if c.mode == "mdlm" else 1
-    tokens = batch_size * c.block_size
-    result["curve"] = [{"steps": e["step"], "predicted tokens": e["step"] * tokens * share,
-                        "training FLOPs": e["step"] * tokens * flops_per_token(c),
-                        "seconds of training": e["seconds"], "val_nll": e["val_nll"]} for e in run["curve"]]
+    result["curve"] = [spent(run, e["step"], e["seconds"]) | {"val_nll": e["val_nll"]} for e in run["curve"]]
     return result
 
+def groups_of(windows: int):
+    """(windows,) the group of neighbours in which each is: ten of them, fewer where there are few."""
+    return np.arange(windows) // min(10, max(1, windows // 2))
+
 def difference(nats, others) -> tuple:
-    """Mean over windows of nats − others, and its standard error, leaving out ten neighbours at a time."""
+    """Mean over windows of nats − others, and its standard error, leaving out a group at a time."""
     gap = np.subtract(nats, others)
-    mean, half = interval(lambda keep: gap[keep].mean(), np.arange(len(gap)) // 10)
+    mean, half = interval(lambda keep: gap[keep].mean(), groups_of(len(gap)))
     return mean, half / 1.96
 
 def compare(results: list, first: list, key: str = "nats", key_of_first: str = "nats") -> dict:
     """Each seed's mean; what is above the first; its standard error, from stories and from seeds; and half
-    of its 95% interval, by Student's t, whose degrees of freedom are those of the seeds, more where the
-    stories make most of the error (Welch & Satterthwaite)."""
+    of its 95% interval, by Student's t, whose degrees of freedom come from those of the seeds and of the
+    groups of stories (Welch & Satterthwaite)."""
     ours, theirs = (np.array([result[k] for result in several])                     # (seeds, N) each
                     for k, several in ((key, results), (key_of_first, first)))
     gap, error = difference(ours.mean(axis=0), theirs.mean(axis=0))
@@ -116,9 +134,9 @@ def compare(results: list, first: list, key: str = "nats", key_of_first: str = "
     freedom = sum(map(len, sets)) - len(sets)
     # pooled, as in Student's test: a lone run is taken to vary like those it is beside
     variance = sum(len(of) * of.mean(axis=1).var() for of in sets) / max(1, freedom)
-    of_seeds = sum(variance / len(of) for of in sets)
-    total = error ** 2 + of_seeds
-    freedom = freedom * (total / of_seeds) ** 2 if of_seeds else math.inf
+    parts = [(sum(variance / len(of) for of in sets), freedom), (error ** 2, groups_of(len(ours[0])).max())]
+    total = sum(of for of, _ in parts)
+    freedom = total ** 2 / sum(of ** 2 / free for of, free in parts if of) if total else math.inf
     return {"seeds": ours.mean(axis=1).tolist(), "above": gap, "error": math.sqrt(total),
             "half": math.sqrt(total) * stats.t.ppf(0.975, freedom),
             "epochs": [result["epochs"] for result in results]}
@@ -163,13 +181,17 @@ def main():
     if not o.report:
         raise InputError("which stories? give --report=NAME, a data set that chose nothing")
     stories = Windows(o.report, "val", o.block_size)
-    runs = {folder: run for folder, run in stored(o.json, "runs", "compared").items()
-            if run["scored"] == scored_how(stories, o)}
+    runs = stored(o.json, "runs", "compared")
+    if any(run["scored"] != scored_how(stories, o) for run in runs.values()):
+        raise InputError(f"--json={o.json} has scores made another way; choose another file")
+    before = provenance(o.seed) | {"compared": {}} | stored(o.json)
     for folder in ",".join(flags["named"].values()).split(","):
         if folder not in runs:
             runs[folder] = measure(folder, stories, o)
             if o.json:      # it may be hours until all are scored
-                store(o.json, provenance(o.seed) | {"runs": runs, "compared": {}})
+                store(o.json, before | {"runs": runs})
+    if o.only_score:
+        return
     found = {name: [runs[folder] for folder in text.split(",")] for name, text in flags["named"].items()}
     first = next(iter(found.values()))
     compared, cut = {}, any(run.get("windows") == "paper" for of in found.values() for run in of)

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import sample
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
-from experiments.held_out import difference
+from experiments.held_out import demand_tokenizer, difference
 from experiments.oracle import toy_conditionals
 from model import Batch, group_losses, identity_order, masking_batch, order_batch, timestep
 from prepare_data import Windows, load_meta
@@ -178,6 +178,7 @@ def main():
     runs, first, rows = {}, {}, [["", *map(str, o.lengths)]]
     for folder in folders:
         model, tokenizer, _ = sample.open_model(folder, "cpu")
+        demand_tokenizer(folder, tokenizer.to_dict(), data)
         runs[folder] = {"mode": model.config.mode, "blanks": measure(model, tokenizer, x, toy, first, o)}
         for key in ("nats", "grammatical")[:1 + toy]:
             values = [blank[key] for blank in runs[folder]["blanks"].values()]

@@ -20,6 +20,7 @@ import torch
 from tqdm import tqdm
 
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
+from experiments.held_out import demand_tokenizer
 from experiments.report import write_markdown
 from model import group_losses, identity_order, masking_batch, order_batch, timestep
 from prepare_data import Windows
@@ -85,7 +86,8 @@ def mixture(scores, T: int) -> dict:
 
 def measure(folder: str, o: OrdersOptions) -> dict:
     """Of a run: nats per token in each kind of order, and of the mixture over K."""
-    model, _, _ = open_model(folder, o.device)
+    model, tokenizer, _ = open_model(folder, o.device)
+    demand_tokenizer(folder, tokenizer.to_dict(), o.data)
     if model.config.mode == "ar":
         raise InputError(f"{folder} is ar, which has one order")
     val, generator = Windows(o.data, "val", model.config.block_size), mask_generator(o.seed)

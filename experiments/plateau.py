@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from cli import build, command, parse_flags, pick_device, print_table, provenance
+from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance
 from experiments.report import write_markdown
 from experiments.trials import make_trials, read_trials, restore, store, trial_name
 from model import Config, Transformer, masking_batch, rotate, training_batch
@@ -250,6 +250,8 @@ def run(probe: Probe, o) -> dict:
         update(batch, learning_rate(s, step))
         if (step + 1) * 8 % probe.steps < 8:        # eight times, at last at the end
             curve.append({"step": step + 1, **evaluate(model, x, 8, probe.seed)})
+            if not math.isfinite(curve[-1]["val_nll"]):
+                raise InputError(f"{probe.name()} diverged at step {step + 1}; try a lower lr")
             if config.mode == "mdlm":
                 curve[-1] |= looks(model, x[:16], mask_generator(probe.seed, 1))
     put_back = without_mean_key(model)
@@ -264,8 +266,10 @@ def run(probe: Probe, o) -> dict:
 # ---- What has been found -----------------------------------------------------------------------------------
 
 def ended(run: dict) -> float:
-    """The step at which the plateau ended, infinite if it did not."""
+    """The step at which the plateau ended: −inf if before the first evaluation, inf if after the last."""
     curve, loss = [(entry["step"], entry["val_nll"]) for entry in run["curve"]], run["unigram"] - 0.3
+    if curve[0][1] < loss:
+        return -math.inf
     for (before, high), (step, low) in itertools.pairwise(curve):
         if low < loss:
             return before + (step - before) * (high - loss) / (high - low)
@@ -279,8 +283,9 @@ def table_of(part: str, done: dict) -> list:
     rows = [["added", "the plateau ends at step", "bound at the end", "each seed", "looks at words", "beside",
              "without the mean key"]]
     for name, runs in groups.items():
-        values, last = [run["curve"][-1]["val_nll"] for run in runs], runs[0]["curve"][-1]["step"]
-        steps = ", ".join(f"{step:.0f}" if (step := ended(run)) < math.inf else f"> {last}" for run in runs)
+        values, at = [run["curve"][-1]["val_nll"] for run in runs], runs[0]["curve"]
+        beyond = {-math.inf: f"< {at[0]['step']}", math.inf: f"> {at[-1]['step']}"}
+        steps = ", ".join(beyond.get(step := ended(run), f"{step:.0f}") for run in runs)
         seen = [f"{np.mean([run['curve'][-1].get(of, math.nan) for run in runs]):.2f}"
                 for of in ("visible", "near")]
         no_mean = np.mean([run["without_mean_key"] - value for run, value in zip(runs, values)])

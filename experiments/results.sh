@@ -15,6 +15,7 @@
 #     bash experiments/results.sh plateau         after real; hours, likewise
 #     bash experiments/results.sh adapt           after real; likewise
 #     bash experiments/results.sh diversity FOLDER    after real; likewise, but for its last hour
+#     bash experiments/results.sh denormals FOLDER    an hour
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
 #
 # For each core: OMP_NUM_THREADS=1 taskset -c 0 bash experiments/results.sh real FOLDER
@@ -214,7 +215,7 @@ keep() {    # file of results, its runs' folders as a pattern, flags of held_out
     [ ! -e $done ] || known ${done%.done} || runs+=(${done%.done})
   done
   [ ${#runs[@]} = 0 ] || once $(basename $1 .json) python -m experiments.held_out --report=excerpt-report \
-    --json=$1 "${@:3}" "so far=$(echo ${runs[@]} | tr ' ' ,)"
+    --json=$1 "${@:3}" --only_score "these=$(echo ${runs[@]} | tr ' ' ,)"
 }
 
 rated() {   # modes: folders of the runs that try learning rates, for 500 steps
@@ -323,7 +324,7 @@ longer() {  # all stories for ten times as many steps, half the learning rate; a
   done
   finished out/real/ar-longer-{0.004,0.008}-1
   keep results/real-longer.json "out/real/ar-longer-*-1"
-  report longer "Real text, all stories, 15,000 steps" \
+  report longer "Real text, all stories: 15,000 steps; ar 3,000, with dropout and token noise of 0.1" \
     ar=$(best_of out/real/ar-longer-{0.004,0.008}-1) mdlm=out/real/mdlm-longer-1 aogpt=out/real/aogpt-longer-1
 }
 
@@ -456,7 +457,8 @@ adapt() {   # from one mode to another, beside from scratch in as many steps; it
       base $to $seed
       finished out/adapt/$from-$seed
       lr=$(lr_of $to all)
-      train out/adapt/$name-$seed --mode=$to --lr=$lr --seed=$seed $thousand --max_steps=500 \
+      # a seed of its own: it would read the same windows a second time, in the same order
+      train out/adapt/$name-$seed --mode=$to --lr=$lr --seed=$((seed + 10)) $thousand --max_steps=500 \
         --eval_interval=50 --init_from=out/adapt/$from-$seed
     done
   done
@@ -474,22 +476,25 @@ adapt() {   # from one mode to another, beside from scratch in as many steps; it
 }
 
 diversity() {   # stories of three seeds a mode, beside real ones, judged by others' models; runs must stay
-  local mode seed lr part steps to=out/diversity
+  local mode seed lr part steps val to=out/diversity
   mkdir -p data
   (
     flock 9
-    [ ! -e data/excerpt-real/meta.json ] || exit 0
+    [ ! -e data/excerpt-cut/meta.json ] || exit 0
     python - "$1/train.txt" <<'END'
 import sys
 from prepare_data import EOT, read_stories
 stories = list(read_stories(sys.argv[1]))
 for name, part in ("models", stories[:2700]), ("judges", stories[2700:4300]), ("real", stories[4300:]):
     open(f"data/{name}.txt", "w", encoding="utf-8").write(EOT.join(part))
+open("data/cut.txt", "w", encoding="utf-8").write("".join(part))      # as --windows=paper reads stories
 END
     for part in models judges; do
       python prepare_data.py --text=data/$part.txt --val="$1/valid.txt" --vocab_size=4096 --name=excerpt-$part
     done
-    python prepare_data.py --text=data/models.txt --val=data/real.txt --vocab_size=4096 --name=excerpt-real
+    for val in real cut; do
+      python prepare_data.py --text=data/models.txt --val=data/$val.txt --vocab_size=4096 --name=excerpt-$val
+    done
   ) 9> data/excerpt.lock
   for seed in 1 2 3; do
     for mode in ar mdlm aogpt; do
@@ -527,7 +532,7 @@ stories_of() {      # lines of a name, its runs, flags of sample.py: NAME=FILE,F
 }
 
 stories_of_three() {
-  local files mode to=out/diversity ar="ar by the paper|ar|--protocol=paper"
+  local files mode data to=out/diversity ar="ar by the paper|ar|--protocol=paper"
   local mdlm="mdlm by the paper|mdlm-paper|--protocol=paper
 mdlm by the paper, no penalty|mdlm-paper|--protocol=paper --repetition_penalty=1"
   files=$(stories_of <<< "ar|ar|
@@ -541,12 +546,25 @@ aogpt, left to right|aogpt|--order=left_to_right")
   for mode in ar mdlm; do       # apart: the paper's ar goes on from a word, beside real text that does
     files=$(stories_of <<< "${!mode}")
     mapfile -t files <<< "$files"
-    python -m experiments.paper_diversity "${files[@]}" --data=excerpt-real --judge=$to/judge-1,$to/judge-2 \
+    data=excerpt-real
+    [ $mode = ar ] || data=excerpt-cut
+    python -m experiments.paper_diversity "${files[@]}" --data=$data --judge=$to/judge-1,$to/judge-2 \
       --json=results/diversity-paper-$mode.json
   done
   python -m experiments.frontier --models=$to/ar-1,$to/mdlm-1,$to/aogpt-1,$to/aogpt-1:left_to_right \
     --length=128 --dtype=bfloat16 --num_samples=300 --data=excerpt-real --judge=$to/judge-1 \
     --json=results/diversity-frontier.json --plot=results/diversity-frontier.png
+}
+
+denormals() {       # of some runs, whether or not real still needs them; FOLDER as real's
+  local rate KEPT=/dev/null
+  local runs=$(echo out/real/{mdlm-500-{0.016-1,0.008-1,0-0-4000-4},ar-500-0.064-1,aogpt-500-0.032-1})
+  halves "$1"
+  for rate in 0.016 0.008; do on_text mdlm-500-$rate mdlm 500 $rate 1; done
+  on_text mdlm-500-0-0-4000 mdlm 500 0.008 4 --max_steps=4000
+  on_text ar-500-0.064 ar 500 0.064 1
+  on_text aogpt-500-0.032 aogpt 500 0.032 1
+  python -m experiments.denormals --runs=${runs// /,} --json=results/denormals.json
 }
 
 speed() {
@@ -558,12 +576,10 @@ speed() {
     --json=results/sampling-cost-16.json
   python -m experiments.scaling --modes=ar,mdlm --repeats=2 --json=results/scaling.json
   python -m experiments.contention --json=results/contention.json
-  local runs=$(echo out/real/{mdlm-500-{0.016-1,0.008-1,0-0-4000-4},ar-500-0.064-1,aogpt-500-0.032-1})
-  python -m experiments.denormals --runs=${runs// /,} --json=results/denormals.json       # runs of real
   python -m experiments.time_self_bleu results/self-bleu-speed.json
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }
 
-[ $# -gt 0 ] || { sed -n 2,23p "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n 2,24p "$0"; exit 2; }
 git diff --quiet HEAD -- . ":!results" || { echo "results.sh: commit your changes first" >&2; exit 2; }
 "$@"; exit     # whatever follows here by now

@@ -20,15 +20,15 @@ def store(path: str, content: dict):
     os.replace(own, path)
 
 def stored(path: str, *keys) -> dict:
-    """What stands under the first of these keys in a file of results, {} if there is no file. Raises
-    InputError where one of them is missing: it is another command's."""
+    """What stands under the first of these keys (without keys: all) in a file of results, {} if there is no
+    file. Raises InputError where one of them is missing: it is another command's."""
     if not os.path.exists(path):
         return {}
     with open(path) as f:
         found = json.load(f)
     if not all(key in found for key in keys):
         raise InputError(f"--json={path} has other results; choose another file")
-    return found[keys[0]]
+    return found[keys[0]] if keys else found
 
 def restore(folder: str, path: str):
     """Trials that a JSON file of results has go to the folder, if they aren't there."""

@@ -251,7 +251,15 @@ def test_held_out(trained, monkeypatch):
     assert done.returncode == 2 and "the stories of data/t chose out/ar/best.pt" in done.stderr
     done = experiment("held_out", "gone=out/gone", "--report=others", "--block_size=48", "--json=held.json",
                       cwd=trained)
-    assert done.returncode == 2 and "no checkpoint at out/gone" in done.stderr      # with as many draws only
+    assert done.returncode == 2 and "has scores made another way" in done.stderr    # with as many draws only
+    found_before = json.load(open(trained / "held.json"))
+    without = found_before["runs"].keys() - {"out/mdlm"}
+    json.dump(found_before | {"runs": {name: found_before["runs"][name] for name in without}},
+              open(trained / "held.json", "w"))
+    done = experiment("held_out", "more=out/mdlm", "--report=others", "--block_size=48", "--draws=2",
+                      "--json=held.json", "--only_score", cwd=trained)
+    content = json.load(open(trained / "held.json"))
+    assert done.returncode == 0 and content == found_before, done.stderr            # the comparison stays
     (trained / "other.json").write_text('{"runs": {}}')
     done = experiment("held_out", "ar=out/ar", "--report=others", "--json=other.json", cwd=trained)
     assert done.returncode == 2 and "--json=other.json has other results" in done.stderr
