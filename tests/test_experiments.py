@@ -24,7 +24,7 @@ from experiments.infill import InfillOptions, exact_nats, fill, nats
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
 from experiments.planners import write
 from experiments.speculative import SpeculativeOptions, measure, record
-from model import Config, Transformer, evaluation_batch, group_losses, training_batch
+from model import Config, Transformer, evaluation_batch, flops_per_token, group_losses, training_batch
 from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
 from runs import load
 from sample import SampleOptions, generate
@@ -299,6 +299,23 @@ def test_runs_are_compared_with_the_error_of_stories_and_seeds():
     noise = rng.normal(size=100)        # where stories make most of the error, it is known better
     found = held_out.compare([run | {"nats": run["nats"] + noise} for run in second], first)
     assert 1.96 * found["error"] < found["half"] < found["error"] * stats.t.ppf(0.975, 4)
+    found = held_out.compare([{"nats": stories + noise, "epochs": 1}], first[:1])   # stories alone
+    means = (noise + stories - first[0]["nats"]).reshape(10, 10).mean(axis=1)       # ten windows a group
+    assert found["error"] == pytest.approx(stats.sem(means))
+    assert found["half"] == pytest.approx(found["error"] * stats.t.ppf(0.975, 9))
+
+def test_what_training_took_counts_the_run_it_started_from(monkeypatch):
+    """An mdlm from an ar: steps and FLOPs add up, and all tokens of the ar's steps were predicted."""
+    def run(mode, init_from=""):
+        config = Config(mode, 60, 8, n_layer=1, n_head=1, n_embd=16, n_hidden=16)
+        return {"config": dataclasses.asdict(config), "curve": [{"step": 5, "seconds": 2.0}],
+                "settings": {"batch_size": 4, "init_from": init_from}}, flops_per_token(config)
+
+    (ar, of_ar), (mdlm, of_mdlm) = run("ar"), run("mdlm", "out/ar")
+    monkeypatch.setattr(held_out, "read_run", {"out/ar": ar}.get)
+    assert held_out.spent(mdlm, 3, 1.5) == {
+        "steps": 8, "predicted tokens": 5 * 32 + 3 * 4 * 9 / 2, "seconds of training": 3.5,
+        "training FLOPs": 5 * 32 * of_ar + 3 * 32 * of_mdlm}
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm"])
 def test_stories_without_their_end(mode):
@@ -389,6 +406,7 @@ def test_when_the_plateau_ended():
     run = {"unigram": 5.8, "curve": [{"step": step, "val_nll": loss} for step, loss in losses.items()]}
     assert plateau.ended(run) == pytest.approx(50 + 25 * 0.3 / 0.4)
     assert plateau.ended(run | {"unigram": 5.5}) == math.inf
+    assert plateau.ended(run | {"unigram": 6.5}) == -math.inf
 
 def test_where_the_first_layer_looks():
     """Evenly where all scores are 0; at words alone with a head that tells them from [MASK]."""
