@@ -318,6 +318,30 @@ def test_real():
                    f"out/real/{mode}-all-{float(rate):g}-1" for rate in rates]
         assert cells == [f"{best[folder]:.3f}" if folder in best else "" for folder in folders]
 
+def test_real_text_ten_times_as_long():
+    found, short = (results(f"real-{name}.json")["compared"] for name in ("longer", "all"))
+    rows = [held_out.row_of(name, of) for name, of in found.items()]
+    assert table("results/real.md", "all stories, 44 epochs") == [[a, b, d, e] for a, b, _, d, e in rows]
+    text, (mdlm, aogpt) = prose("results/real.md"), ({
+        entry["steps"]: entry["val_nll"] for entry in results("real-longer.json")["runs"][
+            f"out/real/{mode}-longer-1"]["curve"]} for mode in ("mdlm", "aogpt"))
+    went = [f"{of[name]['above']:.2f}" for name in ("mdlm", "aogpt", "aogpt, left to right")
+            for of in (short, found)]
+    assert ("from {} to {} nats above it for `mdlm`, from {} to {} for `aogpt`, and from {} to {} for "
+            "`aogpt` from left to right").format(*went) in text
+    lower = found["aogpt"]["seeds"][0] - found["mdlm"]["seeds"][0]
+    first = min(step for step in mdlm if mdlm[step] < aogpt[step])
+    assert all((mdlm[step] < aogpt[step]) == (step >= first) for step in mdlm)
+    assert (f"after 2,500 steps ({mdlm[2500]:.3f} against {aogpt[2500]:.3f} on the stories that choose), "
+            f"lower from {first:,} on, and {lower:.2f} lower at the end") in text
+    assert f"gains {np.mean(short['ar']['seeds']) - found['ar']['seeds'][0]:.2f}." in text
+    ends = [of["seeds"][0] for of in found.values()]
+    assert "After 44 epochs it still leads: {0:.2f}, against {2:.2f} ({3:.2f}) and {1:.2f}".format(*ends) \
+        in prose("README.md")
+    rates = [np.mean(results("real-longer.json")["runs"][f"out/real/ar-longer-{lr}-1"]["nats"])
+             for lr in ("0.004", "0.008")]
+    assert f"at 0.008, {rates[0] - rates[1]:.3f} better than at 0.004" in text
+
 def test_few_stories_of_real_text():
     few, tried = results("real-500.json")["compared"], results("real-tried.json")["runs"]
     helped, text = results("real-helped.json")["compared"], prose("results/real.md")
