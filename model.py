@@ -218,8 +218,8 @@ class Transformer(nn.Module):
         embeddings N(0, 1), so that the logits of a tied head begin with a standard deviation of √C. (The
         paper has shared_init=False.)
 
-        With shared_init embeddings start around one common vector (a tied head adds as much to all logits).
-        Without it mdlm stays longer at the frequencies of single words on real text; why is not known yet."""
+        With shared_init embeddings start around one common vector (a tied head adds as much to all logits),
+        from which layer 1 soon learns a part common to all keys, to find neighbours by (results/plateau.md)."""
         scaled = self.config.init == "scaled"
         for name, p in self.named_parameters() if scaled else ():
             if p.dim() == 1 or name.startswith("embed_target"):     # gains; a bias, and target positions

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from experiments import few_stories, held_out, orders
+from experiments import few_stories, held_out, orders, plateau
 
 def results(name):
     return json.loads(Path(ROOT, "results", name).read_text("utf-8"))
@@ -301,7 +301,7 @@ def test_real():
              for of in ("nats", "nats_l2r")]
     assert "{:.3f} against {:.3f}, from left to right {:.3f} against {:.3f}".format(*sum(rates, [])) in text
     rows = [held_out.row_of(name, of) for name, of in found["compared"].items()]
-    assert table("results/real.md", "all stories") == rows
+    assert table("results/real.md", "all stories, 1,500 steps") == rows
     assert f"they hold {found['share_of_tokens']:.1%} of the tokens" in text
     runs = results("real-orders.json")["runs"]
     assert table("results/real.md", "in this order") == orders.table_of(runs, "orders")[1:]
@@ -380,6 +380,41 @@ def test_few_stories_of_real_text():
     lucky, seeds = np.mean(tried["out/real/mdlm-500-0.3-0-2000-4"]["nats"]), sorted(helped["mdlm"]["seeds"])
     assert f"{lucky:.3f} with dropout of 0.3, where the three seeds above have {seeds[0]:.3f} to " \
            f"{seeds[-1]:.3f}, hardly less than without ({plain['mdlm']:.3f})" in text
+
+def test_plateau():
+    page, done = prose("results/plateau.md"), results("plateau.json")["trials"]
+
+    def runs(added):
+        return [done[plateau.Probe(added, seed=seed).name()] for seed in plateau.SEEDS]
+
+    def bounds(added):
+        return np.array([run["curve"][-1]["val_nll"] for run in runs(added)])
+
+    def mean(added):
+        return f"{np.mean(bounds('nothing') - bounds(added)):.2f}"
+
+    def without_mean_key(added):
+        return np.mean([run["without_mean_key"] for run in runs(added)] - bounds(added))
+
+    for added, *cells in table("results/plateau.md", "added"):
+        below = bounds("nothing") - bounds(added)
+        ends = (f"{step:.0f}" if (step := plateau.ended(run)) < 200 else "> 200" for run in runs(added))
+        near = np.mean([run["curve"][-1]["near"] for run in runs(added)])
+        assert cells == [", ".join(f"{nats:.2f}" for nats in bounds(added)),
+                         "" if added == "nothing" else f"{np.mean(below):.2f} ± {np.std(below, ddof=1):.2f}",
+                         ", ".join(ends), f"{near:.0f}", f"{without_mean_key(added):.2f}"]
+    fast, learned, begins = ("plain bias of k of layer 1, 72 times as fast",
+                             "c's bias, what is learned, k of layer 1", "c's bias, as it begins, k of layer 1")
+    assert f"({mean('c before attention of layer 1')} and {mean('c to all embeddings')} nats)" in page
+    assert f"gives most of all, {mean(fast)} nats" in page and max(plateau.ADDED, key=mean) == fast
+    assert all((bounds("nothing") < bounds(fast.replace(" k ", f" {part} "))).all() for part in "qv")
+    assert f"the part that is learned gives {mean(learned)}, the part it begins with {mean(begins)}." in page
+    assert f"as LayerNorm has them, give {mean('plain biases')} and {mean('biases of norms')}." in page
+    loses = (f"{without_mean_key(added):.1f}" for added in (fast, "c to all embeddings", "nothing"))
+    assert "with the fast bias loses {} nats, the one with c {}, the plain one {}.".format(*loses) in page
+    first, *_, last = runs("nothing")
+    assert f"each token is, {first['unigram']:.2f} nats" in page
+    assert f"ends at step {plateau.ended(last):.0f}, as with c" in page
 
 def nats_of_blanks(mode, length):
     """Of each seed, on real text."""
