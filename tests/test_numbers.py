@@ -310,7 +310,8 @@ def test_real():
                             for order in ("random (the bound)", "left to right"))
         assert part.format(random - forwards) in text
     best = {folder: min(entry["val_nll"] for entry in run["curve"])
-            for name in ("lr", "all", "500") for folder, run in results(f"real-{name}.json")["runs"].items()}
+            for name in ("lr", "all", "500")
+            for folder, run in results(f"real-{name}.json")["runs"].items()}
     rates = "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2", "6.4e-2"
     for name, *cells in table("results/real.md", "learning rate"):
         mode, steps = name.split(", ")
@@ -405,8 +406,8 @@ def test_plateau():
         assert cells == [", ".join(f"{nats:.2f}" for nats in bounds(added)),
                          "" if added == "nothing" else f"{np.mean(below):.2f} ± {np.std(below, ddof=1):.2f}",
                          ", ".join(ends), f"{near:.0f}", f"{without_mean_key(added):.2f}"]
-    fast, learned, begins = ("plain bias of k of layer 1, 72 times as fast",
-                             "c's bias, what is learned, k of layer 1", "c's bias, as it begins, k of layer 1")
+    fast = "plain bias of k of layer 1, 72 times as fast"
+    learned, begins = (f"c's bias, {part}, k of layer 1" for part in ("what is learned", "as it begins"))
     assert f"({mean('c before attention of layer 1')} and {mean('c to all embeddings')} nats)" in page
     assert f"gives most of all, {mean(fast)} nats" in page and max(plateau.ADDED, key=mean) == fast
     assert all((bounds("nothing") < bounds(fast.replace(" k ", f" {part} "))).all() for part in "qv")
