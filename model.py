@@ -219,7 +219,7 @@ class Transformer(nn.Module):
         paper has shared_init=False.)
 
         With shared_init embeddings start around one common vector (a tied head adds as much to all logits),
-        from which layer 1 soon learns a part common to all keys: by it mdlm finds neighbours (plateau.md)."""
+        from which layer 1 learns what all keys share; mdlm finds neighbours by it (results/plateau.md)."""
         scaled = self.config.init == "scaled"
         for name, p in self.named_parameters() if scaled else ():
             if p.dim() == 1 or name.startswith("embed_target"):     # gains; a bias, and target positions

@@ -8,10 +8,10 @@ val_nll: for aogpt by its bound) and make the curves. Scored are the validation 
 are others: nats per token, ar's exact, the others' bounds, from several masks or orders (the same ones for
 all), also of runs that were trained on another loss or other windows; and how far each NAME is above the
 first one, window by window, with the standard error that stories and seeds leave (stories alone, where no
-NAME has several seeds). A window is the first
-block_size tokens from a story's start. Where a story is shorter, the next one's beginning follows, so that
-neighbours share text: the stories' part of the error comes from leaving out ten neighbours at a time. Where
-it is longer, the rest is in no window. Scores that --json has are not made again.
+NAME has several seeds). A window is the first block_size tokens from a story's start. Where a story is
+shorter, the next one's beginning follows, so that neighbours share text: the stories' part of the error comes
+from leaving out ten neighbours at a time. Where it is longer, the rest is in no window. Scores that --json
+has are not made again.
 
 --without_end: for runs with --windows=paper beside others. These have never seen end-of-text between words,
 nor a story's start marked; so it is not scored, and they also get a row for windows as the paper cuts them,

@@ -351,7 +351,7 @@ written() {         # what the models of real write and fill in; its runs must b
     --json=results/real-speculative.json --plot=results/real-speculative.png
 }
 
-# in bfloat16: 2.6 times as fast as real's float32 on two cores that have it
+# in bfloat16, unlike real: much faster on processors that have it
 thousand="$choosing --dtype=bfloat16 --max_steps=1000 --eval_interval=100"
 
 base() {    # mode, seed: what others of a thousand steps are compared with, or go on from
