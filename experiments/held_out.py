@@ -110,7 +110,9 @@ def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
         words = torch.from_numpy(stories.tokens[stories.tokens != c.bos_id].astype(np.int64))
         cut = words[:len(words) // c.block_size * c.block_size].view(-1, c.block_size)
         result |= {"windows": run["settings"]["windows"], "nats_cut": score(model, cut, o.draws, o.seed)}
-    result["curve"] = [spent(run, e["step"], e["seconds"]) | {"val_nll": e["val_nll"]} for e in run["curve"]]
+    losses = "val_nll", "val_masked_ce"     # the latter, mdlm's, is what the paper reports
+    result["curve"] = [spent(run, e["step"], e["seconds"]) | {name: e[name] for name in losses if name in e}
+                       for e in run["curve"]]
     return result
 
 def groups_of(windows: int):
@@ -159,21 +161,16 @@ def draw_curves(found: dict, path: str):
             axes.xaxis.set_minor_formatter(lambda x, _: "")
         panels[0].set(ylabel="validation loss, nats per token")
 
-def draw_forest(compared: dict, path: str):
-    """Each one's difference from the first, with its 95% interval; a dot for each seed."""
-    first = next(iter(compared))
-    names = [name for name in compared if compared[name]["error"]]      # not the first beside itself
-    with figure(path, (8, 0.34 * len(names) + 1.2), grid="x") as axes:
-        for i, name in enumerate(names):
-            of = compared[name]
+def draw_forest(axes, compared: dict, names: list):
+    """Each name's difference, with its 95% interval, and a dot for each seed; a row for each of the names."""
+    for i, name in enumerate(names):
+        if of := compared.get(name):
             seeds = of["seeds"] - np.mean(of["seeds"]) + of["above"]
             axes.plot(seeds, [i + 0.2] * len(seeds), "o", ms=3, color="0.6", label=None if i else "each seed")
             axes.errorbar(of["above"], i, xerr=of["half"], fmt="o", ms=5, capsize=3, color="C0",
                           label=None if i else "mean, 95% interval")
-        axes.axvline(0, color="k", ls="--", lw=1, label=first)
-        axes.set_yticks(range(len(names)), names)
-        axes.set(xlabel=f"nats per token above {first}; left of the line is better")
-        axes.invert_yaxis()
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)       # the first at the top
 
 def main():
     flags = parse_flags(__doc__, HeldOutOptions, named="NAME=FOLDER")
@@ -214,7 +211,11 @@ def main():
     if o.md:
         write_markdown(o.md, o.title, facts, about + ".", {"": rows})
     if o.forest:
-        draw_forest(compared, o.forest)
+        others = [name for name in compared if compared[name]["error"]]     # not the first beside itself
+        with figure(o.forest, (8, 0.34 * len(others) + 1.2), grid="x") as axes:
+            draw_forest(axes, compared, others)
+            axes.axvline(0, color="k", ls="--", lw=1, label=next(iter(compared)))
+            axes.set(xlabel=f"nats per token above {next(iter(compared))}; left of the line is better")
     if o.plot:
         draw_curves(found, o.plot)
 

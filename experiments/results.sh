@@ -11,6 +11,7 @@
 #     bash experiments/results.sh longer FOLDER   likewise: all stories ten times as long
 #     bash experiments/results.sh written         right after real: what its models write
 #     bash experiments/results.sh confounds MODE  mdlm or ar; after real; hours
+#     bash experiments/results.sh gaps            right after both of confounds
 #     bash experiments/results.sh orders          after real; likewise
 #     bash experiments/results.sh plateau         after real; hours, likewise
 #     bash experiments/results.sh adapt           after real; likewise
@@ -396,9 +397,12 @@ confounds() {       # mode: what each thing does that the paper has otherwise, o
   done
   finished $(printf '%s\n' "${args[@]}" | sed 's/.*=//' | tr , ' ')
   once confounds-$mode python -m experiments.held_out --report=excerpt-report --without_end --draws=8 \
-    --title="What each difference does to $mode" "${args[@]}" \
-    --json=results/confounds-$mode.json --md=results/confounds-$mode.md \
-    --forest=results/confounds-$mode.png
+    "${args[@]}" --json=results/confounds-$mode.json
+}
+
+gaps() {    # both modes' variants in one table and figure
+  python -m experiments.confounds --mdlm=results/confounds-mdlm.json --ar=results/confounds-ar.json \
+    --json=results/confounds.json --md=results/confounds-table.md --plot=results/confounds.png
 }
 
 orders() {  # aogpt: left to right how often; rotation and common vector; its runs must stay in out/
@@ -580,6 +584,6 @@ speed() {
   python -m experiments.try_load "$1/valid.txt" out/toy-ar results/load.json
 }
 
-[ $# -gt 0 ] || { sed -n 2,24p "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n 2,25p "$0"; exit 2; }
 git diff --quiet HEAD -- . ":!results" || { echo "results.sh: commit your changes first" >&2; exit 2; }
 "$@"; exit     # whatever follows here by now

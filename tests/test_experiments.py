@@ -304,6 +304,31 @@ def test_runs_are_compared_with_the_error_of_stories_and_seeds():
     assert found["error"] == pytest.approx(stats.sem(means))
     assert found["half"] == pytest.approx(found["error"] * stats.t.ppf(0.975, 9))
 
+def test_confounds(tmp_path):
+    """The gap is between a variant of both modes, with its partner's, or with what ar is otherwise."""
+    level = {"mdlm": {"as it is": 3, "AdamW": 3.5, "masked_ce": 3.2, "its init, untied head": 4},
+             "ar": {"as it is": 2, "AdamW": 2.1, "init of the paper": 3.75}}
+    for mode, variants in level.items():
+        made = {name: [{"nats": [nats + seed / 100] * 20, "epochs": 1} for seed in range(3)]
+                for name, nats in variants.items()}
+        content = {"names": {name: ",".join(f"{name}{i}".replace(",", "") for i in range(3)) for name in made},
+                   "compared": {name: held_out.compare(of, made["as it is"]) for name, of in made.items()}}
+        content["runs"] = {folder: run for name, of in made.items()
+                           for folder, run in zip(content["names"][name].split(","), of)}
+        (tmp_path / f"{mode}.json").write_text(json.dumps(content))
+    done = experiment("confounds", "--mdlm=mdlm.json", "--ar=ar.json", "--json=gaps.json", "--md=table.md",
+                      "--plot=f.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    gaps = json.load(open(tmp_path / "gaps.json"))["gaps"]
+    assert {name: of["above"] for name, of in gaps.items()} == pytest.approx(
+        {"as it is": 1, "AdamW": 1.4, "masked_ce": 1.2, "its init, untied head": 0.25})
+    table = (tmp_path / "table.md").read_text()
+    assert "| AdamW | 3.510 ± 0.010 | +0.500 ± 0.008 | 2.110 ± 0.010 | +0.100 ± 0.008 | 1.400 ± 0.008 |" in table
+    assert "| init of the paper |  |  | 3.760 ± 0.010 | +1.750 ± 0.008 |  |" in table
+    assert os.path.getsize(tmp_path / "f.png") > 5000
+    done = experiment("confounds", "--mdlm=mdlm.json", "--ar=gone.json", cwd=tmp_path)
+    assert done.returncode == 2 and "give --mdlm=F and --ar=F" in done.stderr
+
 def test_what_training_took_counts_the_run_it_started_from(monkeypatch):
     """An mdlm from an ar: steps and FLOPs add up, and all tokens of the ar's steps were predicted."""
     def run(mode, init_from=""):
