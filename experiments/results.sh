@@ -14,7 +14,7 @@
 #     bash experiments/results.sh gaps            right after both of confounds
 #     bash experiments/results.sh orders          after real; likewise
 #     bash experiments/results.sh plateau         after real; hours, likewise
-#     bash experiments/results.sh adapt           after real; likewise
+#     bash experiments/results.sh adapt           after confounds, whose runs must be in out/; likewise
 #     bash experiments/results.sh diversity FOLDER    after real; likewise, but for its last hour
 #     bash experiments/results.sh denormals FOLDER    an hour
 #     bash experiments/results.sh speed FOLDER    with nothing else running; after toy
@@ -355,10 +355,10 @@ written() {         # what the models of real write and fill in; its runs must b
 # in bfloat16, unlike real: much faster on processors that have it
 thousand="$choosing --dtype=bfloat16 --max_steps=1000 --eval_interval=100"
 
-base() {    # mode, seed: what others of a thousand steps are compared with, or go on from
+base() {    # mode, seed: what others of a thousand steps are compared with; it is in confounds' folder
   local lr
   lr=$(lr_of $1 all)
-  train out/base/$1-$2 --mode=$1 --lr=$lr --seed=$2 $thousand
+  train out/confounds/$1-as-it-is-$2 --mode=$1 --lr=$lr --seed=$2 $thousand
 }
 
 confounds() {       # mode: what each thing does that the paper has otherwise, one at a time; after real
@@ -421,8 +421,8 @@ orders() {  # aogpt: left to right how often; rotation and common vector; its ru
         --target_rotation=$rotation --shared_init=$common
     done
   done
-  finished out/base/aogpt-{1,2,3}
-  args=("fraction-0.1=$(seeds out/base/aogpt)")
+  finished out/confounds/aogpt-as-it-is-{1,2,3}
+  args=("fraction-0.1=$(seeds out/confounds/aogpt-as-it-is)")
   for name in fraction-{0,0.25,0.5,1} \
               rotation-{false-common-true,true-common-false,false-common-false}; do
     finished out/orders/$name-{1,2,3}
@@ -467,10 +467,10 @@ adapt() {   # from one mode to another, beside from scratch in as many steps; it
     done
   done
   for to in ar aogpt mdlm; do
-    args=("$to=$(seeds out/base/$to)")
+    args=("$to=$(seeds out/confounds/$to-as-it-is)")
     for name in $(ls -d out/adapt/$to-from-*-1); do
       name=$(basename ${name%-1})
-      finished out/{base/$to,adapt/$name}-{1,2,3}
+      finished out/{confounds/$to-as-it-is,adapt/$name}-{1,2,3}
       args+=("$(echo $name | tr - ' ')=$(seeds out/adapt/$name)")
     done
     once adapt-$to python -m experiments.held_out --report=excerpt-report \
