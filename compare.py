@@ -14,12 +14,10 @@ import numpy as np
 import torch
 
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
-from model import evaluation_batch, group_losses
+from model import evaluation_batch, losses_in_parts, mask_generator
 from prepare_data import read_stories
-from runs import read_run
-from sample import open_model
+from runs import open_model, read_run
 from show import draw_losses
-from train import mask_generator
 
 @dataclass
 class CompareOptions:
@@ -29,7 +27,6 @@ class CompareOptions:
     text: str = ""  # file of stories to score
     draws: int = 100    # pairs of masks, or orders, for each story's bound
 
-@torch.no_grad()
 def score(folder: str, o: CompareOptions) -> tuple:
     """Nats per token of o.text's stories under a run's best model, and the standard error of the draws."""
     model, tokenizer, windows = open_model(folder, "auto")
@@ -38,8 +35,7 @@ def score(folder: str, o: CompareOptions) -> tuple:
     for i, text in enumerate(read_stories(o.text)):
         ids = [*tokenizer.encode(text), *end][:model.config.block_size]
         batch = evaluation_batch(model.config, torch.tensor([ids] * draws), mask_generator(i))
-        nats = [group_losses(model, part.to(model.head.weight.device)).cpu() for part in batch.split(16)]
-        nats = len(ids) * torch.cat(nats).double().numpy()                          # (draws,)
+        nats = len(ids) * losses_in_parts(model, batch, 16).numpy()                 # (draws,)
         found.append((len(ids), nats.mean(), nats.var() / max(1, draws - 1)))
     if not found:
         raise InputError(f"--text={o.text} is empty; give a file with a text")
@@ -53,12 +49,12 @@ def main():
     steps, seconds = (min(run["curve"][-1][key] for run in runs.values()) for key in ("step", "seconds"))
     rows = [["nats per token", "best", "± s.e.", f"at {steps:,} steps", f"at {seconds:,.0f} s", "true law",
              *([f"of {o.text}", "± s.e. of draws"] if o.text else ())]]
-    for (name, run), folder in zip(runs.items(), flags["named"].values()):
+    for name, run in runs.items():
         best = min(run["curve"], key=lambda entry: entry["val_nll"])
         step, second, loss = np.array([(e["step"], e["seconds"], e["val_nll"]) for e in run["curve"]]).T
         between = (np.interp(at, x, loss, left=np.nan) for at, x in ((steps, step), (seconds, second)))
         numbers = [best["val_nll"], best["val_nll_se"], *between, best.get("val_floor", np.nan),
-                   *(score(folder, o) if o.text else ())]
+                   *(score(flags["named"][name], o) if o.text else ())]
         run["table"] = {"best_step": best["step"], **dict(zip(rows[0][1:], numbers))}
         rows.append([name, *(f"{x:.4f}".replace("nan", "–") for x in numbers)])
     print_table(rows)

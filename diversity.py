@@ -21,10 +21,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-import sample
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
-from model import group_losses, identity_order, order_batch
+from model import identity_order, losses_in_parts, order_batch
 from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_stories
+from runs import open_model
 from show import draw_distances
 from toy import TOY
 
@@ -83,7 +83,8 @@ def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
 def longest_copies(samples: list, training: np.ndarray) -> np.ndarray:
     """Tokens of each sample's longest stretch that occurs in the training tokens, (len(samples),). Stretches
     of n = 1, 2, … tokens are numbered as in ngrams; a place stays while what begins there is in both."""
-    tokens = np.concatenate([[], *samples, training]).astype(np.int64)
+    tokens = np.concatenate([*samples, training], dtype=np.int64, casting="unsafe")     # of [] too
+    vocabulary = tokens.max(initial=0) + 1
     # training is the last but one owner, an end mark the last
     owner = np.repeat(np.arange(len(samples) + 2), [*map(len, samples), len(training), 1])
     place, gram = np.arange(len(tokens)), np.zeros_like(tokens)
@@ -91,7 +92,7 @@ def longest_copies(samples: list, training: np.ndarray) -> np.ndarray:
     for n in range(1, max(map(len, samples), default=0) + 1):
         inside = owner[place] == owner.take(place + n - 1, mode="clip")
         place, gram = place[inside], gram[inside]
-        gram = np.unique(gram * (tokens.max() + 1) + tokens[place + n - 1], return_inverse=True)[1]
+        gram = np.unique(gram * vocabulary + tokens[place + n - 1], return_inverse=True)[1]
         theirs = owner[place] == len(samples)
         shared = np.isin(gram, gram[theirs]) & np.isin(gram, gram[~theirs])
         place, gram = place[shared], gram[shared]
@@ -130,18 +131,16 @@ def encode(tokenizer: Tokenizer, text: str) -> list:
     except InputError as e:
         raise InputError(f"a sample does not fit the tokenizer of --data and --judge: {e}") from e
 
-@torch.no_grad()
 def score(model, encoded: list):
     """For each sample, cut at block_size: −log p in nats under an ar, and its number of tokens, (N,) each.
     The end of a story is not scored: it may have been cut off."""
-    config, device = model.config, model.head.weight.device
+    config = model.config
     ids = [row[:config.block_size] for row in encoded]
     x = torch.tensor([row + [config.bos_id] * (config.block_size - len(row)) for row in ids])       # (N, T)
     order, count = identity_order(x), torch.tensor([len(row) for row in ids])       # (N, T), (N,)
     batch = order_batch(config, x, order)._replace(weight=(order < count[:, None]).float())
     rows = max(1, 2 ** 27 // (config.block_size * config.vocab_size))       # half a gigabyte of logits
-    nats = [group_losses(model, part.to(device)).cpu() for part in batch.split(rows)]
-    return torch.cat(nats).double().numpy(), count.numpy()
+    return losses_in_parts(model, batch, rows).numpy(), count.numpy()
 
 def measure(texts: list, judges: dict, corpus, bleu_of=self_bleu) -> dict:
     """{metric: (value, half of its 95% interval)}; judges: {name: (model, tokenizer)}."""
@@ -176,7 +175,7 @@ def measure(texts: list, judges: dict, corpus, bleu_of=self_bleu) -> dict:
     whole = [np.array(row, dtype=np.uint16).tobytes() in corpus.stories for row in encoded]
     metrics["copied stories"] = of_sums(whole, group)
     metrics["longest copied n-gram"] = of_sums(longest_copies(encoded, corpus.tokens), group)
-    if corpus.is_toy:
+    if corpus.tokenizer.kind == "words":         # the toy
         log_p = [TOY.log_probs(text) for text in texts]
         metrics["grammatical"] = of_sums([p is not None for p in log_p], group)
         nats, count = zip(*((0, 0) if p is None else (-p.sum(), len(p)) for p in log_p))
@@ -211,14 +210,12 @@ class Corpus(NamedTuple):
     tokens: np.ndarray              # of training
     tokenizer: Tokenizer
     stories: set                    # of training, their tokens' bytes
-    is_toy: bool
 
 def load_corpus(name: str) -> Corpus:
     meta = load_meta(name)
     tokens = np.fromfile(os.path.join(DATA_DIR, name, "train.bin"), dtype=np.uint16)
     _, *stories = np.split(tokens, np.flatnonzero(tokens == meta["eot"]))       # each begins with end-of-text
-    stories = {story[1:].tobytes() for story in stories}
-    return Corpus(tokens, Tokenizer(**meta["tokenizer"]), stories, "entropy" in meta)
+    return Corpus(tokens, Tokenizer(**meta["tokenizer"]), {story[1:].tobytes() for story in stories})
 
 def real_text(name: str, samples: int, length, start: str, full_length: bool, tokenizer: Tokenizer):
     """(texts, how many of them are from the validation split): pieces of `length` tokens from story starts,
@@ -268,7 +265,7 @@ def open_judges(o: DiversityOptions, corpus) -> dict:
     """{folder: (model, tokenizer)}. Raises InputError where likelihoods would not be exact or comparable."""
     judges = {}
     for folder in filter(None, o.judge.split(",")):
-        model, tokenizer, windows = sample.open_model(folder, o.device)
+        model, tokenizer, windows = open_model(folder, o.device)
         if (model.config.mode, windows) != ("ar", "aligned"):
             how = f"{model.config.mode} on {windows} windows"
             raise InputError(f"--judge={folder} is {how}; only an ar on aligned ones has an exact likelihood")

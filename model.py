@@ -25,6 +25,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -81,9 +82,9 @@ PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", s
 
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks ------------------------------------------
 
-def rotary_table(block_size: int, head_dim: int, base: float = 10000.0) -> Tensor:
+def rotary_table(block_size: int, head_dim: int) -> Tensor:
     """(2, T+1, D/2): cos and sin of position × frequency for positions -1 … T-1; row p+1 is position p."""
-    frequency = base ** (-torch.arange(0, head_dim, 2).float() / head_dim)
+    frequency = 10000.0 ** (-torch.arange(0, head_dim, 2).float() / head_dim)
     angle = torch.outer(torch.arange(-1, block_size).float(), frequency)
     return torch.stack([angle.cos(), angle.sin()])
 
@@ -224,10 +225,12 @@ class Transformer(nn.Module):
         for name, p in self.named_parameters() if scaled else ():
             if p.dim() == 1 or name.startswith("embed_target"):     # gains; a bias, and target positions
                 nn.init.constant_(p, 1.0 if "norm" in name else 0.0)
+            elif name.endswith("proj.weight"):      # back into the residual stream
+                nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * 2 * self.config.n_layer))
+            elif name.startswith("embed_time"):     # its norm 0.35, a token's 1.4
+                nn.init.normal_(p, std=1 / p.size(1))
             else:
-                shrink = (2 * self.config.n_layer if name.endswith("proj.weight") else
-                          p.size(1) if name.startswith("embed_time") else 1)   # its norm 0.35, a token's 1.4
-                nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * shrink))
+                nn.init.normal_(p, std=1 / math.sqrt(p.size(1)))
         if self.config.shared_init:
             with torch.no_grad():
                 common = torch.randn(self.config.n_embd)
@@ -264,6 +267,10 @@ class Batch(NamedTuple):
         cuda = torch.device(device).type == "cuda"
         tensors = (f.contiguous().pin_memory() if cuda and f is not None else f for f in self)
         return Batch(*(f if f is None else f.to(device, non_blocking=cuda) for f in tensors))
+
+def mask_generator(*seed) -> torch.Generator:
+    """For masks and orders, anew from (seed, step): the same in a resumed run, and on every device."""
+    return torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
 def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
     """The chain rule in the given order: slot j knows the tokens at order[:j], predicts the one at order[j].
@@ -369,6 +376,12 @@ def group_losses(model: nn.Module, batch: Batch) -> Tensor:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # a bfloat16 softmax is too coarse
     nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")  # (G·N,)
     return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
+
+@torch.no_grad()
+def losses_in_parts(model: nn.Module, batch: Batch, groups: int) -> Tensor:
+    """group_losses without gradients, so many groups at a time: (G,), float64, on the CPU."""
+    parts = batch.to(model.head.weight.device).split(groups)
+    return torch.cat([group_losses(model, part) for part in parts]).cpu().double()
 
 def evaluation_batch(config: Config, x: Tensor, generator: torch.Generator, left_to_right=False) -> Batch:
     """A group for each row of x (B, T), its loss −log p(row)/T: exact for `ar`, for `aogpt` left to right;

@@ -14,6 +14,7 @@ import codecs
 import functools
 import itertools
 import json
+import re
 import tempfile
 import zlib
 from dataclasses import dataclass
@@ -154,7 +155,8 @@ class PrepareOptions:
             raise InputError("--val needs --text")
         self.toy = self.dataset == "toy" and not self.text
         what = "the toy" if self.toy else "text"
-        for name in ["vocab_size"] if self.toy else ["seed", "dataset"] if self.text else ["seed"]:
+        unused = ["vocab_size"] if self.toy else ["seed"]
+        for name in unused + (["dataset"] if self.text else []):
             if getattr(self, name) != getattr(PrepareOptions, name):
                 raise InputError(f"--{name}={getattr(self, name)} means nothing for {what}; leave it out")
         if not self.name:
@@ -166,6 +168,12 @@ class PrepareOptions:
 
     def tokenizer(self) -> Tokenizer:
         return Tokenizer("words", words=TOY.words()) if self.toy else Tokenizer("gpt2", self.vocab_size)
+
+def data_to_prepare(name: str):
+    """How to make data/<name>, if it isn't there and the name says how; else None."""
+    match = re.fullmatch(r"toy|tinystories(?:-(\d+))?", name)
+    if match and not Path(DATA_DIR, name, "meta.json").exists():
+        return PrepareOptions(dataset=name.split("-")[0], vocab_size=int(match[1] or 50257), name=name)
 
 def prepare(o: PrepareOptions) -> Path:
     """Make data/<name>, whole in a folder beside it and then moved: until then the old one stays."""
@@ -235,10 +243,10 @@ class Windows:
           paper     as the paper cut its data (arXiv 2603.22075): end-of-text dropped, the training split cut
                     into chunks of T, shuffled, 5% of the *chunks* held out; a story can lie in both splits
 
-    With first, at most that many of them, drawn by the seed. Raises InputError where there is no such data
-    set, or no window of that length in it."""
+    With at_most, no more than so many of them, drawn by the seed. Raises InputError where there is no such
+    data set, or no window of that length in it."""
 
-    def __init__(self, name: str, split: str, block_size: int, kind="aligned", seed=1337, first=0):
+    def __init__(self, name: str, split: str, block_size: int, kind="aligned", seed=1337, at_most=0):
         self.block_size, self.kind, self.seed, self.meta = block_size, kind, seed, load_meta(name)
         file = "train" if kind == "paper" else split
         self.tokens = np.memmap(Path(DATA_DIR, name, f"{file}.bin"), dtype=np.uint16, mode="r")
@@ -256,8 +264,8 @@ class Windows:
         if len(self.starts) < (2 if split == "val" else 1):     # a standard error takes two
             raise InputError(f"block_size {block_size} is too long for {DATA_DIR}/{name}: {len(self.starts)} "
                              f"{kind} {split} windows; take a smaller one, or more text")
-        if first:
-            self.starts = np.random.default_rng(seed).permutation(self.starts)[:first]
+        if at_most:
+            self.starts = np.random.default_rng(seed).permutation(self.starts)[:at_most]
         self.tokens_per_byte = len(self.tokens) / self.meta["splits"][file]["bytes"]
 
     def __len__(self):

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from cli import InputError, pick_device
 from model import Config, Transformer
+from prepare_data import Tokenizer
 
 try:
     import fcntl
@@ -114,6 +115,13 @@ def load(path: str, device="cpu", needs=()):
     return model.to(device).eval(), checkpoint
 
 # ---- The folder --------------------------------------------------------------------------------------------
+
+def open_model(folder: str, device: str, dtype: str = "float32"):
+    """The best model of a run; its tokenizer, and how its training windows were cut."""
+    model, checkpoint = load(os.path.join(folder, "best.pt"), pick_device(device), ("tokenizer", "windows"))
+    for p in model.parameters():        # not model.to(): the rotary table, a buffer, stays float32
+        p.data = p.data.to(getattr(torch, dtype))
+    return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
 
 def read_run(folder: str) -> dict:
     """config.json, with log.jsonl's evaluations as "curve", its [step, train_loss] as "training"."""

@@ -26,10 +26,10 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from cli import InputError, build, command, parse_flags, pick_device, provenance, write_json
+from cli import InputError, build, command, parse_flags, provenance, write_json
 from model import Cache, Config, Transformer, masking_batch, new_keys_values, timestep
 from prepare_data import Tokenizer
-from runs import load
+from runs import open_model
 from show import draw_moving, draw_picture, play, token_texts
 from toy import TOY
 
@@ -105,7 +105,7 @@ def draw(logits, u, temperature: float, top_p: float):
     tokens, probability = map(torch.cat, zip(*drawn))
     return tokens.to(logits.device), probability.float().to(logits.device)
 
-# ---- Samplers, the plain ones first ------------------------------------------------------------------------
+# ---- Samplers, the plain ones first; below them states, which chooses --------------------------------------
 # write_… and unmask… yield B stories of L tokens (B, L) after each step; u or generators are the chance.
 
 def write_left_to_right(model, tokens, u, o: SampleOptions):
@@ -292,21 +292,20 @@ def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
     tokens = pattern.to(device).expand(time_of.shape)
     free, n = tokens == config.mask_id, int((pattern == config.mask_id).sum())      # n: tokens to write
     o.need(n, "prompt", "leaves nothing to write: the pattern has no [MASK]")
-    steps = o.steps or n
-    if config.mode == "mdlm" and o.sampler == "confidence":
-        return unmask_surest(model, tokens, generators, steps, o)
+    steps, order = o.steps or n, reveal_order(time_of, free, o, config.mode)
+    if config.mode == "mdlm":
+        if o.sampler == "confidence":
+            return unmask_surest(model, tokens, generators, steps, o)
+        if o.sampler == "ancestral":
+            reveal_step = (time_of * steps).long().to(device)
+        else:   # first_hitting: the rank among those that are free, cut into steps
+            reveal_step = (order.argsort(dim=1) - (L - n)) * steps // n
+        return unmask(model, tokens, reveal_step.where(free, -1), u, o)
     if config.mode == "ar" and plain:
         return write_left_to_right(model, tokens, u, o)
-    order = reveal_order(time_of, free, o, config.mode)
-    if config.mode != "mdlm":
-        if o.draft:
-            return write_and_confirm(model, tokens, order, generators, L - n, o)
-        return write_in_order(model, tokens, order, u, L - n, steps, o)
-    if o.sampler == "ancestral":
-        reveal_step = (time_of * steps).long().to(device)
-    else:   # first_hitting: the rank among those that are free, cut into steps
-        reveal_step = (order.argsort(dim=1) - (L - n)) * steps // n
-    return unmask(model, tokens, reveal_step.where(free, -1), u, o)
+    if o.draft:
+        return write_and_confirm(model, tokens, order, generators, L - n, o)
+    return write_in_order(model, tokens, order, u, L - n, steps, o)
 
 @torch.no_grad()
 def generate(model: Transformer, stories, pattern, o: SampleOptions):
@@ -332,13 +331,6 @@ PAPER = {"ar": dict(temperature=0.8, full_length=True, prompt="Once"),
          "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence"),
          "aogpt": dict(temperature=0.8, full_length=True),
          "confidence": dict(final_temperature=0.32, repetition_penalty=1.3)}
-
-def open_model(folder: str, device: str, dtype: str = "float32"):
-    """The best model of a run, ready to sample; its tokenizer, and how its training windows were cut."""
-    model, checkpoint = load(os.path.join(folder, "best.pt"), pick_device(device), ("tokenizer", "windows"))
-    for p in model.parameters():        # not model.to(): the rotary table, a buffer, stays float32
-        p.data = p.data.to(getattr(torch, dtype))
-    return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
 
 def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str):
     """o with values for start, length and steps, and (L,) the tokens it gives, [MASK] where the model writes.
@@ -381,7 +373,7 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
     config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
     begin = int(pattern[0] == eot)                          # an end-of-text given to start isn't part of it
     given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)    # after these a story may end
-    settings = {**asdict(o), "mode": config.mode, **provenance(o.seed)}
+    settings = {**asdict(o), "length": o.length - begin, "mode": config.mode, **provenance(o.seed)}
     began, texts, panels, rounds = time.perf_counter(), [], [], []  # rounds: tokens of each revealing step
     bar = tqdm(total=o.num_samples, unit="story", desc=title, leave=False, disable=None)
     with open(f"{o.out}.tmp", "w") as f, bar:
@@ -408,19 +400,19 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
     if o.draft:     # two passes a round, but for a last token that comes alone
         passes = 2 * passes - sum(counts[-1] == 1 for counts in rounds)
     summary |= {"passes": passes / len(texts), "tokens_per_pass": written / passes}
-    whole = o.start == "story" and o.length == config.block_size and not o.full_length
+    whole = o.start == "story" and o.length >= TOY.mean_words() and not o.full_length
     if whole and tokenizer.kind == "words":             # stories of the toy, whose grammar is known
         summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
     return summary, panels
 
-def plan(folders: list, flags: dict, several: bool):
-    """What write_stories takes, for every combination of the flags that take several values. several: flags
+def plan(folders: list, flags: dict, lenient: bool):
+    """What write_stories takes, for every combination of the flags that take several values. lenient: flags
     that mean nothing to a model's mode are ignored, not refused."""
     for folder in folders:
         dtype = flags.get("dtype", "float32")
         model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), dtype)
         config = model.config
-        mine = {k: v for k, v in flags.items() if not several or k not in NOT_FOR[config.mode]}
+        mine = {k: v for k, v in flags.items() if not lenient or k not in NOT_FOR[config.mode]}
         if mine.get("compile"):
             torch._dynamo.config.recompile_limit = 64   # a shape each for prompts, steps, the last batch
             model.compile(dynamic=False, mode="reduce-overhead")

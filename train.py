@@ -13,7 +13,6 @@ import ctypes
 import functools
 import math
 import os
-import re
 import shlex
 import signal
 import sys
@@ -23,15 +22,14 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")     # waiting threads soon give way to other programs
-import numpy as np
 import torch
 
 from cli import InputError, build, command, parse_flags, provenance, write_json
 from model import (PAPER_MDLM, Batch, Config, Transformer, count_parameters, evaluation_batch,
-                   flops_per_token, group_losses, masked_ce_batch, training_batch)
-from prepare_data import DATA_DIR, PrepareOptions, Tokenizer, Windows, load_meta, prepare
-from runs import (RANK, WORLD_SIZE, Run, check_folder, join_processes, leave_processes, load, read_run,
-                  sum_over_processes, wait_for_processes)
+                   flops_per_token, group_losses, mask_generator, masked_ce_batch, training_batch)
+from prepare_data import Tokenizer, Windows, data_to_prepare, load_meta, prepare
+from runs import (RANK, WORLD_SIZE, Run, check_folder, join_processes, leave_processes, load, open_model,
+                  read_run, sum_over_processes, wait_for_processes)
 from sample import SampleOptions, generate
 from show import draw_losses
 
@@ -86,12 +84,6 @@ PRESETS = {
     "controlled": {},
 }
 
-def data_to_prepare(name: str):
-    """How prepare_data.py would make data/<name>, if it isn't there and the name says how; else None."""
-    match = re.fullmatch(r"toy|tinystories(?:-(\d+))?", name)
-    if match and not os.path.exists(os.path.join(DATA_DIR, name, "meta.json")):
-        return PrepareOptions(dataset=name.split("-")[0], vocab_size=int(match[1] or 50257), name=name)
-
 def resolve(flags: dict):
     """Config and Settings from preset and flags (flags win), and why this preset. Raises InputError."""
     preset, why = flags.get("preset", "auto"), "as asked"
@@ -122,10 +114,6 @@ def learning_rate(s: Settings, step: int) -> float:
     progress = (step - s.warmup) / max(1, s.max_steps - s.warmup)
     return s.lr * (s.final_lr + (1 - s.final_lr) * (1 + math.cos(math.pi * progress)) / 2)
 
-def mask_generator(*seed) -> torch.Generator:
-    """For masks and orders, anew from (seed, step): the same in a resumed run, and on every device."""
-    return torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
-
 # ---- Evaluation --------------------------------------------------------------------------------------------
 
 @torch.no_grad()
@@ -149,8 +137,7 @@ def evaluate(model: Transformer, x: torch.Tensor, windows_at_once: int, seed: in
     nll = losses(evaluation_batch(config, x, generator))                            # (N,)
     result = {"val_nll": nll.mean().item(), "val_nll_se": nll.std().item() / math.sqrt(len(nll))}
     if config.mode == "aogpt":
-        in_order = evaluation_batch(config, x, generator, left_to_right=True)
-        result["val_nll_l2r"] = losses(in_order).mean().item()
+        result["val_nll_l2r"] = losses(evaluation_batch(config, x, None, left_to_right=True)).mean().item()
     if config.mode == "mdlm":
         result["val_masked_ce"] = losses(masked_ce_batch(config, x, generator, "cosine")).mean().item()
     return result
@@ -162,13 +149,13 @@ def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
     """Set the model to the best weights of a run, maybe of another mode. What only the model has, embeddings
     of target positions or of the timestep, begins at zero and so changes nothing: an aogpt that starts from
     an ar *is* that ar, read left to right. Raises InputError where sizes or tokenizers differ."""
-    source, checkpoint = load(os.path.join(folder, "best.pt"), needs=["tokenizer"])
+    source, its_tokenizer, _ = open_model(folder, "cpu")
     sizes = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_hidden", "tie_head",
              "target_rotation")
     there, here = ({name: getattr(m.config, name) for name in sizes} for m in (source, model))
     if other := [f"{name} {there[name]}, not {here[name]}" for name in sizes if there[name] != here[name]]:
         raise InputError(f"--init_from={folder} has {', '.join(other)}; give the same")
-    if checkpoint["tokenizer"] != tokenizer.to_dict():
+    if its_tokenizer.to_dict() != tokenizer.to_dict():
         raise InputError(f"--init_from={folder} has another tokenizer; give data prepared with the same one")
     if lost := [name for name in source.state_dict() if name not in model.state_dict()]:
         raise InputError(f"--init_from={folder} has {', '.join(lost)}, this one not; give the same flags")
@@ -187,9 +174,9 @@ def bfloat16_is_faster() -> bool:
 
 def numerics(s: Settings, device: torch.device):
     """The type of the matrix products, bfloat16 where that is faster; whether to compile."""
-    fast = (torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else
-            device.type == "cpu" and bfloat16_is_faster())
-    dtype = getattr(torch, s.dtype) if s.dtype != "auto" else torch.bfloat16 if fast else torch.float32
+    on_gpu = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    fast = s.dtype == "auto" and (on_gpu or device.type == "cpu" and bfloat16_is_faster())
+    dtype = torch.bfloat16 if fast or s.dtype == "bfloat16" else torch.float32
     return dtype, s.compile == "true" or (s.compile == "auto" and device.type != "mps")
 
 class Loss(torch.nn.Module):
@@ -277,8 +264,7 @@ def announce(run: Run, why: str, windows: int, floor: float | None):
 def sample_stories(model: Transformer, tokenizer: Tokenizer, count: int, seed: int, most_steps: int) -> list:
     """Stories of the model as it is now, by the same noise each time; mdlm takes at most most_steps steps."""
     config = model.eval().config
-    steps = min(most_steps, config.block_size) if config.mode == "mdlm" else None
-    o = SampleOptions(steps=steps, seed=seed)
+    o = SampleOptions(seed=seed, steps=min(most_steps, config.block_size) if config.mode == "mdlm" else None)
     blank = torch.full((config.block_size,), config.mask_id)
     return [tokenizer.decode_story(ids) for ids in generate(model, range(count), blank, o)[0].tolist()]
 
@@ -302,7 +288,7 @@ def main():
         print(f"preparing data/{s.data} first")
         prepare(missing)
     wait_for_processes()
-    train = Windows(s.data, "train", config.block_size, s.windows, s.seed, first=s.train_stories)
+    train = Windows(s.data, "train", config.block_size, s.windows, s.seed, at_most=s.train_stories)
     val = Windows(s.data, "val", config.block_size, s.windows, s.seed)
     x_val, floor = torch.from_numpy(val.spread(s.eval_windows)), val.floor(s.eval_windows)      # (N, T)
     tokenizer = Tokenizer(**val.meta["tokenizer"])

@@ -15,10 +15,10 @@ import torch
 import model as model_module
 from bench import by_turns
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
-from model import group_losses, training_batch
+from model import group_losses, mask_generator, training_batch
 from prepare_data import Windows
 from runs import load, read_run
-from train import Settings, make_update, mask_generator
+from train import Settings, make_update
 
 @dataclass
 class DenormalOptions:
@@ -51,7 +51,7 @@ def main():
     for folder in o.runs.split(","):
         model, checkpoint = load(os.path.join(folder, "ckpt.pt"))
         config, s = model.config, Settings(**read_run(folder)["settings"])
-        windows = Windows(s.data, "train", config.block_size, s.windows, s.seed, first=s.train_stories)
+        windows = Windows(s.data, "train", config.block_size, s.windows, s.seed, at_most=s.train_stories)
         x = torch.from_numpy(windows.batch(0, s.batch_size))
         batch = training_batch(config, x, mask_generator(s.seed, 0))
         denormal = shares(model, batch)

@@ -28,8 +28,8 @@ from matplotlib.ticker import LogLocator
 from tqdm import tqdm
 
 from cli import build, command, parse_flags, pick_device, print_table, provenance
-from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token, group_losses,
-                   order_batch, training_batch)
+from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token,
+                   losses_in_parts, mask_generator, order_batch, training_batch)
 from experiments.oracle import toy_oracle
 from experiments.report import write_markdown
 from experiments.trials import make_trials, read_trials, restore, store, trial_name
@@ -37,7 +37,7 @@ from prepare_data import Tokenizer, Windows
 from sample import SampleOptions, generate
 from show import figure
 from toy import TOY
-from train import PRESETS, Settings, learning_rate, make_update, mask_generator
+from train import PRESETS, Settings, learning_rate, make_update
 
 # ---- What is tried -----------------------------------------------------------------------------------------
 
@@ -227,10 +227,7 @@ def held_out(trial: Trial, config: Config, x, tokenizer: Tokenizer, draws: int =
 def score(model, batches: list) -> torch.Tensor:
     """(N,) nats per token of each story, averaged over the batches."""
     model.eval()
-    device = model.head.weight.device
-    losses = [torch.cat([group_losses(model, part.to(device)) for part in batch.split(64)])
-              for batch in batches]
-    return torch.stack(losses).double().mean(dim=0).cpu()
+    return torch.stack([losses_in_parts(model, batch, 64) for batch in batches]).mean(dim=0)
 
 def distance(model, batches: list, law):
     """Nats per token above the law (N,), and the standard error over stories."""
@@ -266,7 +263,7 @@ def run(trial: Trial, o) -> dict:
     values = PRESETS["toy"] | dict(dtype="float32") | dataclasses.asdict(trial)
     values |= dict(token_noise=trial.noise, max_steps=trial.steps)
     values |= dict(n_embd=trial.width, n_hidden=3 * trial.width) if trial.width else {}
-    train = Windows("toy", "train", values["block_size"], seed=trial.seed, first=trial.stories)
+    train = Windows("toy", "train", values["block_size"], seed=trial.seed, at_most=trial.stories)
     val = Windows("toy", "val", values["block_size"])
     tokenizer = Tokenizer(**val.meta["tokenizer"])
     config, s = build(Config, values | {"vocab_size": tokenizer.vocab_size}), build(Settings, values)

@@ -24,9 +24,9 @@ from experiments.few_stories import Trial as FewStories
 from experiments.few_stories import copies, distance, held_out
 from experiments.report import write_markdown
 from experiments.trials import make_trials, read_trials, restore, store, trial_name
-from model import Config, Transformer, flops_per_token, training_batch
+from model import Config, Transformer, flops_per_token, mask_generator, training_batch
 from prepare_data import Tokenizer, Windows
-from train import PRESETS, Settings, learning_rate, make_update, mask_generator
+from train import PRESETS, Settings, learning_rate, make_update
 
 SEEDS = 1, 2, 3
 

@@ -30,11 +30,10 @@ from cli import InputError, build, command, parse_flags, pick_device, print_tabl
 from diversity import interval
 from experiments.report import write_markdown
 from experiments.trials import store, stored
-from model import Config, evaluation_batch, flops_per_token, group_losses
+from model import Config, evaluation_batch, flops_per_token, losses_in_parts, mask_generator
 from prepare_data import Tokenizer, Windows, load_meta
 from runs import load, read_run
 from show import figure
-from train import mask_generator
 
 @dataclass
 class HeldOutOptions:
@@ -62,7 +61,6 @@ def demand_tokenizer(folder: str, tokenizer: dict, data: str):
     if tokenizer != Tokenizer(**load_meta(data)["tokenizer"]).to_dict():
         raise InputError(f"{folder} has another tokenizer than data/{data}")
 
-@torch.no_grad()
 def score(model, x, draws: int, seed: int, left_to_right=False, without_end=False):
     """[N] nats per token of the windows x (N, T), averaged over the draws, to 6 digits."""
     generator, total = mask_generator(seed), np.zeros(len(x))
@@ -72,8 +70,7 @@ def score(model, x, draws: int, seed: int, left_to_right=False, without_end=Fals
         if without_end:
             words = (x != model.config.bos_id).float().mean(dim=1, keepdim=True)                # (N, 1) share
             batch = batch._replace(weight=batch.weight * (batch.targets != model.config.bos_id) / words)
-        parts = [group_losses(model, part.to(model.head.weight.device)) for part in batch.split(8)]
-        total += torch.cat(parts).double().cpu().numpy()
+        total += losses_in_parts(model, batch, 8).numpy()
     return (total / (1 if exact else draws)).round(6).tolist()
 
 def spent(run: dict, step: int, seconds: float) -> dict:

@@ -23,9 +23,9 @@ import sample
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.held_out import demand_tokenizer, difference
 from experiments.oracle import toy_conditionals
-from model import Batch, group_losses, identity_order, masking_batch, order_batch, timestep
+from model import Batch, identity_order, losses_in_parts, masking_batch, order_batch, timestep
 from prepare_data import Windows, load_meta
-from runs import read_run
+from runs import open_model, read_run
 from toy import TOY
 
 @dataclass
@@ -50,7 +50,7 @@ def losses(model, batch: Batch, slots, weight, rows: int = 64):
     """(G,) as group_losses, of these slots (n,) only, with weights (G, n); some rows at a time."""
     select = slots.expand(len(weight), -1)                                          # (G, n)
     batch = batch._replace(select=select, targets=batch.targets.gather(1, select), weight=weight)
-    return torch.cat([group_losses(model, part) for part in batch.split(rows)]).double()
+    return losses_in_parts(model, batch, rows)
 
 @torch.no_grad()
 def nats(model, x, start: int, length: int, o: InfillOptions):
@@ -177,7 +177,7 @@ def main():
     toy, x = "entropy" in load_meta(data), torch.from_numpy(Windows(data, "val", T).spread(o.windows))
     runs, first, rows = {}, {}, [["", *map(str, o.lengths)]]
     for folder in folders:
-        model, tokenizer, _ = sample.open_model(folder, "cpu")
+        model, tokenizer, _ = open_model(folder, "cpu")
         demand_tokenizer(folder, tokenizer.to_dict(), data)
         runs[folder] = {"mode": model.config.mode, "blanks": measure(model, tokenizer, x, toy, first, o)}
         for key in ("nats", "grammatical")[:1 + toy]:

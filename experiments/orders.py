@@ -22,11 +22,10 @@ from tqdm import tqdm
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.held_out import demand_tokenizer
 from experiments.report import write_markdown
-from model import group_losses, identity_order, masking_batch, order_batch, timestep
+from model import identity_order, losses_in_parts, mask_generator, masking_batch, order_batch, timestep
 from prepare_data import Windows
-from sample import open_model
+from runs import open_model
 from show import figure
-from train import mask_generator
 
 @dataclass
 class OrdersOptions:
@@ -59,7 +58,6 @@ def one_by_one(config, x, order):
         target, weight = batch.targets.gather(1, slot), torch.full((N, 1), 1 / T)
         yield batch._replace(select=slot, targets=target, weight=weight)
 
-@torch.no_grad()
 def nats(model, x, orders: list):
     """(K, N) nats per token of the windows x (N, T) in each of K orders, (N, T) each."""
     config, rows = model.config, []
@@ -68,8 +66,7 @@ def nats(model, x, orders: list):
         if config.mode == "mdlm":
             batches = tqdm(one_by_one(config, x, order), total=x.size(1), leave=False, disable=None)
         for batch in batches:
-            parts = [group_losses(model, part.to(model.head.weight.device)) for part in batch.split(16)]
-            score += torch.cat(parts).double().cpu()
+            score += losses_in_parts(model, batch, 16)
         rows.append(score)
     return torch.stack(rows).numpy()
 

@@ -15,7 +15,7 @@ from cli import InputError, build, command, parse_flags, print_table, provenance
 from experiments.oracle import distance, toy_conditionals
 from model import masking_batch, timestep
 from prepare_data import Windows
-from runs import read_run
+from runs import open_model, read_run
 
 @dataclass
 class PlannerOptions:
@@ -118,7 +118,7 @@ def main():
     o = build(PlannerOptions, parse_flags(__doc__, PlannerOptions))
     if not (o.mdlm or o.aogpt):
         raise InputError("which models? give --mdlm=DIR,DIR and --aogpt=DIR,DIR, runs of the toy")
-    opened = [{folder: sample.open_model(folder, "cpu")[:2] for folder in filter(None, folders.split(","))}
+    opened = [{folder: open_model(folder, "cpu")[:2] for folder in filter(None, folders.split(","))}
               for folders in (o.mdlm, o.aogpt)]
     mdlms, aogpts = ({folder: model for folder, (model, _) in group.items()} for group in opened)
     for models, mode in ((mdlms, "mdlm"), (aogpts, "aogpt")):

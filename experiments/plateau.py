@@ -24,10 +24,10 @@ from tqdm import tqdm
 from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance
 from experiments.report import write_markdown
 from experiments.trials import make_trials, read_trials, restore, store, trial_name
-from model import Config, Transformer, masking_batch, rotate, training_batch
+from model import Config, Transformer, mask_generator, masking_batch, rotate, training_batch
 from prepare_data import Windows
 from show import figure
-from train import PRESETS, Settings, evaluate, learning_rate, make_update, mask_generator
+from train import PRESETS, Settings, evaluate, learning_rate, make_update
 
 NARROW = PRESETS["laptop"] | dict(n_embd=128, n_hidden=352)     # a third of the time
 

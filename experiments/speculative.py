@@ -19,6 +19,7 @@ import torch
 import sample
 from cli import InputError, build, command, parse_flags, provenance, write_json
 from model import Config, Transformer
+from runs import open_model
 from show import figure
 
 @dataclass
@@ -104,7 +105,7 @@ def rounding(folder: str, o: SpeculativeOptions, stories=8) -> dict:
     and all at once, as confirming does; and between those of bfloat16 and float32 weights."""
     asked = {}
     for dtype in ("float32", "bfloat16"):
-        model, *_ = sample.open_model(folder, "cpu", dtype)
+        model, *_ = open_model(folder, "cpu", dtype)
         L, s = model.config.block_size, sample.SampleOptions(seed=o.seed, full_length=True)
         order = torch.rand(stories, L, generator=torch.Generator().manual_seed(o.seed)).argsort(dim=1)
         if dtype == "float32":
@@ -154,7 +155,7 @@ def main():
             return draw_speed(json.load(f)["results"], o.plot)
     if not o.models:
         raise InputError("which models? give --models=DIR,DIR, aogpts")
-    results, models = {}, {folder: sample.open_model(folder, "cpu")[0] for folder in o.models.split(",")}
+    results, models = {}, {folder: open_model(folder, "cpu")[0] for folder in o.models.split(",")}
     if {model.config.mode for model in models.values()} != {"aogpt"}:
         raise InputError(f"--models={o.models} must be aogpts, which alone can draft")
     if o.like and (o.like not in models or models[o.like].config.block_size != o.length):

@@ -43,9 +43,9 @@ def measure(models: list, exact: bool, o: StepsOptions) -> list:
     rows, batch = [], 100 if exact else 250
     common = dict(num_samples=o.num_samples, seed=o.seed, batch_size=batch, device="cpu")
     drafting = [folder for folder in models if read_run(folder)["config"]["mode"] == "aogpt"]
-    jobs = list(sample.plan(models, common | dict(sampler=SAMPLERS, steps=list(o.steps)), several=True))
+    jobs = list(sample.plan(models, common | dict(sampler=SAMPLERS, steps=list(o.steps)), lenient=True))
     if drafting:
-        jobs += sample.plan(drafting, common | dict(draft=list(o.drafts)), several=True)
+        jobs += sample.plan(drafting, common | dict(draft=list(o.drafts)), lenient=True)
     with tempfile.TemporaryDirectory() as folder:
         for model, tokenizer, pattern, s, title in jobs:
             if model.config.mode == "ar" and exact:

@@ -261,12 +261,12 @@ def test_windows(workdir):
     assert np.array_equal(Windows("x", "train", T).batch(3, 5), aligned.batch(3, 5))
     assert not np.array_equal(Windows("x", "train", T, seed=2).batch(0, 5), aligned.batch(0, 5))
 
-    few, fewer, others = (Windows("x", "train", T, seed=seed, first=first)
-                          for seed, first in ((1, 60), (1, 20), (2, 20)))
+    few, fewer, others = (Windows("x", "train", T, seed=seed, at_most=at_most)
+                          for seed, at_most in ((1, 60), (1, 20), (2, 20)))
     assert len(few) == 60 and set(fewer.starts) < set(few.starts) < set(aligned.starts)
     assert sorted(map(tuple, few.batch(0, 60))) == sorted(map(tuple, few.batch(7, 60)))
     assert set(fewer.starts) != set(others.starts)
-    assert len(Windows("x", "train", T, first=10 ** 6)) == n
+    assert len(Windows("x", "train", T, at_most=10 ** 6)) == n
 
     anywhere = Windows("x", "train", T, "random")
     rows = anywhere.batch(0, len(anywhere))

@@ -15,17 +15,17 @@ from conftest import ROOT
 from diversity import DiversityOptions, encode, open_judges, read_samples
 from model import Config, group_losses, masking_batch
 from prepare_data import PrepareOptions, Tokenizer, Windows, load_meta, prepare, read_stories
-from runs import check_folder, join_processes, load, read_run
-from sample import SampleOptions, complete, open_model
+from runs import check_folder, join_processes, load, open_model, read_run
+from sample import SampleOptions, complete
 from toy import TOY
 from train import Settings, resolve
 
 BELOW = {       # what each file may import of the others
     "cli": set(), "toy": set(), "model": set(), "prepare_data": {"cli", "toy"}, "show": {"prepare_data"},
-    "runs": {"cli", "model"}, "compare": {"cli", "model", "prepare_data", "runs", "sample", "show", "train"},
+    "runs": {"cli", "model", "prepare_data"}, "compare": {"cli", "model", "prepare_data", "runs", "show"},
     "sample": {"cli", "model", "prepare_data", "runs", "show", "toy"},
     "train": {"cli", "model", "prepare_data", "runs", "sample", "show"},
-    "diversity": {"cli", "model", "prepare_data", "sample", "show", "toy"},
+    "diversity": {"cli", "model", "prepare_data", "runs", "show", "toy"},
     "bench": {"cli", "model", "runs", "train"}}
 
 def tree(name):

@@ -421,11 +421,11 @@ def test_a_compiled_step_writes_the_same(trained):
 
 def test_what_is_compiled(trained, monkeypatch):
     monkeypatch.chdir(trained)
-    jobs = list(plan(["out/ar", "out/mdlm"], {"compile": True}, several=True))
+    jobs = list(plan(["out/ar", "out/mdlm"], {"compile": True}, lenient=True))
     assert [job[0]._compiled_call_impl is not None for job in jobs] == [True, False]
     assert [job[3].compile for job in jobs] == [True, False]
     with pytest.raises(InputError, match="--compile=True means nothing for mdlm"):
-        list(plan(["out/mdlm"], {"compile": True}, several=False))
+        list(plan(["out/mdlm"], {"compile": True}, lenient=False))
     done = run("sample.py", "--out_dir=out/ar", "--compile", "--out=c.jsonl", cwd=trained,
                env={**os.environ, "CXX": "none", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"})
     assert done.returncode == 2 and "--compile does not work here" in done.stderr.splitlines()[-1]

@@ -18,13 +18,12 @@ import runs
 from compare import CompareOptions, score
 from conftest import ROOT, TINY, read_log, run, small_model
 from cli import InputError
-from model import (Config, Transformer, evaluation_batch, group_losses, identity_order, order_batch,
-                   training_batch)
+from model import (Config, Transformer, evaluation_batch, group_losses, identity_order, mask_generator,
+                   order_batch, training_batch)
 from prepare_data import Tokenizer, Windows
-from runs import load
-from sample import open_model
+from runs import load, open_model
 from toy import TOY, toy_stories
-from train import Settings, evaluate, make_update, mask_generator, start_from
+from train import Settings, evaluate, make_update, start_from
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_a_run_leaves_what_it_promises(trained, mode):
