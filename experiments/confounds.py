@@ -4,10 +4,10 @@ What each difference does to mdlm, to ar, and to the gap between them.
     python -m experiments.confounds --mdlm=results/confounds-mdlm.json --ar=results/confounds-ar.json \\
         --json=F --md=G --plot=H
 
-reads what held_out has found of the runs of `results.sh confounds`: how far each variant of a mode is above
-the mode "as it is" is there already; here the same is asked of mdlm's bound above ar's loss, on the same
-windows. Where a variant is mdlm's alone, ar is as it is, or for the paper's weights with its own. A variant
-that was trained on the paper's windows has a second row, on windows as the paper cuts them.
+reads what held_out has found of the runs of `experiments.results confounds`: how far each variant of a mode
+is above the mode "as it is". Here the same is asked of mdlm's bound above ar's loss, on the same windows.
+Where a variant is mdlm's alone, ar is as it is, or for the paper's weights with its own. A variant that was
+trained on the paper's windows has a second row, on windows as the paper cuts them.
 """
 from dataclasses import dataclass
 

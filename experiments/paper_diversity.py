@@ -28,5 +28,8 @@ def paper_self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int, seed=1337)
         scores.append(math.exp(log_precision + min(0, 1 - mean / max(1, len(words[i])))))
     return np.array(scores)
 
+def main():
+    diversity.main(__doc__, paper_self_bleu)
+
 if __name__ == "__main__":
-    command(lambda: diversity.main(__doc__, paper_self_bleu), "nothing was written")
+    command(main, "nothing was written")

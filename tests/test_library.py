@@ -112,17 +112,6 @@ def test_it_stays_small():
         [told] = re.findall(rf"\[{path.name}\]\({path.name}\) \((\d+)", readme)
         assert abs(int(told) - len(lines[path])) <= 10
 
-def test_every_result_has_its_command():
-    """Each file of results/ is written by a command of results.sh, or a page that results/README.md lists."""
-    commands, pages = (Path(ROOT, name).read_text("utf-8") for name in ("experiments/results.sh",
-                                                                        "results/README.md"))
-    files = set(os.listdir(os.path.join(ROOT, "results"))) - {"README.md"}
-    # a variable stands for anything; experiments/few_stories.py writes more figures
-    written = "|".join(re.sub(r"\\\$\w+", r"[\\w]+", re.escape(name)) for name in
-                       re.findall(r"results/([\w$-]+\.\w+)", commands)) + r"|few-stories-(sizes|widths)\.png"
-    assert not [file for file in files if not re.fullmatch(written, file) and f"]({file})" not in pages]
-    assert re.fullmatch(written, "real-500.json") and not re.fullmatch(written, "real.json")
-
 def test_readmes_ten_lines(trained, monkeypatch, capsys):
     """They run, and score an ar exactly."""
     text = Path(ROOT, "README.md").read_text("utf-8")

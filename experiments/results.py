@@ -1,0 +1,555 @@
+"""
+The commands behind results/, in the order in which they must run, from the project's folder:
+
+    python -m experiments.results toy
+    python -m experiments.results laptop FOLDER     FOLDER holds real text, train.txt and valid.txt; hours
+    python -m experiments.results own FOLDER        after toy and laptop; an hour
+    python -m experiments.results sampling          after toy; an hour
+    python -m experiments.results few               after toy; hours; calls, one a core, share the work
+    python -m experiments.results minute            likewise
+    python -m experiments.results real FOLDER       hours, likewise
+    python -m experiments.results longer FOLDER     likewise: all stories ten times as long
+    python -m experiments.results written           right after real: what its models write
+    python -m experiments.results confounds MODE    mdlm or ar; after real; hours
+    python -m experiments.results gaps              right after both of confounds
+    python -m experiments.results orders            after real; likewise
+    python -m experiments.results plateau           after real; hours, likewise
+    python -m experiments.results adapt             after confounds, whose runs must be in out/; likewise
+    python -m experiments.results diversity FOLDER  after real; likewise, but for its last hour
+    python -m experiments.results denormals FOLDER  an hour
+    python -m experiments.results speed FOLDER      with nothing else running; after toy
+
+For each core: OMP_NUM_THREADS=1 taskset -c 0 python -m experiments.results real FOLDER
+Runs that have begun are resumed. Of real and confounds, those that results/ has the scores of are not made
+again (delete the file there to make them anew), and keep adds scores before all runs of a figure are done.
+Only a tree without uncommitted changes makes figures.
+"""
+import inspect
+import os
+import shlex
+import subprocess
+import sys
+import time
+from glob import glob
+from pathlib import Path
+
+from cli import InputError, command, nearest, provenance
+from experiments.trials import stored
+from prepare_data import EOT, read_stories
+from runs import open_locked, read_run
+
+MODES, SEEDS = ("ar", "mdlm", "aogpt"), (1, 2, 3)
+KEPT = [f"results/{name}.json" for name in (    # scores of runs that need not be made again
+    "real-lr", "real-tried", "real-500", "real-all", "real-helped", "real-longer",
+    "confounds-rates", "confounds-ar", "confounds-mdlm")]
+
+ADAMW = dict(optimizer="adamw", lr=2e-3)        # what the preset laptop had before Muon
+NARROW = dict(preset="laptop", n_embd=128, n_hidden=352)    # 1.4M parameters of 4.3M, a third of the time
+CHOOSING = NARROW | dict(data="excerpt-choose", eval_windows=150, dtype="float32")
+# in bfloat16, unlike real: much faster on processors that have it
+THOUSAND = CHOOSING | dict(dtype="bfloat16", max_steps=1000, eval_interval=100)
+
+# ---- One command, one run; calls that share the work -------------------------------------------------------
+
+def flag(name: str, value) -> str:
+    if value is True:
+        return f"--{name}"
+    text = ",".join(value) if isinstance(value, list) else "false" if value is False else value
+    return f"--{name}={text}"
+
+def python(what: str, *arguments, **flags):
+    """One of the project's commands, a script or experiments.NAME, to its end. Raises InputError where it
+    fails. Ctrl-C reaches it too."""
+    start = [what] if what.endswith(".py") else ["-m", what]
+    line = [*start, *arguments, *(flag(name, value) for name, value in flags.items())]
+    child = subprocess.Popen([sys.executable, *line])
+    try:
+        failed = child.wait()
+    except KeyboardInterrupt:
+        child.wait()            # it saves what it has
+        raise
+    if failed:
+        raise InputError(f"failed: python {shlex.join(line)}")
+
+def lock(path: str, wait: bool):
+    """The file, locked; where another call has it, None, or later."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    while True:
+        try:
+            return open_locked(path)
+        except InputError:
+            if not wait:
+                return None
+        time.sleep(2)
+
+def once(name: str, make, *arguments, **values):
+    """make(…), by one call at a time; others go on without it."""
+    if not (held := lock(f"out/{name}.lock", wait=False)):
+        return print(f"another call is at {name}")
+    with held:
+        make(*arguments, **values)
+
+def known() -> dict:
+    """{folder: run} of those whose scores held_out has put into results/."""
+    return {folder: run for path in KEPT for folder, run in stored(path, "runs").items()}
+
+def is_done(folder: str) -> bool:
+    return os.path.exists(f"{folder}.done") or folder in known()
+
+def train(folder: str, **settings) -> str:
+    """A run in the folder, which it returns; unless it is done or another call is at it."""
+    if not is_done(folder) and (held := lock(f"{folder}.lock", wait=False)):
+        with held:
+            if os.path.exists(f"{folder}/ckpt.pt"):
+                settings["resume"] = True
+            python("train.py", out_dir=folder, quiet=True, **settings)
+            Path(f"{folder}.done").touch()
+    return folder
+
+def finished(*folders) -> list:
+    """These runs' folders, as soon as other calls have done them. Raises InputError where one is not done."""
+    for folder in folders:
+        if not is_done(folder):
+            lock(f"{folder}.lock", wait=True).close()
+            if not is_done(folder):
+                raise InputError(f"{folder} is not done; call this again")
+    return list(folders)
+
+def dashed(name: str) -> str:
+    return name.replace(",", "").replace(" ", "-")
+
+def seeds(folder: str) -> list:
+    return [f"{folder}-{seed}" for seed in SEEDS]
+
+def named(runs: dict) -> list:
+    """NAME=FOLDER,FOLDER,… of {name: folder or folders}."""
+    return [f"{name}={of if isinstance(of, str) else ','.join(of)}" for name, of in runs.items()]
+
+def best_of(*folders) -> str:
+    """The run that the stories which choose like best."""
+    runs = known()
+    return min(folders, key=lambda folder: min(
+        entry["val_nll"] for entry in (runs.get(folder) or read_run(folder))["curve"]))
+
+def climb(rate: float, run) -> str:
+    """The best learning rate: halved or doubled while that is better. run(rate) trains; its folder."""
+    for factor in (0.5, 2):
+        while True:
+            here, there = finished(run(f"{rate:g}"), run(f"{rate * factor:g}"))
+            if best_of(here, there) == here:
+                break
+            rate *= factor
+    return f"{rate:g}"
+
+def keep(path: str, pattern: str, report="excerpt-report", **how):
+    """Adds to a file of results the scores of those runs in out/ that are done."""
+    done = {path.removesuffix(".done") for path in glob(f"{pattern}.done")} - set(known())
+    if done:
+        once(Path(path).stem, python, "experiments.held_out", *named({"these": sorted(done)}),
+             report=report, json=path, only_score=True, **how)
+
+# ---- The toy -----------------------------------------------------------------------------------------------
+
+def toy_runs(*modes) -> list:
+    return [f"out/toy-{mode}{seed}" for mode in modes for seed in ("", "-1", "-2")]
+
+def toy():
+    """Three seeds a mode, the first of them train.py's own, and what they write."""
+    settings = dict(preset="toy", eval_windows=4096)
+    first = {mode: train(f"out/toy-{mode}", mode=mode, **settings) for mode in MODES}
+    more = {f"{mode}-{seed}": train(f"out/toy-{mode}-{seed}", mode=mode, seed=seed, **settings)
+            for seed in (1, 2) for mode in MODES}
+    python("compare.py", *named(first), json="results/toy.json", plot="results/toy.png")
+    python("compare.py", *named(more), json="results/toy-seeds.json")
+    runs = list(first.values())
+    python("sample.py", out_dir=runs, draft=8, num_samples=1, seed=4, picture="results/modes.svg")
+    python("sample.py", out_dir=[*runs, *more.values()], num_samples=1000,
+           json="results/toy-grammatical.json")
+    python("diversity.py", *named({mode: f"{run}/samples.jsonl" for mode, run in first.items()}), data="toy",
+           judge="out/toy-ar", json="results/toy-diversity.json", plot="results/toy-diversity.png")
+    python("experiments.frontier", models=runs, num_samples=300, temperatures="0.4,0.6,0.8,1.0,1.2",
+           data="toy", judge="out/toy-ar", json="results/toy-frontier.json", plot="results/toy-frontier.png")
+
+def sampling():
+    """What samplers lose, with trained networks of three seeds and with a perfect one."""
+    aogpt = toy_runs("aogpt")
+    python("experiments.steps", models=toy_runs(*MODES), json="results/toy-steps.json",
+           plot="results/toy-steps.png")
+    python("experiments.planners", mdlm=toy_runs("mdlm"), aogpt=aogpt, num_samples=500,
+           json="results/toy-planners.json")
+    python("experiments.infill", models=toy_runs(*MODES), json="results/toy-infill.json",
+           plot="results/toy-infill.png")
+    python("experiments.speculative", models="out/toy-aogpt", json="results/speculative.json")
+    python("experiments.orders", *named({"aogpt": aogpt}), data="toy", blocks="4,16", windows=500, orders=16,
+           json="results/toy-orders.json", md="results/toy-orders.md", plot="results/toy-orders.png")
+
+def minute():
+    """What the preset toy learns so soon, and what was tried in its place."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for mode in ("mdlm", "aogpt", "ar"):
+        python("experiments.first_minute", mode=mode, json="results/first-minute.json")
+    python("experiments.first_minute", json="results/first-minute.json", md="results/first-minute.md")
+
+def few():
+    """Distance from the toy's law, from few stories."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for part in ("sizes", "not_told", "why", "widths"):
+        python("experiments.few_stories", part=part, json="results/few-stories.json",
+               md="results/few-stories-tables.md", plot="results/few-stories.png")
+
+# ---- Real text: an excerpt of TinyStories, half of whose held-out stories choose ---------------------------
+
+def halves(text: str):
+    """data/excerpt-choose and -report: the same training text, half of the held-out stories each."""
+    with lock("data/excerpt.lock", wait=True):
+        if os.path.exists("data/excerpt-report/meta.json"):
+            return
+        stories = list(read_stories(f"{text}/valid.txt"))
+        for half, part in {"choose": stories[:150], "report": stories[150:]}.items():
+            Path(f"data/{half}.txt").write_text(EOT.join(part), encoding="utf-8")
+            python("prepare_data.py", text=f"{text}/train.txt", val=f"data/{half}.txt", vocab_size=4096,
+                   name=f"excerpt-{half}")
+
+def rated(mode: str) -> list:
+    """The runs that try learning rates, for 500 steps."""
+    rates = ["2e-3", "4e-3", "8e-3", "1.6e-2"] + (["3.2e-2", "6.4e-2"] if mode == "aogpt" else [])  # its best
+    return [f"out/real/{mode}-lr-{rate}" for rate in rates]                             # was at the edge
+
+def on_text(name: str, mode: str, stories: str, lr, seed: int, **more) -> str:
+    """A run on all stories or on 500, as long as real's are."""
+    length = dict(max_steps=1500) if stories == "all" else dict(max_steps=1000, train_stories=500)
+    interval = 50 if mode == "ar" else 125          # ar may turn soon
+    settings = CHOOSING | length | dict(eval_interval=interval) | more
+    return train(f"out/real/{name}-{seed}", mode=mode, lr=lr, seed=seed, **settings)
+
+def lr_of(mode: str, stories="all") -> str:
+    """What climbs from the best learning rate of 500 steps, for 500 stories from that of all."""
+    begin = lr_of(mode) if stories != "all" else best_of(*finished(*rated(mode))).split("-lr-")[1]
+    return climb(float(begin), lambda rate: on_text(f"{mode}-{stories}-{rate}", mode, stories, rate, 1))
+
+def compare_real(name: str, title: str, runs: dict):
+    """The table and figure of runs, {name: folders}, on the stories that chose nothing."""
+    finished(*(folder for of in runs.values() for folder in of))
+    once(f"real-{name}", python, "experiments.held_out", *named(runs), report="excerpt-report", title=title,
+         json=f"results/real-{name}.json", md=f"results/real-{name}.md", plot=f"results/real-{name}.png")
+
+# What is tried on 500 stories, with a seed of its own: DROPOUT-NOISE-STEPS, and maybe another learning rate
+REMEDIES = {"ar": ["0-0-200", "0-0-400", "0.1-0.1-400", "0.3-0.3-400", "0.3-0.3-1000", "0.5-0.3-1000",
+                   "0.3-0.3-1000-0.016"],
+            "mdlm": ["0-0-4000", "0.1-0-2000", "0.3-0-2000"],
+            "aogpt": ["0.1-0-2000", "0.3-0-2000", "0.3-0-4000"]}
+REMEDY_LR = {"ar": "0.008", "mdlm": "0.008", "aogpt": "0.004"}
+
+def remedied(mode: str, remedy: str, seed: int) -> str:
+    dropout, noise, steps, *lr = remedy.split("-")
+    return on_text(f"{mode}-500-{remedy}", mode, "500", *(lr or [REMEDY_LR[mode]]), seed, dropout=dropout,
+                   token_noise=noise, max_steps=steps)
+
+def real(text: str):
+    """The excerpt, whole and 500 of its stories."""
+    halves(text)
+    for mode in MODES:
+        for folder in rated(mode):
+            train(folder, mode=mode, lr=folder.split("-lr-")[1], **CHOOSING | dict(
+                max_steps=500, eval_interval=50 if mode == "ar" else 125))
+    keep("results/real-lr.json", "out/real/*-lr-*")
+    for stories in ("all", "500"):
+        runs = {}
+        for mode in MODES:
+            lr = lr_of(mode, stories)
+            runs[mode] = [on_text(f"{mode}-{stories}-{lr}", mode, stories, lr, seed) for seed in SEEDS]
+        keep(f"results/real-{stories}.json", f"out/real/*-{stories}-0.0*-1")     # also those that chose it
+        compare_real(stories, f"Real text, {stories} stories", runs)
+    tried = {mode: [remedied(mode, remedy, 4) for remedy in REMEDIES[mode]] for mode in MODES}
+    best = {mode: best_of(*finished(*tried[mode])).split("-500-")[1].removesuffix("-4") for mode in MODES}
+    runs = {mode: [remedied(mode, best[mode], seed) for seed in SEEDS] for mode in MODES}
+    keep("results/real-tried.json", "out/real/*-500-*-4")
+    compare_real("helped", "Real text, 500 stories, each mode at the best of what was tried", runs)
+
+def longer(text: str):
+    """All stories for ten times as many steps, at half the learning rate; ar with what helped it on 500."""
+    halves(text)
+    long = dict(dtype="bfloat16", max_steps=15000, eval_interval=500)
+    mdlm, aogpt = (on_text(f"{mode}-longer", mode, "all", "0.004", 1, **long) for mode in ("mdlm", "aogpt"))
+    ar = [on_text(f"ar-longer-{lr}", "ar", "all", lr, 1, dtype="bfloat16", dropout=0.1, token_noise=0.1,
+                  max_steps=3000, eval_interval=100) for lr in ("0.004", "0.008")]
+    finished(*ar)
+    keep("results/real-longer.json", "out/real/ar-longer-*-1")
+    title = "Real text, all stories: 15,000 steps; ar 3,000, with dropout and token noise of 0.1"
+    compare_real("longer", title, {"ar": [best_of(*ar)], "mdlm": [mdlm], "aogpt": [aogpt]})
+
+def written():
+    """What the models of real write and fill in; its runs must be in out/."""
+    runs = {mode: finished(*seeds(f"out/real/{mode}-all-{lr_of(mode)}")) for mode in MODES}
+    first = [folders[0] for folders in runs.values()]
+    cool = dict(temperature=0.7, num_samples=2)
+    python("sample.py", out_dir=first, **cool, json="results/real-samples.json",
+           picture="results/modes.png")
+    python("sample.py", out_dir=runs["aogpt"][0], order="left_to_right", **cool,
+           json="results/real-samples-l2r.json")
+    python("sample.py", out_dir=runs["mdlm"][0], prompt="Once upon a time ___ lived happily.",
+           temperature=0.7, num_samples=4, json="results/real-blank.json")
+    python("experiments.orders", *named({mode: runs[mode] for mode in ("mdlm", "aogpt")}),
+           data="excerpt-report", windows=48, blocks=16, orders=1, json="results/real-orders.json",
+           md="results/real-orders.md")
+    python("experiments.infill", models=sum(runs.values(), []), lengths="1,2,4,8,16,32", places=2, draws=4,
+           data="excerpt-report", json="results/real-infill.json", plot="results/real-infill.png")
+    python("experiments.speculative", models=runs["aogpt"][0], like=runs["aogpt"][0],
+           json="results/real-speculative.json", plot="results/real-speculative.png")
+
+# ---- What each thing does, on real text, in a thousand steps -----------------------------------------------
+
+INIT, NOT_TOLD = dict(init="paper", shared_init=False), dict(target_embedding=False)
+UNTIED, TIME, ADAM = dict(tie_head=False), dict(time_embedding="add"), dict(optimizer="adamw")
+SCHEDULE = dict(warmup=25, final_lr=0.05)       # in as many steps
+COSINE = dict(objective="masked_ce", schedule="cosine")
+ALL = ADAM | dict(beta2=0.999) | INIT | SCHEDULE | NOT_TOLD | dict(windows="paper")
+VARIANTS = [    # name, modes, learning rate to climb from in 500 steps with a seed of its own, what differs
+    ("as it is", "mdlm ar", None, {}),
+    ("AdamW", "mdlm ar", 0.004, ADAM),
+    ("untied head", "mdlm ar", 0.008, UNTIED),
+    ("no common vector", "mdlm ar", None, dict(shared_init=False)),
+    ("no target embedding", "mdlm ar", None, NOT_TOLD),
+    ("init of the paper", "ar", 0.004, INIT),
+    ("its init, untied head", "mdlm", 0.004, INIT | UNTIED),
+    ("its init, head, time", "mdlm", 0.004, INIT | UNTIED | TIME),
+    ("its schedule", "mdlm ar", None, SCHEDULE),
+    ("its windows", "mdlm ar", None, dict(windows="paper")),
+    ("float32", "mdlm ar", None, dict(dtype="float32")),
+    ("time embedding", "mdlm", None, TIME),
+    ("masked_ce, uniform schedule", "mdlm", None, dict(objective="masked_ce")),
+    ("masked_ce, cosine schedule", "mdlm", None, COSINE),
+    ("all of it", "ar", 0.002, ALL),
+    ("all of it", "mdlm", 0.002, ALL | UNTIED | TIME | COSINE)]
+
+def variant(mode: str, name: str) -> str:
+    return f"out/confounds/{mode}-{dashed(name)}"
+
+def base(mode: str, seed: int) -> str:
+    """What others are compared with, or go on from."""
+    return train(f"{variant(mode, 'as it is')}-{seed}", mode=mode, lr=lr_of(mode), seed=seed, **THOUSAND)
+
+def confounds(mode: str):
+    """What each thing does that the paper has otherwise, one at a time."""
+    variants = [(name, begin, dict(mode=mode) | THOUSAND | changed)
+                for name, modes, begin, changed in VARIANTS if mode in modes.split()]
+    how = dict(report="excerpt-report", without_end=True, draws=8)
+    for seed in SEEDS:
+        for name, begin, settings in variants:
+            folder, lr = variant(mode, name), lr_of(mode)
+            if begin:
+                lr = climb(begin, lambda rate: train(f"{folder}-rate-{rate}", **settings | dict(
+                    lr=rate, seed=4, max_steps=500)))
+            train(f"{folder}-{seed}", lr=lr, seed=seed, **settings)
+        keep("results/confounds-rates.json", "out/confounds/*-rate-*", draws=1)
+        keep(f"results/confounds-{mode}.json", f"out/confounds/{mode}-*-{seed}", **how)
+    runs = {name: finished(*seeds(variant(mode, name))) for name, *_ in variants}
+    once(f"confounds-{mode}", python, "experiments.held_out", *named(runs), **how,
+         json=f"results/confounds-{mode}.json")
+
+def gaps():
+    """Both modes' variants in one table and figure."""
+    python("experiments.confounds", mdlm="results/confounds-mdlm.json", ar="results/confounds-ar.json",
+           json="results/confounds.json", md="results/confounds-table.md", plot="results/confounds.png")
+
+def orders():
+    """aogpt: left to right how often; rotation and common vector; its runs must stay in out/."""
+    settings = dict(mode="aogpt", lr=lr_of("aogpt")) | THOUSAND
+    # best.pt by the bound is no good where only left to right is trained: there the last step counts
+    fractions = {f"fraction-{share}": dict(l2r_fraction=share, eval_interval=1000)
+                 for share in (0, 0.25, 0.5, 1)}
+    others = {f"rotation-{turned}-common-{common}".lower(): dict(target_rotation=turned, shared_init=common)
+              for turned, common in ((False, True), (True, False), (False, False))}
+    for seed in SEEDS:
+        base("aogpt", seed)
+        for name, changed in (fractions | others).items():
+            train(f"out/orders/{name}-{seed}", seed=seed, **settings | changed)
+    runs = {"fraction-0.1": finished(*seeds(variant("aogpt", "as it is")))}
+    runs |= {name: finished(*seeds(f"out/orders/{name}")) for name in fractions | others}
+    bounded = {name: of for name, of in runs.items() if name != "fraction-1"}       # nothing trains its bound
+    once("orders-held-out", python, "experiments.held_out", *named(bounded), report="excerpt-report",
+         title="aogpt, in other ways", json="results/orders-held-out.json", md="results/orders-held-out.md",
+         forest="results/orders-held-out.png")
+    shares = {name: of for name, of in runs.items() if name not in others}
+    once("orders", python, "experiments.orders", *named(shares), data="excerpt-report",
+         json="results/orders.json", md="results/orders.md", plot="results/orders.png")
+
+def plateau():
+    """What ends mdlm's first hundreds of steps on real text; needs what real prepares."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for part in ("where", "longer", "how_much", "lengths", "settings"):
+        python("experiments.plateau", part=part, json="results/plateau.json")
+    python("experiments.plateau", json="results/plateau.json", md="results/plateau-tables.md",
+           plot="results/plateau.png")
+
+def adapt():
+    """From one mode to another, beside from scratch in as many steps."""
+    half = THOUSAND | dict(max_steps=500)
+    adapted = "ar-from-aogpt", "aogpt-from-ar", "mdlm-from-ar", "mdlm-from-ar-plain"
+    for seed in SEEDS:
+        for mode in ("ar", "aogpt"):
+            train(f"out/adapt/{mode}-{seed}", mode=mode, lr=lr_of(mode), seed=seed, **half)
+        # is there a plateau for an mdlm that begins as an ar, where there would be one?
+        train(f"out/adapt/ar-plain-{seed}", mode="ar", lr=lr_of("ar"), seed=seed, shared_init=False, **half)
+        for name in adapted:
+            to, source = name.split("-from-")
+            base(to, seed)
+            # a seed of its own: it would read the same windows a second time, in the same order
+            train(f"out/adapt/{name}-{seed}", mode=to, lr=lr_of(to), seed=seed + 10,
+                  init_from=finished(f"out/adapt/{source}-{seed}"), **half | dict(eval_interval=50))
+    for to in ("ar", "aogpt", "mdlm"):
+        runs = {to: seeds(variant(to, "as it is"))} | {
+            name.replace("-", " "): seeds(f"out/adapt/{name}") for name in adapted if name.startswith(to)}
+        finished(*sum(runs.values(), []))
+        once(f"adapt-{to}", python, "experiments.held_out", *named(runs), report="excerpt-report",
+             title=f"{to} from scratch, 1,000 steps, or 500 after 500 of another",
+             json=f"results/adapt-{to}.json", md=f"results/adapt-{to}.md", plot=f"results/adapt-{to}.png")
+
+# ---- Diversity ---------------------------------------------------------------------------------------------
+
+def parts(text: str):
+    """data/excerpt-models, -judges: the training text of either; -real, -cut: real text beside samples."""
+    with lock("data/excerpt.lock", wait=True):
+        if os.path.exists("data/excerpt-cut/meta.json"):
+            return
+        stories = list(read_stories(f"{text}/train.txt"))
+        part = {"models": EOT.join(stories[:2700]), "judges": EOT.join(stories[2700:4300]),
+                "real": EOT.join(stories[4300:]), "cut": "".join(stories[4300:])}  # as --windows=paper reads
+        for name, content in part.items():
+            Path(f"data/{name}.txt").write_text(content, encoding="utf-8")
+        for name in ("models", "judges"):
+            python("prepare_data.py", text=f"data/{name}.txt", val=f"{text}/valid.txt", vocab_size=4096,
+                   name=f"excerpt-{name}")
+        for name in ("real", "cut"):
+            python("prepare_data.py", text="data/models.txt", val=f"data/{name}.txt", vocab_size=4096,
+                   name=f"excerpt-{name}")
+
+def stories_of(written: dict) -> list:
+    """NAME=FILE,FILE,FILE of {name: (runs, flags of sample.py)}, made if need be."""
+    files = {}
+    for name, (runs, flags) in written.items():
+        files[name] = [f"{path}.jsonl" for path in seeds(f"out/diversity/{dashed(name)}")]
+        for seed, file in zip(SEEDS, files[name]):
+            if not os.path.exists(file):
+                python("sample.py", out_dir=f"out/diversity/{runs}-{seed}", num_samples=1000, length=128,
+                       dtype="bfloat16", seed=seed, out=file, **flags)
+    return named(files)
+
+def stories_of_three():
+    """What the models of diversity write, by our ways and by the paper's."""
+    to = "out/diversity"
+    judges, paper = [f"{to}/judge-1", f"{to}/judge-2"], dict(protocol="paper")
+    ours = {"ar": ("ar", {}), "mdlm": ("mdlm", {}), "mdlm, confidence": ("mdlm", dict(sampler="confidence")),
+            "aogpt": ("aogpt", {}), "aogpt, left to right": ("aogpt", dict(order="left_to_right"))}
+    python("diversity.py", *stories_of(ours), data="excerpt-real", judge=judges,
+           json="results/diversity.json", plot="results/diversity.png")
+    # apart: the paper's ar goes on from a word, beside real text that does
+    python("experiments.paper_diversity", *stories_of({"ar by the paper": ("ar", paper)}),
+           data="excerpt-real", judge=judges, json="results/diversity-paper-ar.json")
+    mdlm = {"mdlm by the paper": ("mdlm-paper", paper),
+            "mdlm by the paper, no penalty": ("mdlm-paper", paper | dict(repetition_penalty=1))}
+    python("experiments.paper_diversity", *stories_of(mdlm), data="excerpt-cut", judge=judges,
+           json="results/diversity-paper-mdlm.json")
+    models = [f"{to}/{name}" for name in ("ar-1", "mdlm-1", "aogpt-1", "aogpt-1:left_to_right")]
+    python("experiments.frontier", models=models, length=128, dtype="bfloat16", num_samples=300,
+           data="excerpt-real", judge=judges[0], json="results/diversity-frontier.json",
+           plot="results/diversity-frontier.png")
+
+def diversity(text: str):
+    """Stories of three seeds a mode, beside real ones, judged by others' models; runs must stay."""
+    parts(text)
+    to, settings = "out/diversity", NARROW | dict(dtype="bfloat16", max_steps=1500)
+    models = settings | dict(data="excerpt-models", block_size=128)     # as long as what is sampled
+    for seed in SEEDS:
+        for mode in MODES:
+            steps = 750 if mode == "ar" else 1500           # ar would overfit
+            train(f"{to}/{mode}-{seed}", mode=mode, seed=seed, lr=lr_of(mode),
+                  **models | dict(max_steps=steps, eval_interval=50))
+        train(f"{to}/mdlm-paper-{seed}", mode="mdlm", seed=seed, lr=lr_of("mdlm"), windows="paper", **models)
+    for seed in (1, 2):
+        train(f"{to}/judge-{seed}", mode="ar", seed=seed, lr=lr_of("ar"), data="excerpt-judges", dropout=0.1,
+              token_noise=0.1, **settings)
+    finished(*sum((seeds(f"{to}/{name}") for name in (*MODES, "mdlm-paper")), []), *seeds(f"{to}/judge")[:2])
+    once("diversity", stories_of_three)
+
+# ---- Speed -------------------------------------------------------------------------------------------------
+
+def denormals(text: str):
+    """Of some runs, made again if need be."""
+    KEPT.clear()
+    halves(text)
+    runs = [on_text(f"mdlm-500-{lr}", "mdlm", "500", lr, 1) for lr in ("0.016", "0.008")]
+    runs.append(on_text("mdlm-500-0-0-4000", "mdlm", "500", "0.008", 4, max_steps=4000))
+    runs.append(on_text("ar-500-0.064", "ar", "500", "0.064", 1))
+    runs.append(on_text("aogpt-500-0.032", "aogpt", "500", "0.032", 1))
+    python("experiments.denormals", runs=runs, json="results/denormals.json")
+
+def speed(text: str):
+    """Of training, sampling, and what else takes time."""
+    python("bench.py", json="results/speed.json")
+    python("bench.py", preset="paper", batch_size=2, repeats=3, json="results/speed-paper.json")
+    python("experiments.sampling_cost", lengths="64,128,256", stories="1,16",
+           json="results/sampling-small.json")
+    python("experiments.sampling_cost", preset="paper", json="results/sampling-cost.json")
+    python("experiments.sampling_cost", preset="paper", stories=16, lengths=256,
+           json="results/sampling-cost-16.json")
+    python("experiments.scaling", modes="ar,mdlm", repeats=2, json="results/scaling.json")
+    python("experiments.contention", json="results/contention.json")
+    python("experiments.time_self_bleu", "results/self-bleu-speed.json")
+    python("experiments.try_load", f"{text}/valid.txt", "out/toy-ar", "results/load.json")
+
+# ---- Older ones, to be made again --------------------------------------------------------------------------
+
+def laptop(text: str):
+    """Longer runs of the whole preset as it was then; real is the fair comparison."""
+    data = "tinystories-excerpt"
+    ar, mdlm, aogpt = (f"out/{data}-{mode}" for mode in MODES)
+    python("prepare_data.py", text=f"{text}/train.txt", val=f"{text}/valid.txt", vocab_size=4096, name=data)
+    for mode in MODES:
+        told = {} if mode == "aogpt" else dict(target_embedding=False)
+        train(f"out/{data}-{mode}", mode=mode, preset="laptop", data=data, max_steps=3000, **ADAMW, **told)
+    # diversity from the start of a story, then as the paper samples
+    python("sample.py", out_dir=[ar, mdlm, aogpt], length=128, num_samples=1000, dtype="bfloat16")
+    python("diversity.py", *named({mode: f"out/{data}-{mode}/samples.jsonl" for mode in MODES}), data=data,
+           judge=ar, json="results/laptop-diversity.json", plot="results/laptop-diversity.png")
+    paper = train(f"{mdlm}-paper", mode="mdlm", preset="laptop", data=data, windows="paper", max_steps=1500,
+                  target_embedding=False, **ADAMW)
+    for mode, run in {"ar": ar, "mdlm": paper}.items():
+        python("sample.py", out_dir=run, protocol="paper", num_samples=1000, dtype="bfloat16",
+               out=f"out/paper-{mode}.jsonl")
+        python("experiments.paper_diversity", *named({mode: f"out/paper-{mode}.jsonl"}), data=data, judge=ar,
+               json=f"results/laptop-paper-{mode}.json")
+    python("experiments.frontier", models=[ar, mdlm, aogpt], length=128, dtype="bfloat16", num_samples=100,
+           temperatures="0.6,0.8,1.0,1.1", data=data, judge=ar, json="results/laptop-frontier.json",
+           plot="results/laptop-frontier.png")
+
+def own(text: str):
+    """What is this code's own way, beside the paper's or an earlier one."""
+    data, runs = "tinystories-excerpt", {}
+    python("prepare_data.py", text=f"{text}/train.txt", val=f"{text}/valid.txt", name="excerpt")
+    for mode in ("ar", "mdlm"):
+        for init in ("paper", "scaled"):    # a step of next to no length: the loss at which each begins
+            runs[f"{mode}-{init}"] = train(f"out/first-{mode}-{init}", mode=mode, preset="paper", init=init,
+                data="excerpt", batch_size=2, block_size=128, max_steps=1, eval_windows=64)
+    python("compare.py", *named(runs), json="results/first-loss.json")
+    python("experiments.estimator", models=["out/toy-mdlm", f"out/{data}-mdlm-paper"], windows=8,
+           json="results/estimator.json")
+
+# ---- The command -------------------------------------------------------------------------------------------
+
+COMMANDS = (toy, laptop, own, sampling, few, minute, real, longer, written, confounds, gaps, orders, plateau,
+            adapt, diversity, denormals, speed)
+
+def main():
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name == "--help":
+        return print(__doc__)
+    commands = {of.__name__: of for of in COMMANDS}
+    if name not in commands or len(arguments) != len(inspect.signature(commands[name]).parameters):
+        raise InputError(f"{shlex.join(sys.argv[1:])} is not what --help lists{nearest(name, commands)}")
+    if provenance(0)["commit"].endswith("-dirty"):
+        raise InputError("commit your changes first")
+    commands[name](*arguments)
+
+if __name__ == "__main__":
+    command(main, "what is done is kept; call it again to go on")

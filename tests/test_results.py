@@ -1,0 +1,106 @@
+"""The commands behind results/ exist, take the flags they are given, and write all that is there."""
+import importlib
+import inspect
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import cli
+import train
+from cli import InputError
+from conftest import ROOT
+from experiments import results
+
+class Asked(Exception):
+    """The command has read its flags."""
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch):
+    """call(name, …) is one of the commands; returns what it would run, and in vain looks for a best run."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("data", "out", "results"):
+        os.mkdir(folder)
+    lines, kept = [], results.KEPT.copy()
+    monkeypatch.setattr(results, "python", lambda what, *arguments, **flags: lines.append(
+        (what, [*arguments, *(results.flag(name, value) for name, value in flags.items())])))
+    monkeypatch.setattr(results, "best_of", lambda *folders: folders[0])
+    monkeypatch.setattr(results, "read_stories", lambda path: ["a story"] * 5)
+
+    def call(name, *arguments):
+        lines.clear()
+        getattr(results, name)(*arguments)
+        return list(lines)
+
+    yield call
+    results.KEPT[:] = kept
+
+def test_every_command_takes_its_flags_and_every_result_has_its_command(commands, monkeypatch):
+    lines = commands("real", "texts")       # first, for others take its runs
+    for command in results.COMMANDS:
+        takes = "".join(inspect.signature(command).parameters)
+        for arguments in {"": [()], "text": [("texts",)], "mode": [("mdlm",), ("ar",)]}[takes]:
+            lines += commands(command.__name__, *arguments)
+    assert len(lines) > 350
+    written = {argument.split("=")[-1] for _, arguments in lines for argument in arguments
+               if "results/" in argument}
+    modules = {what: importlib.import_module(what.removesuffix(".py")) for what, _ in lines}
+    parse = cli.parse_flags
+
+    def parse_and_stop(*how, **more):
+        raise Asked(parse(*how, **more))
+
+    for module in [module for module in sys.modules.values() if getattr(module, "parse_flags", 0) is parse]:
+        monkeypatch.setattr(module, "parse_flags", parse_and_stop)
+    monkeypatch.setattr(train, "load_meta", lambda name: {"eot": 4096})
+    for what, arguments in lines:
+        if what in ("experiments.time_self_bleu", "experiments.try_load"):      # they take places, no flags
+            continue
+        monkeypatch.setattr(sys, "argv", [what, *arguments])
+        with pytest.raises(Asked) as asked:
+            modules[what].main()
+        if what == "train.py":
+            train.resolve(asked.value.args[0])
+    files = set(os.listdir(os.path.join(ROOT, "results"))) - {"README.md"}
+    pages = Path(ROOT, "results/README.md").read_text("utf-8")
+    more = r"few-stories-(sizes|widths)\.png"       # experiments/few_stories.py writes these too
+    assert not [name for name in files if f"results/{name}" not in written and not re.fullmatch(more, name)
+                and f"]({name})" not in pages]
+
+def test_a_run_is_made_once(commands, monkeypatch):
+    made = []
+    monkeypatch.setattr(results, "python", lambda *what, **flags: made.append(flags))
+    assert results.train("out/a/run", lr=1) == "out/a/run"
+    assert made == [dict(out_dir="out/a/run", quiet=True, lr=1)]
+    results.train("out/a/run", lr=1)
+    with results.lock("out/a/other.lock", wait=False):      # another call is at it
+        results.train("out/a/other", lr=1)
+    assert len(made) == 1 and results.finished("out/a/run") == ["out/a/run"]
+    with pytest.raises(InputError, match="out/a/other is not done; call this again"):
+        results.finished("out/a/run", "out/a/other")
+    os.mkdir("out/a/other")
+    Path("out/a/other/ckpt.pt").touch()                     # begun: it goes on
+    results.train("out/a/other", lr=1)
+    assert made[1:] == [dict(out_dir="out/a/other", quiet=True, lr=1, resume=True)]
+    Path("results/real-all.json").write_text(json.dumps({"compared": {}, "runs": {"out/a/gone": {}}}))
+    assert results.train("out/a/gone", lr=1) == "out/a/gone" and len(made) == 2     # its scores are there
+    results.keep("results/real-lr.json", "out/a/*")
+    assert made[2]["json"] == "results/real-lr.json" and len(made) == 3
+
+def test_climb(monkeypatch):
+    """The best rate is found on either side, at powers of two."""
+    monkeypatch.setattr(results, "finished", lambda *folders: folders)
+    monkeypatch.setattr(results, "best_of", lambda *folders: min(folders, key=lambda f: abs(float(f) - 0.02)))
+    assert results.climb(0.004, str) == results.climb(0.128, str) == results.climb(0.016, str) == "0.016"
+
+def test_what_fails_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.py").write_text("raise SystemExit(3)")
+    with pytest.raises(InputError, match="failed: python bad.py --steps=1,2 --fast --slow=false"):
+        results.python("bad.py", steps=["1", "2"], fast=True, slow=False)
+    monkeypatch.setattr(sys, "argv", ["results", "confounds"])
+    with pytest.raises(InputError, match="confounds is not what --help lists"):
+        results.main()
