@@ -2,7 +2,7 @@
 What each difference does to mdlm, to ar, and to the gap between them.
 
     python -m experiments.confounds --mdlm=results/confounds-mdlm.json --ar=results/confounds-ar.json \\
-        --json=F --md=G --plot=H
+        --json=F --plot=G
 
 reads what held_out has found of the runs of `experiments.results confounds`: how far each variant of a mode
 is above the mode "as it is". Here the same is asked of mdlm's bound above ar's loss, on the same windows.
@@ -15,7 +15,6 @@ import numpy as np
 
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.held_out import compare, draw_forest
-from experiments.report import write_markdown
 from experiments.trials import stored
 from show import figure
 
@@ -25,7 +24,6 @@ class ConfoundsOptions:
     mdlm: str = ""          # results of held_out for the variants of mdlm
     ar: str = ""            # for those of ar
     json: str = ""          # file for the gaps
-    md: str = ""            # file for the table
     plot: str = ""          # file for a figure (.png): a panel for each mode, and one for the gap
     seed: int = 0           # nothing here is random
 
@@ -78,11 +76,8 @@ def main():
     gaps = {name: gap(mdlm, ar, name) for name in mdlm["compared"]}
     rows = table_of(mdlm, ar, gaps)
     print_table(rows)
-    made = provenance(o.seed)
     if o.json:
-        write_json(o.json, made | {"gaps": gaps})
-    if o.md:
-        write_markdown(o.md, "What each difference does", made, "Nats per token.", {"": rows})
+        write_json(o.json, provenance(o.seed) | {"gaps": gaps})
     if o.plot:
         names = [name for name, *_ in rows[1:] if not name.startswith("as it is")]
         draw({"mdlm's bound, change in nats per token": mdlm["compared"],

@@ -350,7 +350,7 @@ def confounds(mode: str):
 def gaps():
     """Both modes' variants in one table and figure."""
     python("experiments.confounds", mdlm="results/confounds-mdlm.json", ar="results/confounds-ar.json",
-           json="results/confounds.json", md="results/confounds-table.md", plot="results/confounds.png")
+           json="results/confounds.json", plot="results/confounds.png")
 
 def orders():
     """aogpt: left to right how often; rotation and common vector; its runs must stay in out/."""
