@@ -197,6 +197,27 @@ class Loss(torch.nn.Module):
         self.losses = group_losses      # not in `except`: the next error would show this one as its cause
         return self.losses(self.model, batch).mean()
 
+class Muon(torch.optim.Optimizer):
+    """Nearly equalizes the singular values of a matrix's update (Jordan et al. 2024): directions of small
+    gradients move as far as others. Scaled to AdamW's length (arXiv 2502.16982), it takes the same lr.
+    torch.optim.Muon always multiplies in bfloat16, which takes half of a step on a CPU that is slow at it."""
+
+    def __init__(self, matrices: list, weight_decay: float):
+        super().__init__(matrices, dict(lr=0.0, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        group = self.param_groups[0]
+        for p in group["params"]:
+            momentum = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)).lerp_(p.grad, 0.05)
+            x, tall = p.grad.lerp(momentum, 0.95), p.size(0) > p.size(1)
+            x = (x.T if tall else x) / x.norm().clamp(min=1e-7)
+            for _ in range(5):      # Newton-Schulz: each singular value s → 3.4445 s − 4.775 s³ + 2.0315 s⁵
+                xx = x @ x.T
+                x = 3.4445 * x + (2.0315 * xx @ xx - 4.775 * xx) @ x
+            p.mul_(1 - group["lr"] * group["weight_decay"])
+            p.add_(x.T if tall else x, alpha=-0.2 * math.sqrt(max(p.shape)) * group["lr"])
+
 def make_update(model: Transformer, s: Settings):
     """The optimizers, and update(batch, lr), a step of them: gradients of a Batch in s.grad_accum
     micro-batches, clipped. It returns the loss of this process's share, and the whole gradient's norm."""
@@ -210,14 +231,11 @@ def make_update(model: Transformer, s: Settings):
     if WORLD_SIZE > 1:
         loss_function = torch.nn.parallel.DistributedDataParallel(
             loss_function, gradient_as_bucket_view=True, broadcast_buffers=False, bucket_cap_mb=100)
-    # Muon (Jordan et al. 2024) nearly equalizes the singular values of a matrix's update: directions of small
-    # gradients move as far as others. Scaled to AdamW's length (arXiv 2502.16982), it takes the same lr
     matrices = [p for p in model.blocks.parameters() if p.dim() == 2 and s.optimizer == "muon"]
     rest = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
     optimizers = [torch.optim.AdamW(rest, betas=(0.9, s.beta2), weight_decay=s.weight_decay, fused=True)]
     if matrices:
-        optimizers.append(torch.optim.Muon(matrices, weight_decay=s.weight_decay,
-                                           adjust_lr_fn="match_rms_adamw"))
+        optimizers.append(Muon(matrices, s.weight_decay))
     autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
 
     def update(batch: Batch, lr: float):
@@ -234,7 +252,8 @@ def make_update(model: Transformer, s: Settings):
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
         for optimizer in optimizers:
             optimizer.param_groups[0]["lr"] = lr
-            optimizer.step()
+            with autocast:
+                optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return loss, norm
 

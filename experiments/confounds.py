@@ -28,7 +28,7 @@ class ConfoundsOptions:
     seed: int = 0           # nothing here is random
 
 ON_CUT = ", on the paper's windows"
-PARTNERS = {"its init, untied head": "init of the paper", "its init, head, time": "init of the paper"}
+PARTNERS = {"its init, untied head": "its init", "its init, head, time": "its init"}
 
 def read(path: str) -> dict:
     """Results of held_out. Raises InputError where they are something else."""
