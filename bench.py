@@ -116,8 +116,7 @@ def training_step(config: Config, batch_size: int, device, tuned=True):
     def step():
         return update(training_batch(config, x, generator), s.lr)
 
-    step()                                                              # compiles
-    step()[0].item()
+    step()[0].item()                                                    # compiles
     before = memory_mb(device, reset=True)
     step()[0].item()
     held = 12 / 2 ** 20 * sum(p.numel() for p in model.parameters())    # float32 weights and two moments

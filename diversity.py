@@ -238,15 +238,12 @@ def sampled_from(settings: dict) -> tuple:
 
 def incomparable(sets: dict) -> list:
     """What makes a column incomparable, for the table itself."""
-    lines, ways = [], {}            # ways: {settings: the sets made so}
-    for name, seeds in sets.items():
-        for way in dict.fromkeys(sampled_from(settings) for _, settings in seeds):
-            ways.setdefault(way, []).append(name)
-            if way[-1]:
-                lines.append(f"{name} was written after the prompt {way[-1]!r}; real text begins freely")
-    if len(ways) > 1:
-        made = (f"{', '.join(names)}: length {length}, start {start}, {'not cut' if full else 'cut'} at the "
-                f"end, prompt {prompt!r}" for (length, start, full, prompt), names in ways.items())
+    ways = {(name, sampled_from(settings)): None for name, seeds in sets.items() for _, settings in seeds}
+    lines = [f"{name} was written after the prompt {prompt!r}; real text begins freely"
+             for name, (_, _, _, prompt) in ways if prompt]
+    if len({way for _, way in ways}) > 1:
+        made = (f"{name}: length {length}, start {start}, {'not cut' if full else 'cut'} at the end, "
+                f"prompt {prompt!r}" for name, (length, start, full, prompt) in ways)
         lines.append(f"the samples were made with different settings: {'; '.join(made)}")
     if len({len(texts) for seeds in sets.values() for texts, _ in seeds}) > 1:
         lines.append("the sets differ in size, on which most of these metrics depend")

@@ -216,8 +216,7 @@ class Transformer(nn.Module):
     def init_weights(self):
         """Normal, standard deviation 1/√(inputs): the usual 0.02 starves narrow models. Projections back
         into the residual stream shrink with depth, as in GPT-2. init=paper leaves all as PyTorch has it:
-        embeddings N(0, 1), so that the logits of a tied head begin with a standard deviation of √C. (The
-        paper has shared_init=False.)
+        embeddings N(0, 1), so that the logits of a tied head begin with a standard deviation of √C.
 
         With shared_init embeddings start around one common vector (a tied head adds as much to all logits),
         from which layer 1 learns what all keys share; mdlm finds neighbours by it (results/plateau.md)."""

@@ -10,8 +10,7 @@ a step, or several that do not see each other, or (--draft) several that a secon
 masked positions may come next (first_hitting: equally many in each step; ancestral: by chance; confidence:
 the surest), and every pass reads the whole window. Stories are cut at the first end-of-text.
 
---out_dir, --sampler, --steps, --draft and --temperature take several values separated by commas; every
-combination is run.
+Of --out_dir, --sampler, --steps, --draft and --temperature all combinations are run: give A,B,… for each.
 """
 import itertools
 import json
@@ -41,7 +40,6 @@ class SampleOptions:
     length: int | None = None   # tokens per story; default: block_size, or the prompt's if it has blanks
     prompt: str = ""            # begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)
     blank: int = 8              # tokens of a blank
-    start: Literal["auto", "story", "anywhere"] = "auto"  # where it begins; auto: as training windows do
     sampler: Literal["first_hitting", "ancestral", "confidence"] = "first_hitting"  # mdlm: which come next
     order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
     steps: int | None = None    # per story, each a pass or none; default: one a token. Fewer: faster, worse
@@ -277,10 +275,10 @@ def reveal_order(time_of, free, o: SampleOptions, mode: str):
     key = key.to(time_of.device).expand(time_of.shape)
     return key.masked_fill(~free.to(key.device), -1).argsort(dim=1, stable=True).to(free.device)
 
-def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
+def states(model: Transformer, stories, pattern, o: SampleOptions):
     """Yield (B, L) tokens after every step of writing the stories with these numbers, [MASK] where nothing
     is revealed yet. Story i does not depend on which others are in the batch. pattern (L,) holds the tokens
-    given, else [MASK]. plain, ar: without a cache; the same stories.
+    given, else [MASK].
 
     Tokens of one step are drawn independently of each other, so one token a step is exact (not confidence,
     which looks at what it drew) and several are not, unless confirmed. mdlm's ancestral sampler gives each
@@ -301,8 +299,6 @@ def states(model: Transformer, stories, pattern, o: SampleOptions, plain=False):
         else:   # first_hitting: the rank among those that are free, cut into steps
             reveal_step = (order.argsort(dim=1) - (L - n)) * steps // n
         return unmask(model, tokens, reveal_step.where(free, -1), u, o)
-    if config.mode == "ar" and plain:
-        return write_left_to_right(model, tokens, u, o)
     if o.draft:
         return write_and_confirm(model, tokens, order, generators, L - n, o)
     return write_in_order(model, tokens, order, u, L - n, steps, o)
@@ -324,29 +320,23 @@ def generate(model: Transformer, stories, pattern, o: SampleOptions):
 SWEEP = ("out_dir", "sampler", "steps", "draft", "temperature")      # flags that take several values here
 CONFIDENCE = ("final_temperature", "repetition_penalty")    # flags of the sampler confidence alone
 # flags that mean nothing to a mode: refused, or where several models are sampled, ignored
-NOT_FOR = {"ar": ("sampler", "order", "steps", "draft", *CONFIDENCE), "aogpt": ("sampler", *CONFIDENCE),
-           "mdlm": ("order", "draft", "compile")}
+NOT_FOR = {"ar": ("sampler", "order", "steps", "draft", *CONFIDENCE), "mdlm": ("order", "draft", "compile"),
+           "aogpt": ("sampler", "protocol", *CONFIDENCE)}
 # what the paper's code did (arXiv 2603.22075); length and steps: see complete
 PAPER = {"ar": dict(temperature=0.8, full_length=True, prompt="Once"),
          "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence"),
-         "aogpt": dict(temperature=0.8, full_length=True),
          "confidence": dict(final_temperature=0.32, repetition_penalty=1.3)}
 
 def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str):
-    """o with values for start, length and steps, and (L,) the tokens it gives, [MASK] where the model writes.
+    """o with values for length and steps, and (L,) the tokens it gives, [MASK] where the model writes.
     Raises InputError for what this model cannot do."""
     unused = dict.fromkeys(CONFIDENCE, "without --sampler=confidence") if o.sampler != "confidence" else {}
     unused |= dict.fromkeys(NOT_FOR[config.mode], f"for {config.mode}")
     unused |= {"steps": "with --draft"} if o.draft else {}
     for name, where in unused.items():
         o.need(getattr(o, name) == getattr(SampleOptions, name), name, f"means nothing {where}; leave it out")
-    own = "story" if windows == "aligned" else "anywhere"
-    full = o.full_length or windows == "paper"      # such a model has never seen the end of a story
-    o = replace(o, start=own if o.start == "auto" else o.start, full_length=full)
-    o.need(o.start == own or windows == "random", "start",
-           f"is not for this model, whose windows were {windows}; leave it out")
-
-    ids = [tokenizer.eot] if o.start == "story" and windows == "random" else []     # where another ends
+    o = replace(o, full_length=o.full_length or windows == "paper")     # such a model knows no end-of-text
+    ids = []
     for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # a space begins GPT-2's next word
         ids += [config.mask_id] * (o.blank if i else 0) + tokenizer.encode(piece)
     blanks, paper = ids.count(config.mask_id), o.protocol == "paper"
@@ -367,13 +357,13 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
            f"is not random, left_to_right or each of the positions 0 to {o.length - 1} once, with commas")
     return o, torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))
 
-def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOptions, title: str):
+def write_stories(model, tokenizer: Tokenizer, windows: str, pattern, o: SampleOptions, title: str):
     """Stories into o.out: a line of settings, then a line for each as soon as its batch is done. Returns a
     summary, the settings in it, and (title, pieces, steps) of the first story, or of all that are shown."""
     config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
-    begin = int(pattern[0] == eot)                          # an end-of-text given to start isn't part of it
     given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)    # after these a story may end
-    settings = {**asdict(o), "length": o.length - begin, "mode": config.mode, **provenance(o.seed)}
+    settings = {**asdict(o), "start": "story" if windows == "aligned" else "anywhere", "mode": config.mode,
+                **provenance(o.seed)}
     began, texts, panels, rounds = time.perf_counter(), [], [], []  # rounds: tokens of each revealing step
     bar = tqdm(total=o.num_samples, unit="story", desc=title, leave=False, disable=None)
     with open(f"{o.out}.tmp", "w") as f, bar:
@@ -385,7 +375,7 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
                 end = len(ids) if o.full_length else [*ids, eot].index(eot, given)
                 shown = [step for i, step in zip(ids, steps) if step >= 0 and i != config.mask_id]
                 rounds.append(np.unique(shown, return_counts=True)[1].tolist())
-                ids, steps = ids[begin:end], steps[begin:end]
+                ids, steps = ids[:end], steps[:end]
                 texts.append(tokenizer.decode(ids))
                 row = {"story": story, "text": texts[-1], "tokens": ids, "appeared": steps}
                 print(json.dumps(row), file=f)
@@ -400,7 +390,7 @@ def write_stories(model: Transformer, tokenizer: Tokenizer, pattern, o: SampleOp
     if o.draft:     # two passes a round, but for a last token that comes alone
         passes = 2 * passes - sum(counts[-1] == 1 for counts in rounds)
     summary |= {"passes": passes / len(texts), "tokens_per_pass": written / passes}
-    whole = o.start == "story" and o.length >= TOY.mean_words() and not o.full_length
+    whole = windows == "aligned" and o.length >= TOY.mean_words() and not o.full_length
     if whole and tokenizer.kind == "words":             # stories of the toy, whose grammar is known
         summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
     return summary, panels
@@ -420,7 +410,7 @@ def plan(folders: list, flags: dict, lenient: bool):
         for values in itertools.product(*(mine[name] for name in swept)):
             given = mine | dict(zip(swept, values))
             if given.get("protocol") == "paper":
-                given = PAPER[config.mode] | given
+                given = PAPER.get(config.mode, {}) | given
                 given = PAPER.get(given.get("sampler"), {}) | given
             o = build(SampleOptions, given | {"out_dir": folder})
             o, pattern = complete(o, config, tokenizer, windows)
@@ -430,7 +420,7 @@ def plan(folders: list, flags: dict, lenient: bool):
             how = {"ar": "left to right", "mdlm": o.sampler, "aogpt": f"{o.order} order"}[config.mode]
             how = how.replace("_", " ") + (f", drafts of {o.draft}" if o.draft else f", {o.steps} steps")
             how += f", temperature {o.temperature:g}" if len(mine.get("temperature", ())) > 1 else ""
-            yield model, tokenizer, pattern, o, f"{config.mode}, {how}"
+            yield model, tokenizer, windows, pattern, o, f"{config.mode}, {how}"
 
 def main():
     flags = parse_flags(__doc__, SampleOptions, several=SWEEP)

@@ -180,9 +180,8 @@ def numerics(s: Settings, device: torch.device):
     return dtype, s.compile == "true" or (s.compile == "auto" and device.type != "mps")
 
 class Loss(torch.nn.Module):
-    """The loss of a batch; with compile_it, in one compiled function, made for the shapes that all batches
-    have. Where there is no C++ compiler or Triton it warns and is eager. A module, because
-    DistributedDataParallel wraps nothing else."""
+    """The loss of a batch; with compile_it, compiled for the shapes that all batches have; where there is no
+    C++ compiler or Triton it warns and is eager. A module: DistributedDataParallel wraps nothing else."""
 
     def __init__(self, model: Transformer, compile_it: bool):
         super().__init__()
@@ -199,15 +198,12 @@ class Loss(torch.nn.Module):
 
 class Muon(torch.optim.Optimizer):
     """Nearly equalizes the singular values of a matrix's update (Jordan et al. 2024): directions of small
-    gradients move as far as others. Scaled to AdamW's length (arXiv 2502.16982), it takes the same lr.
-    torch.optim.Muon always multiplies in bfloat16, which takes half of a step on a CPU that is slow at it."""
-
-    def __init__(self, matrices: list, weight_decay: float):
-        super().__init__(matrices, dict(lr=0.0, weight_decay=weight_decay))
+    gradients move as far as others. Scaled to AdamW's length (arXiv 2502.16982), it takes the same lr. As
+    torch.optim.Muon, which multiplies in bfloat16, though: half of a step on a CPU that is slow at it."""
 
     @torch.no_grad()
     def step(self):
-        group = self.param_groups[0]
+        [group] = self.param_groups
         for p in group["params"]:
             momentum = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)).lerp_(p.grad, 0.05)
             x, tall = p.grad.lerp(momentum, 0.95), p.size(0) > p.size(1)
@@ -235,7 +231,7 @@ def make_update(model: Transformer, s: Settings):
     rest = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
     optimizers = [torch.optim.AdamW(rest, betas=(0.9, s.beta2), weight_decay=s.weight_decay, fused=True)]
     if matrices:
-        optimizers.append(Muon(matrices, s.weight_decay))
+        optimizers.append(Muon(matrices, dict(lr=s.lr, weight_decay=s.weight_decay)))
     autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
 
     def update(batch: Batch, lr: float):
@@ -290,12 +286,12 @@ def sample_stories(model: Transformer, tokenizer: Tokenizer, count: int, seed: i
 def show_best(run: Run, tokenizer: Tokenizer):
     """Three stories of best.pt, and what to do next."""
     model, checkpoint = load(run.path("best.pt"), run.model.head.weight.device)
-    kind, out_dir = "" if model.config.mode == "ar" else " (upper bound)", run.s.out_dir
+    kind = "" if model.config.mode == "ar" else " (upper bound)"
     print(f"best validation loss {checkpoint['val_nll']:.4f} nats per token{kind} at step "
           f"{checkpoint['step']:,}; three samples of that model:\n")
     stories = sample_stories(model, tokenizer, 3, run.s.seed, most_steps=model.config.block_size)
-    print(*stories, sep="\n\n", end="\n\n")
-    print(f"{out_dir} holds best.pt, log.jsonl, loss.png; next: python sample.py --out_dir={out_dir} --show")
+    print(*stories, f"{run.s.out_dir} holds best.pt, log.jsonl, loss.png; next: python sample.py "
+                    f"--out_dir={run.s.out_dir} --show", sep="\n\n")
 
 def main():
     config, s, why = resolve(parse_flags(__doc__, Config, Settings))

@@ -37,9 +37,9 @@ def sample_all(o: FrontierOptions) -> dict:
         folder, _, order = name.partition(":")
         more = {"order": order} if order else {}
         jobs += [(name, *job) for job in sample.plan([folder], flags | more, lenient=not order)]
-    for name, model, tokenizer, pattern, s, title in jobs:
+    for name, *model, pattern, s, title in jobs:
         s = replace(s, out=os.path.join(s.out_dir, f"samples-{s.order}-t{s.temperature:g}.jsonl"))
-        sample.write_stories(model, tokenizer, pattern, s, title)
+        sample.write_stories(*model, pattern, s, title)
         sets[f"{name}, temperature {s.temperature:g}"] = [read_samples(s.out)]
     return sets
 

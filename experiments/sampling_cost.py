@@ -37,7 +37,7 @@ class CostOptions:
 @torch.no_grad()
 def story_seconds(model, length: int, stories: int, places: int, few=None, plain=False, **flags) -> float:
     """Seconds to write so many stories at once, one token a step or in `few` steps: three steps at each of
-    the places. plain: ar without a cache."""
+    the places. plain: by write_left_to_right, the same stories without a cache."""
     steps, seconds = min(few or length, length), []
     for place in range(places):
         given = length * (2 * place + 1) // (2 * places)
@@ -45,7 +45,10 @@ def story_seconds(model, length: int, stories: int, places: int, few=None, plain
         pattern[:given] = torch.randint(model.config.vocab_size, (given,))
         o = sample.SampleOptions(steps=max(1, round(steps * (length - given) / length)), **flags)
         ticks = []
-        for tokens in itertools.islice(sample.states(model, range(stories), pattern, o, plain), 4):
+        u = torch.rand(stories, length, dtype=torch.float64)
+        written = (sample.write_left_to_right(model, pattern.expand_as(u).to(device), u, o) if plain else
+                   sample.states(model, range(stories), pattern, o))
+        for tokens in itertools.islice(written, 4):
             tokens[0, 0].item()                                     # waits for the device
             ticks.append(time.perf_counter())                       # the first of them read the prompt
         if len(ticks) > 1:                                          # a short rest may be over after one step

@@ -47,12 +47,12 @@ def measure(models: list, exact: bool, o: StepsOptions) -> list:
     if drafting:
         jobs += sample.plan(drafting, common | dict(draft=list(o.drafts)), lenient=True)
     with tempfile.TemporaryDirectory() as folder:
-        for model, tokenizer, pattern, s, title in jobs:
+        for model, tokenizer, windows, pattern, s, title in jobs:
             if model.config.mode == "ar" and exact:
                 continue
             s = replace(s, out=os.path.join(folder, "s.jsonl"))
             network = toy_oracle(model.config.mode) if exact else model
-            summary, _ = sample.write_stories(network, tokenizer, pattern, s, title)
+            summary, _ = sample.write_stories(network, tokenizer, windows, pattern, s, title)
             row = {"network": "exact" if exact else s.out_dir, "mode": model.config.mode,
                    "sampler": s.sampler, "steps": s.steps, "draft": s.draft}
             row |= {key: summary.get(key) for key in ("passes", "tokens_per_pass", "seconds")}

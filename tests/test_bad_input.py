@@ -58,7 +58,7 @@ BAD = [
     ("sample.py", ["--out_dir=out/ar", "--prompt=One ___ day"], ["blank", "left to right"]),
     ("sample.py", ["--out_dir=out/mdlm", "--prompt=One ___", "--blank=0"], ["--blank=0"]),
     ("sample.py", ["--out_dir=out/mdlm", "--repetition_penalty=1.3"], ["--repetition_penalty", "confidence"]),
-    ("sample.py", ["--out_dir=out/mdlm", "--start=anywhere"], ["--start=anywhere", "aligned"]),
+    ("sample.py", ["--out_dir=out/aogpt", "--protocol=paper"], ["--protocol=paper", "nothing for aogpt"]),
     ("sample.py", ["--out_dir=out/ar", "--protocol=paper"], ["Once", "vocabulary"]),
     ("sample.py", ["--out_dir=out/mdlm", "--sampler=confidence", "--final_temperature=-1"],
      ["--final_temperature=-1", "at least 0"]),

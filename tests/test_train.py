@@ -243,7 +243,7 @@ def test_muon_is_pytorchs_in_the_precision_of_training():
     for shape in (24, 64), (64, 24), (32, 32):
         start = torch.randn(shape, generator=generator)
         ours, theirs = (start.clone().requires_grad_() for _ in range(2))
-        both = Muon([ours], weight_decay=0.1), torch.optim.Muon(
+        both = Muon([ours], dict(weight_decay=0.1)), torch.optim.Muon(
             [theirs], weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
         for _ in range(10):
             ours.grad = torch.randn(shape, generator=generator)
@@ -258,7 +258,7 @@ def test_muon_is_pytorchs_in_the_precision_of_training():
     s = torch.linalg.svdvals(p.grad) / p.grad.norm()
     for _ in range(5):
         s = 3.4445 * s - 4.775 * s ** 3 + 2.0315 * s ** 5
-    optimizer = Muon([p], weight_decay=0.1)
+    optimizer = Muon([p], dict(weight_decay=0.1))
     optimizer.param_groups[0]["lr"] = 1.0
     optimizer.step()
     assert torch.linalg.svdvals(p / (0.2 * 8)) == pytest.approx(s.sort(descending=True)[0], rel=1e-9)
