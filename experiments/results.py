@@ -348,7 +348,8 @@ def confounds(mode: str):
             keep(f"results/confounds-{mode}.json", f"out/confounds/{mode}-*-[123]", **how)
     finished(*sum(runs.values(), []))
     once(f"confounds-{mode}", python, "experiments.held_out", *named(runs), **how,
-         json=f"results/confounds-{mode}.json")
+         title=f"What the paper has otherwise, {mode}", json=f"results/confounds-{mode}.json",
+         md=f"results/confounds-{mode}.md", forest=f"results/confounds-{mode}.png")
 
 def gaps():
     """Both modes' variants in one table and figure."""
@@ -491,6 +492,8 @@ def speed(text: str):
     """Of training, sampling, and what else takes time."""
     python("bench.py", json="results/speed.json")
     python("bench.py", preset="paper", batch_size=2, repeats=3, json="results/speed-paper.json")
+    python("experiments.try_speed", mode="mdlm", preset="laptop", variants="muon,pytorch_muon",
+           json="results/speed-muon.json")
     python("experiments.sampling_cost", lengths="64,128,256", stories="1,16",
            json="results/sampling-small.json")
     python("experiments.sampling_cost", preset="paper", json="results/sampling-cost.json")

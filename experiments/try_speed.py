@@ -2,6 +2,7 @@
 
     python -m experiments.try_speed --mode=ar           all variants at bench.py's small sizes
     python -m experiments.try_speed --mode=mdlm --variants=tuned,fused_attention --preset=toy
+    python -m experiments.try_speed --mode=mdlm --variants=muon,pytorch_muon --preset=laptop --json=F
 """
 import ctypes
 import statistics
@@ -16,9 +17,9 @@ import torch.nn.functional as F
 import model as model_module
 import train
 from bench import SIZES, by_turns, memory_mb
-from cli import build, command, parse_flags
+from cli import build, command, parse_flags, provenance, write_json
 from model import Config, Transformer, group_losses, training_batch
-from train import PRESETS, Settings, make_update, numerics
+from train import PRESETS, Muon, Settings, make_update, numerics
 
 CPU = torch.device("cpu")
 torch._dynamo.config.recompile_limit = 64       # all variants share a few functions
@@ -98,6 +99,9 @@ def padded_logits(h, weight, y):
 def linear_cross_entropy(h, weight, y):
     return F.linear_cross_entropy(h.bfloat16(), weight.bfloat16(), y, reduction="none")
 
+def pytorch_muon(matrices, how):
+    return torch.optim.Muon(matrices, **how, adjust_lr_fn="match_rms_adamw")
+
 VARIANTS = {                # what differs from train.py's way
     "tuned": dict(),
     "eager_float32": dict(settings=dict(dtype="float32", compile="false")),
@@ -113,6 +117,8 @@ VARIANTS = {                # what differs from train.py's way
     "bfloat16_residual": dict(residual=torch.bfloat16),
     "max_autotune": dict(compile_mode="max-autotune"),
     "not_deterministic": dict(deterministic=False),
+    "muon": dict(settings=dict(optimizer="muon")),
+    "pytorch_muon": dict(settings=dict(optimizer="muon"), muon=pytorch_muon),   # always in bfloat16
     # what glibc comes to by itself: M_MMAP_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD; in a run of its own
     "memory_given_back": dict(mallopt=((-4, 65536), (-3, 2 ** 25), (-1, 2 ** 26))),
     "nanogpt": dict(deterministic=False),
@@ -127,7 +133,7 @@ def make_step(name, mode, sizes, rows):
         step = nanogpt_step(config, rows)
     else:
         net, x = Transformer(config), torch.randint(config.vocab_size, (rows, config.block_size))
-        train.group_losses = v.get("losses", group_losses)
+        train.group_losses, train.Muon = v.get("losses", group_losses), v.get("muon", Muon)
         if "compile_mode" in v:
             train.group_losses = torch.compile(group_losses, mode=v["compile_mode"], dynamic=False)
         s = Settings(**v.get("settings", {}) | ({"compile": "false"} if "compile_mode" in v else {}))
@@ -164,6 +170,7 @@ class SpeedOptions:
     mode: Literal["ar", "mdlm", "aogpt"] = "ar"  # whose training step
     variants: tuple[Literal[tuple(VARIANTS)], ...] = tuple(VARIANTS)  # by turns, compared with the first
     preset: Literal["small", "paper", "toy", "laptop"] = "small"  # sizes, of bench.py or train.py
+    json: str = ""              # file for the results
 
 def sizes_of(preset: str) -> dict:
     """Sizes of a Config, and batch_size: bench.py's small ones, the paper's, or a train.py preset's."""
@@ -193,6 +200,9 @@ def main():
     for name, took in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(took, first))
         print(f"{name:24}{1000 * statistics.median(took):9.1f} ms{ratio:8.2f}{memory[name]:8,.0f}")
+    if o.json:
+        write_json(o.json, provenance(0) | {"mode": o.mode, "preset": o.preset, "dtype": str(dtype),
+                                            "threads": torch.get_num_threads(), "seconds": seconds})
 
 if __name__ == "__main__":
     command(main, "nothing is kept")
