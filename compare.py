@@ -5,8 +5,9 @@ Several runs in one table, one JSON and one figure: validation loss at equal ste
     python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --text=story.txt      how likely each finds that text
 
 --text: UTF-8, its stories split at <|endoftext|>. Each is scored from its start to its end, or as far as
-block_size reaches, exactly by ar, else by the bound: the standard error is that of --draws masks or orders.
-(mdlm reads a text shorter than block_size in a window shorter than any it was trained on.)
+block_size reaches, exactly by ar, else by the bound: the standard error is that of --draws masks or orders
+(for mdlm somewhat too large, for its masks are stratified).
+mdlm reads a text shorter than block_size in a window shorter than any it was trained on.
 """
 from dataclasses import dataclass
 

@@ -256,9 +256,9 @@ class Batch(NamedTuple):
     t: Tensor | None = None         # (B,)      timestep
 
     def split(self, groups: int):
-        """Parts of `groups` groups each (the last may have fewer)."""
+        """Parts of `groups` groups (of len(f) / G rows) each; the last may have fewer."""
         G = len(self.targets)
-        parts = ([None] * G if f is None else f.split(groups * (len(f) // G)) for f in self)   # rows a group
+        parts = ([None] * G if f is None else f.split(groups * (len(f) // G)) for f in self)
         return [Batch(*part) for part in zip(*parts)]
 
     def to(self, device):
@@ -322,8 +322,8 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     has not: heavily masked rows dominate it, and it bounds nothing.
 
     Rows 2p and 2p+1 are an antithetic pair, masking k and T+1-k tokens, and the k's are stratified over the
-    batch: less variance. The first row gets the smaller k, so this is unbiased for rows in random
-    order, as in training, or for a pair of equal rows, as in evaluation; not for two different ones. Every
+    batch: less variance. As the first row always has the smaller k, this is unbiased only where rows come
+    in random order, as in training, or a pair is one row twice, as in evaluation. Every
     pair has exactly T+1 masked tokens, so shapes are static and the head runs on masked slots alone. B must
     be even. A pair with T = 6 and k = 2, T+1-k = 5:
 
@@ -401,7 +401,8 @@ def count_parameters(model: Transformer) -> int:
 
 def flops_per_token(config: Config) -> float:
     """Matrix-product FLOPs of training on one token: 2 per weight forward, twice that backward; attention
-    reaches T slots, on average half of them where it is causal; the NELBO's head sees (T+1)/2 of T."""
+    reaches T slots, on average half of them where it is causal; the NELBO's head sees (T+1)/2 of T. (Left
+    out: mdlm's BOS slot in the blocks, 1/T of them.)"""
     C, T = config.n_embd, config.block_size
     layer = 4 * C * C + 3 * C * config.n_hidden + 2 * C * T * (1 if config.mode == "mdlm" else 0.5)
     head_share = (T + 1) / (2 * T) if config.mode == "mdlm" and config.objective == "nelbo" else 1

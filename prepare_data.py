@@ -238,7 +238,7 @@ def load_meta(name: str) -> dict:
 class Windows:
     """Windows of T tokens from one split of data/<name>, as int64 arrays; the same for the same seed.
 
-    kind  aligned   a window starts at a story's first word: a model of a story from its beginning
+    kind  aligned   a window starts at a story's first word; where the story is shorter, the next one follows
           random    windows follow one another from a random phase, drawn anew in each epoch: from anywhere
           paper     as the paper cut its data (arXiv 2603.22075): end-of-text dropped, the training split cut
                     into chunks of T, shuffled, 5% of the *chunks* held out; a story can lie in both splits
@@ -287,14 +287,13 @@ class Windows:
         starts = np.array([self._epoch(row // len(self))[row % len(self)] for row in rows])
         return self._rows(self.tokens, starts).astype(np.int64)
 
-    def _spread_starts(self, n: int):
-        if self.kind == "paper":        # its chunks are shuffled
-            return self.starts[:n]
-        return self.starts[np.linspace(0, len(self) - 1, min(n, len(self))).astype(int)]
-
-    def spread(self, n: int):
-        """(up to n, T): fixed windows for evaluation, spread evenly over the split (paper: its first n)."""
-        return self._rows(self.tokens, self._spread_starts(n)).astype(np.int64)
+    def spread(self, n: int, values=None):
+        """(up to n, T): fixed windows for evaluation, spread evenly over the split (paper: its first n, for
+        they are shuffled); of the tokens, or of other values, one for each token."""
+        even = np.linspace(0, len(self) - 1, min(n, len(self))).astype(int)
+        starts = self.starts[:n] if self.kind == "paper" else self.starts[even]
+        rows = self._rows(self.tokens if values is None else values, starts)
+        return rows.astype(np.int64) if values is None else rows
 
     def floor(self, n: int):
         """For the toy, nats per token of spread(n) under the true law, which no model beats but by chance."""
@@ -305,7 +304,7 @@ class Windows:
         if any(p is None for p in log_probs):   # drawn from another grammar than this file's
             return None
         # a story ends for certain, so the end-of-text before the next is free
-        return -float(self._rows(np.concatenate([[0, *p] for p in log_probs]), self._spread_starts(n)).mean())
+        return -float(self.spread(n, np.concatenate([[0, *p] for p in log_probs])).mean())
 
 def main():
     o = build(PrepareOptions, parse_flags(__doc__, PrepareOptions))

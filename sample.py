@@ -42,11 +42,11 @@ class SampleOptions:
     blank: int = 8              # tokens of a blank
     sampler: Literal["first_hitting", "ancestral", "confidence"] = "first_hitting"  # mdlm: which come next
     order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
-    steps: int | None = None    # per story, each a pass or none; default: one a token. Fewer: faster, worse
+    steps: int | None = None    # per story; default: one for each token. Fewer: faster, worse
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
     final_temperature: float | None = None  # confidence: temperature falls linearly towards this one
-    repetition_penalty: float = 1.0     # confidence: log p times this for each occurrence, at most times 5
+    repetition_penalty: float = 1.0     # confidence: log p times this for each occurrence; paper: logits ÷ it
     protocol: Literal["own", "paper"] = "own"   # paper: its code's settings, for flags that are not given
     draft: int | None = None    # aogpt: draft so many tokens at once, keep what a second pass confirms: exact
     compile: bool = False       # ar, aogpt: compile a step (on CUDA as a graph), which takes a while first
@@ -76,8 +76,8 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
     return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
 
 def probabilities(logits, temperature: float, top_p: float):
-    """(…, V) at this temperature. top_p keeps the smallest set of likeliest tokens of that mass,
-    temperature 0 the likeliest alone (with its probability at 1); others get 0, and the sum is below 1."""
+    """(…, V) at this temperature. top_p keeps the smallest set of likeliest tokens of that mass, temperature
+    0 the likeliest alone (with its probability at temperature 1); others get 0, and the sum is at most 1."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / (temperature or 1)
     p = logits.softmax(dim=-1)
     if temperature == 0 or top_p < 1:
@@ -103,7 +103,7 @@ def draw(logits, u, temperature: float, top_p: float):
     tokens, probability = map(torch.cat, zip(*drawn))
     return tokens.to(logits.device), probability.float().to(logits.device)
 
-# ---- Samplers, the plain ones first; below them states, which chooses --------------------------------------
+# ---- Samplers, the plain ones first (the first is written to be read; below, states takes faster ones) -----
 # write_… and unmask… yield B stories of L tokens (B, L) after each step; u or generators are the chance.
 
 def write_left_to_right(model, tokens, u, o: SampleOptions):
@@ -131,8 +131,8 @@ def slots_in_order(model, tokens, order, o: SampleOptions, spare: int = 0):
             torch._dynamo.mark_static_address(kept, guard=False)
 
     def predict(slots, filled, m: int):
-        """(B, m, V), logits of the last m of slots (B, S). Those after `filled` (B, 1), the last with a
-        token, are copies of it, each with its own target, and do not see each other."""
+        """(B, m, V), logits of the last m of slots (B, S). A slot after `filled` (B, 1), the last with a
+        token, holds that token too, has a target of its own, and sees neither `filled` nor other copies."""
         # all slots, one shape, where kernels are planned for it; else no more than is needed
         n = L + spare if o.compile or device.type == "cuda" else int(slots.max()) + 1
         original, others = slots.minimum(filled), torch.arange(n, device=device)
@@ -324,8 +324,8 @@ NOT_FOR = {"ar": ("sampler", "order", "steps", "draft", *CONFIDENCE), "mdlm": ("
            "aogpt": ("sampler", "protocol", *CONFIDENCE)}
 # what the paper's code did (arXiv 2603.22075); length and steps: see complete
 PAPER = {"ar": dict(temperature=0.8, full_length=True, prompt="Once"),
-         "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence"),
-         "confidence": dict(final_temperature=0.32, repetition_penalty=1.3)}
+         "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence", final_temperature=0.32,
+                      repetition_penalty=1.3)}
 
 def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str):
     """o with values for length and steps, and (L,) the tokens it gives, [MASK] where the model writes.
@@ -411,7 +411,6 @@ def plan(folders: list, flags: dict, lenient: bool):
             given = mine | dict(zip(swept, values))
             if given.get("protocol") == "paper":
                 given = PAPER.get(config.mode, {}) | given
-                given = PAPER.get(given.get("sampler"), {}) | given
             o = build(SampleOptions, given | {"out_dir": folder})
             o, pattern = complete(o, config, tokenizer, windows)
             varied = [str(value) for name, value in zip(swept, values) if len(mine[name]) > 1]

@@ -41,7 +41,7 @@ class Settings:
     preset: Literal["auto", "toy", "laptop", "paper", "controlled"] = "auto"  # with CUDA controlled, else toy
     data: str = "tinystories"       # folder under data/, made by prepare_data.py
     windows: Literal["aligned", "random", "paper"] = "aligned"  # from a story's start, anywhere, as the paper
-    train_stories: int = 0          # train on so many windows (aligned: stories), drawn by seed; 0: all
+    train_stories: int = 0          # train on so many windows, drawn by seed (the toy's are stories); 0: all
     out_dir: str = ""               # folder of the run; default: out/DATA-MODE
     resume: bool = False            # go on with the run in out_dir
     init_from: str = ""             # folder of a run whose best weights this one starts from, of any mode
@@ -170,7 +170,7 @@ def bfloat16_is_faster() -> bool:
     """On this CPU, by a trial: some have instructions for it and are slower with them."""
     a, b = (torch.ones(256, 256, dtype=dtype) for dtype in (torch.bfloat16, torch.float32))
     bfloat16, float32 = (min(timeit.repeat(lambda: x @ x, number=1, repeat=10)) for x in (a, b))
-    return bfloat16 < float32
+    return sum_over_processes(torch.tensor(float32 - bfloat16)).item() > 0      # all must agree
 
 def numerics(s: Settings, device: torch.device):
     """The type of the matrix products, bfloat16 where that is faster; whether to compile."""
@@ -197,9 +197,9 @@ class Loss(torch.nn.Module):
         return self.losses(self.model, batch).mean()
 
 class Muon(torch.optim.Optimizer):
-    """Nearly equalizes the singular values of a matrix's update (Jordan et al. 2024): directions of small
-    gradients move as far as others. Scaled to AdamW's length (arXiv 2502.16982), it takes the same lr. As
-    torch.optim.Muon, which multiplies in bfloat16, though: half of a step on a CPU that is slow at it."""
+    """Nesterov's momentum, its singular values nearly equalized (Jordan et al. 2024), scaled to the length of
+    AdamW's steps (arXiv 2502.16982), so that lr serves both. Products have autocast's dtype: those of
+    torch.optim.Muon are bfloat16, which takes half of a step on a CPU that is slow at it (speed.md)."""
 
     @torch.no_grad()
     def step(self):
@@ -219,7 +219,7 @@ def make_update(model: Transformer, s: Settings):
     micro-batches, clipped. It returns the loss of this process's share, and the whole gradient's norm."""
     device = model.head.weight.device
     dtype, compile_it = numerics(s, device)
-    torch.use_deterministic_algorithms(device.type == "cpu")    # else compiled code adds up in any order
+    torch.use_deterministic_algorithms(device.type == "cpu")    # else compiled CPU code adds up in any order
     if sys.platform == "linux":     # let glibc keep what is freed: asking for it anew costs a tenth in time
         for option in (-4, 0), (-1, -1):                            # M_MMAP_MAX, M_TRIM_THRESHOLD
             ctypes.CDLL(None).mallopt(*option)
@@ -227,11 +227,11 @@ def make_update(model: Transformer, s: Settings):
     if WORLD_SIZE > 1:
         loss_function = torch.nn.parallel.DistributedDataParallel(
             loss_function, gradient_as_bucket_view=True, broadcast_buffers=False, bucket_cap_mb=100)
-    matrices = [p for p in model.blocks.parameters() if p.dim() == 2 and s.optimizer == "muon"]
+    matrices = [p for p in model.blocks.parameters() if p.dim() == 2] if s.optimizer == "muon" else []
     rest = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
     optimizers = [torch.optim.AdamW(rest, betas=(0.9, s.beta2), weight_decay=s.weight_decay, fused=True)]
     if matrices:
-        optimizers.append(Muon(matrices, dict(lr=s.lr, weight_decay=s.weight_decay)))
+        optimizers.append(Muon(matrices, dict(weight_decay=s.weight_decay)))
     autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
 
     def update(batch: Batch, lr: float):
@@ -246,11 +246,11 @@ def make_update(model: Transformer, s: Settings):
             part_loss.backward()
             loss += part_loss.detach()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
-        for optimizer in optimizers:
-            optimizer.param_groups[0]["lr"] = lr
-            with autocast:
+        with autocast:      # for Muon's products; of AdamW's step nothing is cast
+            for optimizer in optimizers:
+                optimizer.param_groups[0]["lr"] = lr
                 optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+                optimizer.zero_grad()
         return loss, norm
 
     return optimizers, update
