@@ -304,7 +304,7 @@ def test_real():
     assert f"they hold {found['share_of_tokens']:.1%} of the tokens" in text
     runs = results("real-orders.json")["runs"]
     assert table("results/real.md", "in this order") == orders.table_of(runs, "orders")[1:]
-    for mode, part in ("mdlm", "`mdlm` is {:.2f} nats below"), ("aogpt", "`aogpt` {:.2f}, a tenth"):
+    for mode, part in ("mdlm", "`mdlm` is {:.2f} nats below"), ("aogpt", "tenth of its rows, {:.2f}."):
         random, forwards = (np.mean([run["orders"][order] for run in runs[mode]])
                             for order in ("random (the bound)", "left to right"))
         assert part.format(random - forwards) in text
@@ -410,7 +410,8 @@ def test_plateau():
     assert f"({mean('c before attention of layer 1')} and {mean('c to all embeddings')} nats)" in page
     assert f"gives most of all, {mean(fast)} nats" in page and max(plateau.ADDED, key=mean) == fast
     assert all((bounds("nothing") < bounds(fast.replace(" k ", f" {part} "))).all() for part in "qv")
-    assert f"the part that is learned gives {mean(learned)}, the part it begins with {mean(begins)}." in page
+    spread = np.std(bounds("nothing") - bounds(begins), ddof=1)
+    assert f"that is learned gives {mean(learned)}, the part it begins with {mean(begins)} ± {spread:.2f}." in page
     assert f"as LayerNorm has them, give {mean('plain biases')} and {mean('biases of norms')}." in page
     loses = (f"{without_mean_key(added):.1f}" for added in (fast, "c to all embeddings", "nothing"))
     assert "with the fast bias loses {} nats, the one with c {}, the plain one {}.".format(*loses) in page
