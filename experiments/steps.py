@@ -70,13 +70,14 @@ def name_of(row: dict) -> str:
             "mdlm": f"mdlm, {row['sampler'].replace('_', ' ')}"}[row["mode"]]
 
 def draw_steps(rows: list, path: str):
-    """Grammatical stories against tokens per pass, a line a sampler; with a perfect network it is dashed."""
+    """Grammatical stories against tokens per pass, a line a sampler; with a perfect network it is dashed. A
+    mode's colour is that of the other figures, a sampler's marker is its own."""
     lines = collections.defaultdict(lambda: collections.defaultdict(list))
     for row in rows:
         exact = row["network"] == "exact"
         if not exact or row["mode"] == "mdlm":          # with a perfect network aogpt does what mdlm does
             lines[name_of(row), exact][row["steps"], row["draft"]].append(row)
-    colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(name for name, _ in lines))}
+    markers = dict(zip(("mdlm, first hitting", "mdlm, ancestral", "mdlm, confidence"), "osD"))
     with figure(path, (8, 4.6)) as axes:
         for (name, exact), points in lines.items():
             x, y, error = np.array(sorted(
@@ -85,14 +86,13 @@ def draw_steps(rows: list, path: str):
                  200 * np.sqrt(np.sum([row["grammatical_se"] ** 2 for row in point])) / len(point))
                 for point in points.values())).T
             if name.startswith("ar"):
-                axes.axhline(y[0], color="k", ls=":", lw=1, label=name)
+                axes.axhline(y[0], color="C0", ls=":", lw=1.5, label=name)
             elif exact:
-                axes.plot(x, y, color=colours[name], ls="--", lw=1, marker=".", ms=4,
+                axes.plot(x, y, color="0.4", ls="--", lw=1, marker=markers[name], ms=4,
                           label=f"{name.removeprefix('mdlm, ')}, perfect network")
             else:
-                bold = "confirmed" in name
-                axes.errorbar(x, y, error, color="k" if bold else colours[name], marker="s" if bold else "o",
-                              ms=5, capsize=2, lw=2.5 if bold else 1.5, label=name)
+                axes.errorbar(x, y, error, color="C1" if name in markers else "C2", ms=5, capsize=2,
+                              marker=markers.get(name, "o"), lw=3 if "confirmed" in name else 1.5, label=name)
         ticks = [1, 2, 4, 8, 16]
         axes.set(xscale="log", xticks=ticks, xticklabels=ticks, ylim=(-3, 103),
                  xlabel="tokens per network pass", ylabel="grammatical stories, %\n(± 2 s.e. of sampling)")
