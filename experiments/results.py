@@ -226,6 +226,12 @@ def lr_of(mode: str, stories="all") -> str:
     begin = lr_of(mode) if stories != "all" else best_of(*finished(*rated(mode))).split("-lr-")[1]
     return climb(float(begin), lambda rate: on_text(f"{mode}-{stories}-{rate}", mode, stories, rate, 1))
 
+def masked_ce() -> list:
+    """mdlm over all stories, trained on the mean over all masked tokens in place of the bound."""
+    lr = lr_of("mdlm")
+    return [on_text(f"mdlm-masked_ce-all-{lr}", "mdlm", "all", lr, seed, objective="masked_ce")
+            for seed in SEEDS]
+
 def compare_real(name: str, title: str, runs: dict):
     """The table and figure of runs, {name: folders}, on the stories that chose nothing."""
     finished(*(folder for of in runs.values() for folder in of))
@@ -257,6 +263,8 @@ def real(text: str):
         for mode in MODES:
             lr = lr_of(mode, stories)
             runs[mode] = [on_text(f"{mode}-{stories}-{lr}", mode, stories, lr, seed) for seed in SEEDS]
+        if stories == "all":    # at mdlm's rate
+            runs["mdlm by masked_ce"] = masked_ce()
         keep(f"results/real-{stories}.json", f"out/real/*-{stories}-0.0*-1")     # also those that chose it
         compare_real(stories, f"Real text, {stories} stories", runs)
     tried = {mode: [remedied(mode, remedy, 4) for remedy in REMEDIES[mode]] for mode in MODES}
