@@ -337,11 +337,41 @@ def test_real_text_ten_times_as_long():
             f"lower from {first:,} on, and {lower:.2f} lower at the end") in text
     assert f"gains {np.mean(short['ar']['seeds']) - found['ar']['seeds'][0]:.2f}." in text
     ends = [of["seeds"][0] for of in found.values()]
-    assert ("as long (one seed) these have {2:.2f} ({3:.2f}) and {1:.2f}, still above `ar`'s {0:.2f}, of "
+    assert ("as long (one seed) these have {2:.2f} ({3:.2f}) and {1:.2f}, above `ar`'s {0:.2f}, of "
             "{4:.0f} epochs").format(*ends, found["ar"]["epochs"][0]) in prose("README.md")
     rates = [np.mean(results("real-longer.json")["runs"][f"out/real/ar-longer-{lr}-1"]["nats"])
              for lr in ("0.004", "0.008")]
     assert f"at 0.008, {rates[0] - rates[1]:.3f} better than at 0.004" in text
+
+def test_confounds():
+    found, readme = results("confounds-mdlm.json")["compared"], prose("README.md")
+    text = prose("results/confounds.md")
+    rows = [held_out.row_of(name, of)[:4] for name, of in found.items()]
+    assert table("results/confounds.md", "mdlm, 1,000 steps") == rows
+    uniform = found["masked_ce, uniform schedule"]
+    gain = f"{-uniform['above']:.2f} ± {uniform['half']:.2f}"
+    assert f"leaves the bound {gain} nats lower (95%)" in text and f"after 1,000 steps by {gain};" in readme
+    assert max(uniform["seeds"]) < min(found["as it is"]["seeds"])
+    assert f"in a thousand steps**: {np.mean(found['all of it']['seeds']):.2f} nats" in text
+    resolved = [name for name, of in found.items() if abs(of["above"]) > of["half"]]
+    assert resolved == [*list(found)[-3:]]      # masked_ce with a uniform schedule, and all of it
+    assert all(round(of["half"], 2) <= most for of, most in ((found["untied head"], 0.14),
+                                                             (found["time embedding"], 0.30)))
+    late = [f"{found[name]['seeds'][1]:.2f}" for name in ("its windows", "its schedule")]
+    assert "windows ({}) and schedule ({})".format(*late) in text
+    runs = results("real-all.json")
+    ends = np.mean(runs["runs"]["out/real/mdlm-masked_ce-all-0.008-1"]["nats"])
+    bound = runs["compared"]["mdlm"]["seeds"]
+    assert f"`masked_ce` ends at {ends:.4f} (one seed), where three seeds trained on the bound have " \
+           f"{np.mean(bound):.4f} ± {np.std(bound, ddof=1):.4f} " in text
+    assert f"comes lower, to {ends:.4f} (one seed;" in prose("results/real.md")
+
+def test_muon():
+    seconds, text = results("speed-muon.json")["seconds"], prose("results/speed.md")
+    ours, theirs = (1000 * np.median(seconds[name]) for name in ("muon", "pytorch_muon"))
+    ratio = np.median(np.divide(seconds["pytorch_muon"], seconds["muon"]))
+    assert f"took {ratio:.2f} times as long ({theirs:,.0f} against {ours:.0f} ms;" in text
+    assert f"in 1,500 steps ({ours / 1000:.1f} s each on two cores)" in prose("README.md")
 
 def test_few_stories_of_real_text():
     few, tried = results("real-500.json")["compared"], results("real-tried.json")["runs"]
@@ -411,7 +441,7 @@ def test_plateau():
     assert f"gives most of all, {mean(fast)} nats" in page and max(plateau.ADDED, key=mean) == fast
     assert all((bounds("nothing") < bounds(fast.replace(" k ", f" {part} "))).all() for part in "qv")
     spread = np.std(bounds("nothing") - bounds(begins), ddof=1)
-    assert f"that is learned gives {mean(learned)}, the part it begins with {mean(begins)} ± {spread:.2f}." in page
+    assert f"is learned gives {mean(learned)}, the part it begins with {mean(begins)} ± {spread:.2f}." in page
     assert f"as LayerNorm has them, give {mean('plain biases')} and {mean('biases of norms')}." in page
     loses = (f"{without_mean_key(added):.1f}" for added in (fast, "c to all embeddings", "nothing"))
     assert "with the fast bias loses {} nats, the one with c {}, the plain one {}.".format(*loses) in page
