@@ -46,7 +46,7 @@ def story_seconds(model, length: int, stories: int, places: int, few=None, plain
         o = sample.SampleOptions(steps=max(1, round(steps * (length - given) / length)), **flags)
         ticks = []
         u = torch.rand(stories, length, dtype=torch.float64)
-        written = (sample.write_left_to_right(model, pattern.expand_as(u).to(device), u, o) if plain else
+        written = (sample.write_left_to_right(model, pattern.expand_as(u), u, o) if plain else
                    sample.states(model, range(stories), pattern, o))
         for tokens in itertools.islice(written, 4):
             tokens[0, 0].item()                                     # waits for the device

@@ -73,10 +73,10 @@ def launch(processes, *arguments, cwd):
                             env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 def close(a, b):
-    """The same log, numbers within 1e-5."""
+    """The same log, numbers within 1e-4: two processes add up gradients in another order than one."""
     if [e.keys() for e in a] != [e.keys() for e in b]:
         return False
-    return all(x[k] == pytest.approx(y[k], abs=1e-5) for x, y in zip(a, b) for k in x)
+    return all(x[k] == pytest.approx(y[k], abs=1e-4) for x, y in zip(a, b) for k in x)
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_two_processes_train_as_one(trained, mode):
