@@ -45,9 +45,12 @@ def story_seconds(model, length: int, stories: int, places: int, few=None, plain
         pattern[:given] = torch.randint(model.config.vocab_size, (given,))
         o = sample.SampleOptions(steps=max(1, round(steps * (length - given) / length)), **flags)
         ticks = []
-        u = torch.rand(stories, length, dtype=torch.float64)
-        written = (sample.write_left_to_right(model, pattern.expand_as(u), u, o) if plain else
-                   sample.states(model, range(stories), pattern, o))
+        written = sample.states(model, range(stories), pattern, o)
+        if plain:
+            tokens = pattern.expand(stories, -1).to(model.head.weight.device)
+            generators = [np.random.default_rng(story) for story in range(stories)]
+            u = sample.uniforms(generators, length, tokens.device)
+            written = sample.write_left_to_right(model, tokens, u, o)
         for tokens in itertools.islice(written, 4):
             tokens[0, 0].item()                                     # waits for the device
             ticks.append(time.perf_counter())                       # the first of them read the prompt
