@@ -199,7 +199,7 @@ class Loss(torch.nn.Module):
 class Muon(torch.optim.Optimizer):
     """Nesterov's momentum, its singular values nearly equalized (Jordan et al. 2024), scaled to the length of
     AdamW's steps (arXiv 2502.16982), so that lr serves both. Products have autocast's dtype: those of
-    torch.optim.Muon are bfloat16, which takes half of a step on a CPU that is slow at it (speed.md)."""
+    torch.optim.Muon are bfloat16, on a CPU that is slow at it most of a step's time (results/speed.md)."""
 
     @torch.no_grad()
     def step(self):
