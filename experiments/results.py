@@ -11,6 +11,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results longer FOLDER     likewise: all stories ten times as long
     python -m experiments.results written           right after real: what its models write
     python -m experiments.results confounds MODE    mdlm or ar; after real; hours
+    python -m experiments.results weights           right after confounds mdlm; likewise
     python -m experiments.results gaps              right after both of confounds
     python -m experiments.results orders            after real; likewise
     python -m experiments.results plateau           after real; hours, likewise
@@ -41,7 +42,7 @@ from runs import open_locked, read_run
 MODES, SEEDS = ("ar", "mdlm", "aogpt"), (1, 2, 3)
 KEPT = [f"results/{name}.json" for name in (    # scores of runs that need not be made again
     "real-lr", "real-tried", "real-500", "real-all", "real-helped", "real-longer",
-    "confounds-rates", "confounds-ar", "confounds-mdlm")]
+    "confounds-rates", "confounds-ar", "confounds-mdlm", "weights")]
 
 ADAMW = dict(optimizer="adamw", lr=2e-3)        # what the preset laptop had before Muon
 NARROW = dict(preset="laptop", n_embd=128, n_hidden=352)    # 1.4M parameters of 4.3M, a third of the time
@@ -95,13 +96,13 @@ def known() -> dict:
 def is_done(folder: str) -> bool:
     return os.path.exists(f"{folder}.done") or folder in known()
 
-def train(folder: str, **settings) -> str:
+def train(folder: str, script="train.py", **settings) -> str:
     """A run in the folder, which it returns; unless it is done or another call is at it."""
     if not is_done(folder) and (held := lock(f"{folder}.lock", wait=False)):
         with held:
             if os.path.exists(f"{folder}/ckpt.pt"):
                 settings["resume"] = True
-            python("train.py", out_dir=folder, quiet=True, **settings)
+            python(script, out_dir=folder, quiet=True, **settings)
             Path(f"{folder}.done").touch()
     return folder
 
@@ -359,6 +360,24 @@ def confounds(mode: str):
          title=f"What the paper has otherwise, {mode}", json=f"results/confounds-{mode}.json",
          md=f"results/confounds-{mode}.md", forest=f"results/confounds-{mode}.png")
 
+WEIGHTS = {     # of the loss, see experiments/weighted.py
+    "a row as k": dict(power=1), "as k, a third predicted": dict(power=1, share="0.3333"),
+    "a row as k^2": dict(power=2), "a row as k^0.5": dict(power=0.5)}
+
+def weights():
+    """Why does mdlm learn the bound better from masked_ce than from itself?"""
+    how = dict(report="excerpt-report", without_end=True, draws=4)
+    runs = {name: seeds(variant("mdlm", name)) for name in ("as it is", "masked_ce, uniform schedule")}
+    for name, changed in WEIGHTS.items():
+        runs[name] = [train(f"out/weights/{dashed(name)}-{seed}", "experiments.weighted", **THOUSAND | changed
+                            | dict(mode="mdlm", lr=rate_of("mdlm"), seed=seed)) for seed in SEEDS]
+        keep("results/weights.json", "out/weights/*", **how)
+    finished(*sum(runs.values(), []))
+    once("weights", python, "experiments.held_out", *named(runs), **how, title="Weights of mdlm's loss",
+         json="results/weights.json", md="results/weights-table.md", forest="results/weights.png")
+    once("by-ratio", python, "experiments.by_ratio", *named(runs), data="excerpt-report",
+         json="results/by-ratio.json", md="results/by-ratio.md", plot="results/by-ratio.png")
+
 def gaps():
     """Both modes' variants in one table and figure."""
     python("experiments.confounds", mdlm="results/confounds-mdlm.json", ar="results/confounds-ar.json",
@@ -551,8 +570,8 @@ def own(text: str):
 
 # ---- The command -------------------------------------------------------------------------------------------
 
-COMMANDS = (toy, laptop, own, sampling, few, minute, real, longer, written, confounds, gaps, orders, plateau,
-            adapt, diversity, denormals, speed)
+COMMANDS = (toy, laptop, own, sampling, few, minute, real, longer, written, confounds, weights, gaps, orders,
+            plateau, adapt, diversity, denormals, speed)
 
 def main():
     name, *arguments = sys.argv[1:] or ["--help"]

@@ -17,8 +17,9 @@ from scipy import stats
 
 import sample
 from cli import InputError
-from conftest import experiment, run, small_model
-from experiments import few_stories, first_minute, held_out, orders, plateau
+from conftest import TINY, experiment, read_log, run, small_model
+from experiments import few_stories, first_minute, held_out, orders, plateau, weighted
+from experiments.by_ratio import RatioOptions, nats_by_masked
 from experiments.few_stories import Trial
 from experiments.infill import InfillOptions, exact_nats, fill, nats
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
@@ -97,6 +98,8 @@ def test_a_rule_that_looks_at_the_token_it_drew_is_biased_and_others_are_not():
                   "--num_samples=10"]),
     ("infill", ["--models=out/ar,out/mdlm,out/aogpt", "--windows=20", "--data=t", "--lengths=1,3",
                 "--plot=f.png"]),
+    ("by_ratio", ["a=out/mdlm,out/mdlm", "--data=t", "--windows=9", "--masked=1,48", "--plot=f.png",
+                  "--md=f.md"]),
     ("orders", ["a=out/aogpt,out/aogpt", "--data=t", "--windows=9", "--orders=3", "--plot=f.png",
                 "--md=f.md"]),
     ("speculative", ["--models=out/aogpt", "--drafts=2,8", "--total=4", "--stories=1,2", "--repeats=1",
@@ -361,6 +364,44 @@ def test_stories_without_their_end(mode):
         assert held_out.score(model, x, 1, 0, False, True) == pytest.approx(expected.numpy(), abs=1e-5)
     else:
         assert not np.allclose(*(held_out.score(model, x, 3, 0, False, flag) for flag in (False, True)))
+
+def test_weights_by_how_much_is_masked():
+    """power 0 is the bound, 1 a mean of all masked tokens; a group's weights sum to 1 over all k, and those
+    of a random share of its tokens over draws too."""
+    config, x = small_model("mdlm").config, torch.randint(10, (400, 8))
+    plain = training_batch(config, x, mask_generator(1))
+    for power in (0, 0.5, 1, 2):
+        batch = weighted.weighted_batch(config, x, mask_generator(1), weighted.Weights(power))
+        k, mean = 0.5 / plain.weight, sum(k ** power for k in range(1, 9)) / 8
+        assert torch.allclose(batch.weight, plain.weight * k ** power / mean)
+        assert batch.weight.sum(dim=1).mean().item() == pytest.approx(1, abs=1e-6)  # strata: each k as often
+        assert torch.equal(batch.tokens, plain.tokens) and torch.equal(batch.targets, plain.targets)
+        part = weighted.weighted_batch(config, x, mask_generator(1), weighted.Weights(power, share=0.25))
+        assert part.weight.sum(dim=1).mean().item() == pytest.approx(1, abs=0.15)
+        assert (part.weight > 0).float().mean().item() == pytest.approx(0.25, abs=0.04)
+    assert (weighted.weighted_batch(config, x, mask_generator(1), weighted.Weights(1)).weight == 1 / 9).all()
+
+def test_a_run_with_other_weights(trained):
+    """power 0 learns what train.py does."""
+    flags = [*TINY, "--mode=mdlm", "--out_dir=out/weighted"]
+    done = experiment("weighted", *flags, cwd=trained)
+    assert done.returncode == 0, done.stderr
+    ours, its = (read_log(trained / "out" / name) for name in ("weighted", "mdlm"))
+    assert ours[-1]["val_nll"] == pytest.approx(its[-1]["val_nll"], abs=1e-4)
+    shutil.rmtree(trained / "out/weighted")
+    assert experiment("weighted", "--power=2", "--share=0.5", *flags, cwd=trained).returncode == 0
+    assert abs(read_log(trained / "out/weighted")[-1]["val_nll"] - its[-1]["val_nll"]) > 0.001
+    assert json.load(open(trained / "out/weighted/config.json"))["command"].startswith(
+        "python -m experiments.weighted --power=2 --share=0.5 ")
+    done = experiment("weighted", "--mode=ar", cwd=trained)
+    assert done.returncode == 2 and "give --mode=mdlm" in done.stderr
+
+def test_the_bound_is_the_mean_over_how_much_is_masked():
+    model, x = small_model("mdlm"), torch.randint(10, (40, 8))
+    by_masked = nats_by_masked(model, x.repeat(20, 1), RatioOptions(masked=tuple(range(1, 9))))
+    batch = evaluation_batch(model.config, x.repeat(100, 1), mask_generator(3))
+    bound = losses_in_parts(model, batch, 400)
+    assert np.mean(by_masked) == pytest.approx(bound.mean().item(), abs=0.02)
 
 def test_the_mixture_over_orders():
     """Against the definition, order by order; and a perfect network scores alike in any of them."""
