@@ -119,7 +119,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
-    def forward(self, x, rotary_q, rotary_k, cache=None):
+    def forward(self, x, rotary_q, rotary_k, cache=None):   # (B, S, C), twice (2, 1 or B, 1, S, D/2)
         B, S, C = x.shape
         q, k, v = self.qkv(x).view(B, S, 3, self.n_head, -1).permute(2, 0, 3, 1, 4)     # each (B, H, S, D)
         q, k = rotate(q, rotary_q), rotate(k, rotary_k)

@@ -46,18 +46,20 @@ class Trial:
     shared_init: bool = True
     target_embedding: bool = True
     optimizer: str = "adamw"
+    objective: str = "nelbo"
 
     name = trial_name
 
 def trials(mode: str) -> list:
-    """Muon in half as many steps, and the preset, with three seeds; other settings with one, at about the
-    preset's FLOPs, or for Muon at half of them."""
-    muon = dict(optimizer="muon", steps=1000, lr=4e-3)
+    """Muon in half as many steps, the preset, and for mdlm either of them with another loss, with three
+    seeds; other settings with one, at about the preset's FLOPs, or for Muon at half of them."""
+    muon, loss = dict(optimizer="muon", steps=1000, lr=4e-3), dict(objective="masked_ce")
+    thrice = [muon, muon | loss, {}, loss] if mode == "mdlm" else [muon, {}]
     others = [dict(n_layer=1, steps=3600), dict(n_layer=3, steps=1400), dict(n_embd=96, steps=3000),
               dict(batch_size=32, steps=4000), dict(lr=1.5e-3), dict(lr=3e-3), dict(n_head=2),
               dict(beta2=0.95), dict(shared_init=False), dict(target_embedding=False),
               muon | dict(lr=2e-3), muon | dict(lr=8e-3)]
-    return [Trial(mode, seed, **values) for values in (muon, {}) for seed in SEEDS] + [
+    return [Trial(mode, seed, **values) for values in thrice for seed in SEEDS] + [
         Trial(mode, **values) for values in others]
 
 def run(trial: Trial, o) -> dict:
