@@ -5,8 +5,9 @@ train.py for mdlm, with other weights of what is masked, and maybe of fewer pred
 
 Of a row of k masked tokens each counts in proportion to k^(power−1), so the row as k^power; k is uniform on
 1 … T. power=0 is the bound. power=1 counts all masked tokens alike, as --objective=masked_ce does, but in the
-bound's pairs of rows. With share=1/3 only a random third of the masked tokens is predicted, each counting
-three times: the same objective, with the noise of a third of the predictions.
+bound's pairs of rows. With least=32 each token of a row of fewer counts as if 32 were masked: the bound but
+for an eighth of the rows, without its heaviest tokens. With share=1/3 only a random third of the masked
+tokens is predicted, each counting three times: the same objective, with the noise of a third of them.
 """
 from dataclasses import dataclass
 
@@ -20,15 +21,20 @@ from model import Batch, Config, nelbo_batch
 class Weights:
     """the loss"""
     power: float = 0.0          # rows of k masked tokens count as k^power
+    least: int = 1              # tokens of rows of fewer masked ones count as in a row of so many
     share: float = 1.0          # of the masked tokens that is predicted
 
 def weighted_batch(config: Config, x, generator, w: Weights) -> Batch:
     """nelbo_batch of x (B, T) with other weights, of a group on average 1 in sum."""
     batch = nelbo_batch(config, x, generator)
-    k, T = 0.5 / batch.weight, x.size(1)                                            # (B / 2, T+1)
-    mean = (torch.arange(1, T + 1) ** w.power).mean(dtype=torch.float64)            # of k^power
+    k, every = 0.5 / batch.weight, torch.arange(1, x.size(1) + 1)                   # (B / 2, T+1), (T,)
+
+    def of_token(k):
+        return k.clamp(min=w.least).double() ** (w.power - 1)
+
+    mean = (every * of_token(every)).mean()                                         # of a row's sum
     predicted = torch.rand(k.shape, generator=generator) < w.share
-    return batch._replace(weight=(0.5 * k ** (w.power - 1) / mean * predicted / w.share).float())
+    return batch._replace(weight=(0.5 * of_token(k) / mean * predicted / w.share).float())
 
 def main():
     flags = parse_flags(__doc__, Weights, Config, train.Settings)

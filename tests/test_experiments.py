@@ -379,7 +379,12 @@ def test_weights_by_how_much_is_masked():
         part = weighted.weighted_batch(config, x, mask_generator(1), weighted.Weights(power, share=0.25))
         assert part.weight.sum(dim=1).mean().item() == pytest.approx(1, abs=0.15)
         assert (part.weight > 0).float().mean().item() == pytest.approx(0.25, abs=0.04)
-    assert (weighted.weighted_batch(config, x, mask_generator(1), weighted.Weights(1)).weight == 1 / 9).all()
+    alike, least = (weighted.weighted_batch(config, x, mask_generator(1), w).weight
+                    for w in (weighted.Weights(1), weighted.Weights(least=3)))
+    assert torch.allclose(alike, torch.tensor(1 / 9))
+    few, of_three = k < 3, least[k == 3].max()
+    assert torch.allclose(least[few], of_three)
+    assert torch.allclose(least[~few] / plain.weight[~few], 6 * of_three)           # else as the bound
 
 def test_a_run_with_other_weights(trained):
     """power 0 learns what train.py does."""
