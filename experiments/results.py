@@ -362,7 +362,7 @@ def confounds(mode: str):
 
 WEIGHTS = {     # of the loss, see experiments/weighted.py
     "a row as k": dict(power=1), "as k, a third predicted": dict(power=1, share="0.3333"),
-    "the bound, k at least 32": dict(least=32), "a row as k^2": dict(power=2)}
+    "the bound, k at least 32": dict(least=32)}
 
 def weights():
     """Why does mdlm learn the bound better from masked_ce than from itself?"""
