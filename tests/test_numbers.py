@@ -301,6 +301,11 @@ def test_real():
     assert "{:.3f} against {:.3f}, from left to right {:.3f} against {:.3f}".format(*sum(rates, [])) in text
     rows = [held_out.row_of(name, of) for name, of in found["compared"].items()]
     assert table("results/real.md", "all stories, 1,500 steps") == rows
+    ours, bound, aogpt = ([found["runs"][f"out/real/{name}-all-0.008-{seed}"] for seed in (1, 2, 3)]
+                          for name in ("mdlm-masked_ce", "mdlm", "aogpt"))
+    lower, higher = held_out.compare(ours, bound), held_out.compare(ours, aogpt)
+    assert f"is lower**: by {-lower['above']:.3f} ± {lower['error']:.3f} (s.e.)" in text
+    assert f"as low as `aogpt`'s ({higher['above']:.3f} ± {higher['error']:.3f} above it)" in text
     assert f"they hold {found['share_of_tokens']:.1%} of the tokens" in text
     runs = results("real-orders.json")["runs"]
     assert table("results/real.md", "in this order") == orders.table_of(runs, "orders")[1:]
@@ -359,12 +364,23 @@ def test_confounds():
                                                              (found["time embedding"], 0.30)))
     late = [f"{found[name]['seeds'][1]:.2f}" for name in ("its windows", "its schedule")]
     assert "windows ({}) and schedule ({})".format(*late) in text
-    runs = results("real-all.json")
-    ends = np.mean(runs["runs"]["out/real/mdlm-masked_ce-all-0.008-1"]["nats"])
-    bound = runs["compared"]["mdlm"]["seeds"]
-    assert f"`masked_ce` ends at {ends:.4f} (one seed), where three seeds trained on the bound have " \
-           f"{np.mean(bound):.4f} ± {np.std(bound, ddof=1):.4f} " in text
-    assert f"comes lower, to {ends:.4f} (one seed;" in prose("results/real.md")
+    runs = {name: of["seeds"] for name, of in results("real-all.json")["compared"].items()}
+    ends, bound = (f"{np.mean(runs[name]):.4f} ± {np.std(runs[name], ddof=1):.4f}"
+                   for name in ("mdlm by masked_ce", "mdlm"))
+    assert f"`masked_ce` ends at {ends}, where those trained on the bound have {bound} " in text
+    ours = results("confounds-ar.json")
+    rows = [held_out.row_of(name, of)[:4] for name, of in ours["compared"].items()]
+    assert table("results/confounds.md", "ar, 1,000 steps") == rows
+    theirs = results("confounds-mdlm.json")
+    gaps = [held_out.compare(*([of["runs"][folder] for folder in of["names"][name].split(",")]
+                               for of in (theirs, ours))) for name in ("as it is", "all of it")]
+    gaps = [f"{gap['above']:.2f} ± {gap['half']:.2f}" for gap in gaps]
+    assert "`mdlm`'s bound is {} nats above `ar` (95%) as it is, {} with all of it".format(*gaps) in text
+    ar = ours["compared"]
+    assert f"loses {found['all of it']['above']:.2f} by that, `ar` {ar['all of it']['above']:.2f}." in text
+    cut, whole = ar["its windows, on the paper's windows"], ar["its windows"]
+    assert f"by {-cut['above']:.3f} ± {cut['half']:.3f}, on stories' beginnings worse, by " \
+           f"{whole['above']:.3f} ± {whole['half']:.3f};" in text
 
 def test_muon():
     seconds, text = results("speed-muon.json")["seconds"], prose("results/speed.md")
