@@ -404,8 +404,8 @@ def test_weights():
         assert words.format(f"{gap['above']:.2f} ± {gap['half']:.2f}") in text
     by = results("by-ratio.json")
     bound, alike = (dict(zip(by["masked"], np.mean(seeds, axis=0))) for seeds in by["nats"].values())
-    assert f"{alike[1]:.2f} against {bound[1]:.2f} nats for the last hidden token, {alike[128]:.2f} against " \
-           f"{bound[128]:.2f} with half" in text
+    last, half = (f"{alike[masked]:.2f} against {bound[masked]:.2f}" for masked in (1, 128))
+    assert f"{last} nats for the last hidden token, {half} with half" in text
     assert all(alike[masked] < bound[masked] for masked in by["masked"])
 
 def test_muon():
