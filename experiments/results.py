@@ -375,8 +375,9 @@ def weights():
     finished(*sum(runs.values(), []))
     once("weights", python, "experiments.held_out", *named(runs), **how, title="Weights of mdlm's loss",
          json="results/weights.json", md="results/weights-table.md", forest="results/weights.png")
-    once("by-ratio", python, "experiments.by_ratio", *named(dict(list(runs.items())[:2])), windows=48,
-         data="excerpt-report", json="results/by-ratio.json", md="results/by-ratio.md", plot="results/by-ratio.png")
+    once("by-ratio", python, "experiments.by_ratio", *named(dict(list(runs.items())[:2])),
+         windows=48, data="excerpt-report", json="results/by-ratio.json", md="results/by-ratio.md",
+         plot="results/by-ratio.png")
 
 def gaps():
     """Both modes' variants in one table and figure."""
