@@ -46,7 +46,7 @@ class SampleOptions:
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
     final_temperature: float | None = None  # confidence: temperature falls linearly towards this one
-    repetition_penalty: float = 1.0     # confidence: log p times this for each occurrence; paper: logits ÷ it
+    repetition_penalty: float = 1.0     # confidence: log p times it for each occurrence; paper: logits ÷ it
     protocol: Literal["own", "paper"] = "own"   # paper: its code's settings, for flags that are not given
     draft: int | None = None    # aogpt: draft so many tokens at once, keep what a second pass confirms: exact
     compile: bool = False       # ar, aogpt: compile a step (on CUDA as a graph), which takes a while first
@@ -76,7 +76,7 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
     return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
 
 def probabilities(logits, temperature: float, top_p: float):
-    """(…, V) at this temperature. top_p keeps the smallest set of likeliest tokens of that mass, temperature
+    """(…, V) at this temperature. top_p keeps the smallest set of likeliest tokens of its mass, temperature
     0 the likeliest alone (with its probability at temperature 1); others get 0, and the sum is at most 1."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / (temperature or 1)
     p = logits.softmax(dim=-1)

@@ -208,7 +208,7 @@ class Muon(torch.optim.Optimizer):
             momentum = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)).lerp_(p.grad, 0.05)
             x, tall = p.grad.lerp(momentum, 0.95), p.size(0) > p.size(1)
             x = (x.T if tall else x) / x.norm().clamp(min=1e-7)
-            for _ in range(5):      # Newton-Schulz: each singular value s → 3.4445 s − 4.775 s³ + 2.0315 s⁵
+            for _ in range(5):      # Newton-Schulz: singular values s → 3.4445 s - 4.775 s³ + 2.0315 s⁵
                 xx = x @ x.T
                 x = 3.4445 * x + (2.0315 * xx @ xx - 4.775 * xx) @ x
             p.mul_(1 - group["lr"] * group["weight_decay"])

@@ -61,10 +61,12 @@ def main():
                                  f"and no larger --masked")
             x = torch.from_numpy(Windows(o.data, "val", T).spread(o.windows))
             found[name].append(nats_by_masked(model, x, o))
-    means = {name: np.mean(seeds, axis=0) for name, seeds in found.items()}         # (k,) each
-    spread = {name: np.std(seeds, axis=0) for name, seeds in found.items()}
+
+    def cell(nats):     # of the seeds
+        return f"{np.mean(nats):.3f}" + (f" ± {np.std(nats, ddof=1):.3f}" if len(nats) > 1 else "")
+
     rows = [[f"masked, of {T}", *found]] + [
-        [str(k), *(f"{means[name][i]:.3f} ± {spread[name][i]:.3f}" for name in found)]
+        [str(k), *(cell([nats[i] for nats in seeds]) for seeds in found.values())]
         for i, k in enumerate(o.masked)]
     print_table(rows)
     facts = provenance(o.seed) | {"windows": len(x), "masked": o.masked, "block_size": T}
@@ -75,12 +77,11 @@ def main():
         write_markdown(o.md, "By how much is masked", facts, about, {"": rows})
     if o.plot:
         with figure(o.plot, (8, 4.5)) as axes:
-            first = next(iter(means))
-            for i, name in enumerate(means):
-                axes.plot(np.divide(o.masked, T), means[name] - means[first], "o-", ms=3, color=f"C{i}",
-                          label=name)
-                for seed in found[name]:
-                    axes.plot(np.divide(o.masked, T), seed - means[first], color=f"C{i}", lw=0.5, alpha=0.5)
+            first, share = next(iter(found)), np.divide(o.masked, T)
+            above = {name: seeds - np.mean(found[first], axis=0) for name, seeds in found.items()}
+            for i, (name, seeds) in enumerate(above.items()):                       # (seeds, k)
+                axes.plot(share, seeds.mean(axis=0), "o-", ms=3, color=f"C{i}", label=name)
+                axes.plot(share, seeds.T, color=f"C{i}", lw=0.5, alpha=0.5)
             axes.set(xlabel="share of tokens masked", ylabel=f"nats per masked token, above {first}")
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def gap(mdlm: dict, ar: dict, row: str) -> dict:
     return compare(*runs, key, key)
 
 def cells(of: dict | None, beside_itself=False) -> list:
-    """The mean of the seeds ± their standard deviation, and what is above "as it is" ± its standard error."""
+    """The seeds' mean ± their standard deviation, and what is above "as it is" ± its standard error."""
     if of is None:
         return ["", ""]
     above = "" if beside_itself else f"{of['above']:+.3f} ± {of['error']:.3f}"
@@ -53,7 +53,8 @@ def cells(of: dict | None, beside_itself=False) -> list:
 
 def table_of(mdlm: dict, ar: dict, gaps: dict) -> list:
     """A row for each variant, of nats per token."""
-    rows = [["", "mdlm, ± s.d.", "change, ± s.e.", "ar, ± s.d.", "change, ± s.e.", "mdlm above ar, ± s.e."]]
+    rows = [["", "mdlm, ± s.d.", "change, ± s.e.", "ar, ± s.d.", "change, ± s.e.",
+             "mdlm above ar, ± s.e."]]
     names = [*gaps, *(name for name in ar["compared"] if name not in gaps)]
     for name in names:
         first, of_gap = name.startswith("as it is"), gaps.get(name)

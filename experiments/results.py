@@ -328,6 +328,7 @@ VARIANTS = [    # name, modes, the variant whose learning rate it takes, what di
     ("AdamW", "mdlm ar", "AdamW", ADAM),
     ("no common vector", "mdlm ar", "as it is", dict(shared_init=False)),
     ("no target embedding", "mdlm ar", "as it is", NOT_TOLD)]
+SCORED = dict(report="excerpt-report", without_end=True, draws=4)
 CLIMB = {"all of it": 0.004, "AdamW": 0.004}        # else from 0.008
 
 def variant(mode: str, name: str) -> str:
@@ -347,16 +348,16 @@ def base(mode: str, seed: int) -> str:
 
 def confounds(mode: str):
     """What each thing does that the paper has otherwise, one at a time."""
-    how, runs = dict(report="excerpt-report", without_end=True, draws=4), {}
+    runs = {}
     for name, modes, rated_as, changed in VARIANTS:
         if mode in modes.split():
             lr = rate_of(mode, rated_as)
             runs[name] = [train(f"{variant(mode, name)}-{seed}", **THOUSAND | changed | dict(
                 mode=mode, lr=lr, seed=seed)) for seed in SEEDS]
             keep("results/confounds-rates.json", "out/confounds/*-rate-*", draws=1)
-            keep(f"results/confounds-{mode}.json", f"out/confounds/{mode}-*-[123]", **how)
+            keep(f"results/confounds-{mode}.json", f"out/confounds/{mode}-*-[123]", **SCORED)
     finished(*sum(runs.values(), []))
-    once(f"confounds-{mode}", python, "experiments.held_out", *named(runs), **how,
+    once(f"confounds-{mode}", python, "experiments.held_out", *named(runs), **SCORED,
          title=f"What the paper has otherwise, {mode}", json=f"results/confounds-{mode}.json",
          md=f"results/confounds-{mode}.md", forest=f"results/confounds-{mode}.png")
 
@@ -366,17 +367,17 @@ WEIGHTS = {     # of the loss, see experiments/weighted.py
 
 def weights():
     """Why does mdlm learn the bound better from masked_ce than from itself?"""
-    how = dict(report="excerpt-report", without_end=True, draws=4)
-    runs = {name: seeds(variant("mdlm", name)) for name in ("as it is", "masked_ce, uniform schedule")}
+    confounded = {name: seeds(variant("mdlm", name)) for name in ("as it is", "masked_ce, uniform schedule")}
+    runs = dict(confounded)
     for name, changed in WEIGHTS.items():
         runs[name] = [train(f"out/weights/{dashed(name)}-{seed}", "experiments.weighted", **THOUSAND | changed
                             | dict(mode="mdlm", lr=rate_of("mdlm"), seed=seed)) for seed in SEEDS]
-        keep("results/weights.json", "out/weights/*", **how)
+        keep("results/weights.json", "out/weights/*", **SCORED)
     finished(*sum(runs.values(), []))
-    once("weights", python, "experiments.held_out", *named(runs), **how, title="Weights of mdlm's loss",
+    once("weights", python, "experiments.held_out", *named(runs), **SCORED, title="Weights of mdlm's loss",
          json="results/weights.json", md="results/weights-table.md", forest="results/weights.png")
-    once("by-ratio", python, "experiments.by_ratio", *named(dict(list(runs.items())[:2])),
-         windows=48, data="excerpt-report", json="results/by-ratio.json", md="results/by-ratio.md",
+    once("by-ratio", python, "experiments.by_ratio", *named(confounded), windows=48,
+         data="excerpt-report", json="results/by-ratio.json", md="results/by-ratio.md",
          plot="results/by-ratio.png")
 
 def gaps():

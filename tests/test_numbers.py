@@ -367,7 +367,8 @@ def test_confounds():
     runs = {name: of["seeds"] for name, of in results("real-all.json")["compared"].items()}
     ends, bound = (f"{np.mean(runs[name]):.4f} ± {np.std(runs[name], ddof=1):.4f}"
                    for name in ("mdlm by masked_ce", "mdlm"))
-    assert f"bound ends lower, at {np.mean(runs['mdlm by masked_ce']):.2f} ± 0.01 " in readme
+    mean, spread = (float(value) for value in ends.split(" ± "))
+    assert f"bound ends lower, at {mean:.2f} ± {spread:.2f} " in readme
     assert f"`masked_ce` ends at {ends}, where those trained on the bound have {bound} " in text
     ours = results("confounds-ar.json")
     rows = [held_out.row_of(name, of)[:4] for name, of in ours["compared"].items()]
@@ -387,14 +388,14 @@ def test_confounds():
 
 def test_weights():
     found, text = results("weights.json"), prose("results/weights.md")
-    assert [row[2:] for row in table("results/weights.md", "each of k masked")] == [
-        held_out.row_of(name, of)[1:4] for name, of in found["compared"].items()]
+    rows = table("results/weights.md", "trained on")
+    assert [[row[0], *row[3:]] for row in rows] == [
+        held_out.row_of(name, of)[:4] for name, of in found["compared"].items()]
     k = np.arange(1, 257)
     weights = 1 / k, 0 * k + 1, 0 * k + 1, 0 * k + 1, 1 / np.maximum(k, 32)
     worth = [(k * w).sum() ** 2 / (256 * (k * w ** 2).sum()) for w in weights]
     worth[3] /= 3
-    assert [row[1] for row in table("results/weights.md", "each of k masked")] == [
-        f"{int(value + 0.5)}" for value in worth]
+    assert [row[2] for row in rows] == [f"{int(value + 0.5)}" for value in worth]
     alike, third, least = ([found["runs"][f"out/weights/{name}-{seed}"] for seed in (1, 2, 3)] for name in (
         "a-row-as-k", "as-k-a-third-predicted", "the-bound-k-at-least-32"))
     of = found["compared"]["the bound, k at least 32"]
@@ -404,8 +405,10 @@ def test_weights():
         assert words.format(f"{gap['above']:.2f} ± {gap['half']:.2f}") in text
     by = results("by-ratio.json")
     bound, alike = (dict(zip(by["masked"], np.mean(seeds, axis=0))) for seeds in by["nats"].values())
-    last, half = (f"{alike[masked]:.2f} against {bound[masked]:.2f}" for masked in (1, 128))
-    assert f"{last} nats for the last hidden token, {half} with half" in text
+    gains = [bound[masked] - alike[masked] for masked in by["masked"]]
+    until_half = gains[:by["masked"].index(128) + 1]
+    assert f"by {min(until_half):.2f} to {max(until_half):.2f} nats while at most half" in text
+    assert sorted(gains[len(until_half):], reverse=True) == gains[len(until_half):]
     assert all(alike[masked] < bound[masked] for masked in by["masked"])
 
 def test_muon():
@@ -483,7 +486,8 @@ def test_plateau():
     assert f"gives most of all, {mean(fast)} nats" in page and max(plateau.ADDED, key=mean) == fast
     assert all((bounds("nothing") < bounds(fast.replace(" k ", f" {part} "))).all() for part in "qv")
     spread = np.std(bounds("nothing") - bounds(begins), ddof=1)
-    assert f"is learned gives {mean(learned)}, the part it begins with {mean(begins)} ± {spread:.2f}." in page
+    first = f"{mean(begins)} ± {spread:.2f}"
+    assert f"is learned gives {mean(learned)}, the part it begins with {first}." in page
     assert f"as LayerNorm has them, give {mean('plain biases')} and {mean('biases of norms')}." in page
     loses = (f"{without_mean_key(added):.1f}" for added in (fast, "c to all embeddings", "nothing"))
     assert "with the fast bias loses {} nats, the one with c {}, the plain one {}.".format(*loses) in page
