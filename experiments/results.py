@@ -457,53 +457,58 @@ def parts(text: str):
             python("prepare_data.py", text="data/models.txt", val=f"data/{name}.txt", vocab_size=4096,
                    name=f"excerpt-{name}")
 
-def stories_of(written: dict) -> list:
-    """NAME=FILE,FILE,FILE of {name: (runs, flags of sample.py)}, made if need be."""
-    files = {}
-    for name, (runs, flags) in written.items():
-        files[name] = [f"{path}.jsonl" for path in seeds(f"out/diversity/{dashed(name)}")]
-        for seed, file in zip(SEEDS, files[name]):
-            if not os.path.exists(file):
-                python("sample.py", out_dir=f"out/diversity/{runs}-{seed}", num_samples=1000, length=128,
-                       dtype="bfloat16", seed=seed, out=file, **flags)
-    return named(files)
+def write(file: str, **flags) -> str:
+    """Stories in the file, which it returns; unless they are there or another call is at it."""
+    if not os.path.exists(file) and (held := lock(f"{file}.lock", wait=False)):
+        with held:
+            python("sample.py", out=file, **flags)
+    return file
 
-def stories_of_three():
-    """What the models of diversity write, by our ways and by the paper's."""
-    to = "out/diversity"
-    judges, paper = [f"{to}/judge-1", f"{to}/judge-2"], dict(protocol="paper")
-    ours = {"ar": ("ar", {}), "mdlm": ("mdlm", {}), "mdlm, confidence": ("mdlm", dict(sampler="confidence")),
-            "aogpt": ("aogpt", {}), "aogpt, left to right": ("aogpt", dict(order="left_to_right"))}
-    python("diversity.py", *stories_of(ours), data="excerpt-real", judge=judges,
-           json="results/diversity.json", plot="results/diversity.png")
-    # apart: the paper's ar goes on from a word, beside real text that does
-    python("experiments.paper_diversity", *stories_of({"ar by the paper": ("ar", paper)}),
-           data="excerpt-real", judge=judges, json="results/diversity-paper-ar.json")
-    mdlm = {"mdlm by the paper": ("mdlm-paper", paper),
-            "mdlm by the paper, no penalty": ("mdlm-paper", paper | dict(repetition_penalty=1))}
-    python("experiments.paper_diversity", *stories_of(mdlm), data="excerpt-cut", judge=judges,
-           json="results/diversity-paper-mdlm.json")
-    models = [f"{to}/{name}" for name in ("ar-1", "mdlm-1", "aogpt-1", "aogpt-1:left_to_right")]
-    python("experiments.frontier", models=models, length=128, dtype="bfloat16", num_samples=300,
-           data="excerpt-real", judge=judges[0], json="results/diversity-frontier.json",
-           plot="results/diversity-frontier.png")
+def compare_stories(name: str, script: str, sets: dict, **flags):
+    """The table of sets {name: files} beside real text, by the script, with two judges."""
+    for file in sum(sets.values(), []):
+        lock(f"{file}.lock", wait=True).close()
+    once(name, python, script, *named(sets), **flags, json=f"results/{name}.json",
+         judge=["out/diversity/judge-1", "out/diversity/judge-2"])
+
+WRITTEN = {     # name: whose, and flags of sample.py
+    "ar": ("ar", {}), "mdlm": ("mdlm", {}), "mdlm, confidence": ("mdlm", dict(sampler="confidence")),
+    "aogpt": ("aogpt", {}), "aogpt, left to right": ("aogpt", dict(order="left_to_right")),
+    "ar by the paper": ("ar", dict(protocol="paper")),
+    "mdlm by the paper": ("mdlm-paper", dict(protocol="paper")),
+    "mdlm by the paper, no penalty": ("mdlm-paper", dict(protocol="paper", repetition_penalty=1))}
 
 def diversity(text: str):
     """Stories of three seeds a mode, beside real ones, judged by others' models; runs must stay."""
     parts(text)
-    to, settings = "out/diversity", NARROW | dict(dtype="bfloat16", max_steps=1500)
+    to, settings = "out/diversity", NARROW | dict(dtype="float32")
     models = settings | dict(data="excerpt-models", block_size=128)     # as long as what is sampled
+    masked_ce = dict(objective="masked_ce", max_steps=1500)             # mdlm learns its bound best from it
+    ways = {"ar": dict(mode="ar", max_steps=750, eval_interval=50),     # more, and it overfits
+            "mdlm": masked_ce | dict(mode="mdlm"), "aogpt": dict(mode="aogpt", max_steps=1500),
+            "mdlm-paper": masked_ce | dict(mode="mdlm", schedule="cosine", windows="paper")}
     for seed in SEEDS:
-        for mode in MODES:
-            steps = 750 if mode == "ar" else 1500           # ar would overfit
-            train(f"{to}/{mode}-{seed}", mode=mode, seed=seed, lr=lr_of(mode),
-                  **models | dict(max_steps=steps, eval_interval=50))
-        train(f"{to}/mdlm-paper-{seed}", mode="mdlm", seed=seed, lr=lr_of("mdlm"), windows="paper", **models)
-    for seed in (1, 2):
-        train(f"{to}/judge-{seed}", mode="ar", seed=seed, lr=lr_of("ar"), data="excerpt-judges", dropout=0.1,
-              token_noise=0.1, **settings)
-    finished(*sum((seeds(f"{to}/{name}") for name in (*MODES, "mdlm-paper")), []), *seeds(f"{to}/judge")[:2])
-    once("diversity", stories_of_three)
+        for name, changed in ways.items():
+            train(f"{to}/{name}-{seed}", **models | changed, seed=seed, lr=lr_of(changed["mode"]))
+        if seed < 3:
+            train(f"{to}/judge-{seed}", mode="ar", seed=seed, lr=lr_of("ar"), data="excerpt-judges",
+                  dropout=0.1, token_noise=0.1, **settings | dict(max_steps=800, eval_interval=50))
+    finished(*sum((seeds(f"{to}/{name}") for name in ways), []), *seeds(f"{to}/judge")[:2])
+    first = "ar-1", "mdlm-1", "mdlm-1:confidence", "aogpt-1", "aogpt-1:left_to_right"
+    once("diversity-frontier", python, "experiments.frontier", models=[f"{to}/{name}" for name in first],
+         num_samples=300, data="excerpt-real", judge=f"{to}/judge-1", json="results/diversity-frontier.json",
+         plot="results/diversity-frontier.png")
+    files = {name: [write(f"{to}/{dashed(name)}-{seed}.jsonl", out_dir=f"{to}/{whose}-{seed}", seed=seed,
+                          num_samples=300, length=128, **flags) for seed in SEEDS]
+             for name, (whose, flags) in WRITTEN.items()}
+    ours, paper_ar, *paper_mdlm = list(files)[:5], *list(files)[5:]
+    compare_stories("diversity", "diversity.py", {name: files[name] for name in ours}, data="excerpt-real",
+                    plot="results/diversity.png")
+    # apart: the paper's ar goes on from a word, beside real text that does
+    compare_stories("diversity-paper-ar", "experiments.paper_diversity", {paper_ar: files[paper_ar]},
+                    data="excerpt-real")
+    compare_stories("diversity-paper-mdlm", "experiments.paper_diversity",
+                    {name: files[name] for name in paper_mdlm}, data="excerpt-cut")
 
 # ---- Speed -------------------------------------------------------------------------------------------------
 
