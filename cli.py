@@ -82,13 +82,14 @@ def check_outputs(flags: dict):
     """Files that could not be written, or should not be, are refused before the work, not after it."""
     names = "out json md plot forest picture".split()
     outputs = {name: Path(flags[name]) for name in names if flags.get(name)}
-    inputs = [Path(path) for paths in flags.get("named", {}).values() for path in paths.split(",")]
+    inputs = ",".join([*flags.get("named", {}).values(), flags.get("text", "")]).split(",")
+    used = [*outputs.values(), *map(Path, inputs)]
     for name, path in outputs.items():
         if not path.parent.is_dir() or path.is_dir():
             raise InputError(f"--{name}={path} lies in a folder that does not exist, or is one itself")
         if name == "out" and path.exists() and not path.is_file():
             raise InputError(f"--out={path} is not a plain file, and could not be replaced in the end")
-        if path.name in OUR_FILES or [*outputs.values(), *inputs].count(path) > 1:
+        if path.name in OUR_FILES or (name, path.suffix) == ("json", ".jsonl") or used.count(path) > 1:
             raise InputError(f"--{name}={path} would replace what is needed; choose another name")
         if name in ("plot", "picture", "forest") and path.suffix not in (".png", ".svg", ".pdf"):
             raise InputError(f"--{name}={path} must end in .png, .svg or .pdf")
@@ -121,7 +122,7 @@ def parse_flags(doc: str, *classes, named: str = "", several=()) -> dict:
             group.add_argument(f"--{f.name}", metavar=form, help=text.replace("%", "%%"), **optional)
     if named:
         parser.add_argument("named", metavar=named, nargs="*", default=[])
-    given, unknown = parser.parse_known_args()
+    given, unknown = parser.parse_known_intermixed_args()
     if unknown:
         guess = nearest(unknown[0].split("=")[0], [f"--{name}" for name in flags])
         raise InputError(f"unknown argument {unknown[0]}{guess} (--help lists all)")

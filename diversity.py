@@ -238,7 +238,7 @@ def sampled_from(settings: dict) -> tuple:
 
 def incomparable(sets: dict) -> list:
     """What makes a column incomparable, for the table itself."""
-    ways = {(name, sampled_from(settings)): None for name, seeds in sets.items() for _, settings in seeds}
+    ways = dict.fromkeys((name, sampled_from(s)) for name, seeds in sets.items() for _, s in seeds)
     lines = [f"{name} was written after the prompt {prompt!r}; real text begins freely"
              for name, (_, _, _, prompt) in ways if prompt]
     if len({way for _, way in ways}) > 1:

@@ -222,7 +222,7 @@ class Transformer(nn.Module):
         from which layer 1 learns what all keys share; mdlm finds neighbours by it (results/plateau.md)."""
         scaled = self.config.init == "scaled"
         for name, p in self.named_parameters() if scaled else ():
-            if p.dim() == 1 or name.startswith("embed_target"):     # gains; a bias, and target positions
+            if p.dim() == 1 or name.startswith("embed_target"):     # a gain: 1; a bias, a target position: 0
                 nn.init.constant_(p, 1.0 if "norm" in name else 0.0)
             elif name.endswith("proj.weight"):      # back into the residual stream
                 nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * 2 * self.config.n_layer))
@@ -231,9 +231,8 @@ class Transformer(nn.Module):
             else:
                 nn.init.normal_(p, std=1 / math.sqrt(p.size(1)))
         if self.config.shared_init:
-            with torch.no_grad():
-                common = torch.randn(self.config.n_embd)
-                self.embed.weight += common / math.sqrt(self.config.n_embd) if scaled else common
+            common = torch.randn(self.config.n_embd) / (math.sqrt(self.config.n_embd) if scaled else 1)
+            self.embed.weight.data.add_(common)
 
 def new_keys_values(model: Transformer, batch: int, size: int) -> list:
     """Room for the keys and values of `size` slots, as Cache has it. Serves `ar` and `aogpt` alike; a tensor

@@ -91,8 +91,7 @@ def save(path: str, model: Transformer, **extra):
 def load(path: str, device="cpu", needs=()):
     """The model, and the checkpoint's other entries, `needs` among them. Raises OSError: none, or no good."""
     if not os.path.isfile(path):
-        train = f"python train.py --out_dir={os.path.dirname(path)}"
-        raise FileNotFoundError(f"no checkpoint at {path}; train one with: {train}")
+        raise FileNotFoundError(f"no checkpoint at {path}; train one with train.py, to its first evaluation")
     try:
         with zipfile.ZipFile(path) as file:     # torch checks no checksum, and skips folders (bit 4)
             folders = [part.filename for part in file.infolist() if part.external_attr & 16]
@@ -168,8 +167,8 @@ def check_resumable(folder: str, was: dict, now: dict, checkpoint: dict, trained
                          f"restore it")
     if os.path.getsize(log) < checkpoint["log"]:
         raise InputError(f"{log} has lost lines since {path} was written; restore it")
-    if checkpoint["best"] < math.inf and load(best)[0].config != config:
-        raise InputError(f"{best} belongs to another run; restore the right one")
+    if checkpoint["best"] < math.inf and not (os.path.exists(best) and load(best)[0].config == config):
+        raise InputError(f"{best} is gone, or belongs to another run; restore the right one")
 
 def check_finite(entry: dict):
     """Raises InputError: a run diverges because of its settings."""
@@ -246,18 +245,18 @@ class Run:
         due = time.perf_counter() - self.saved >= 60 * self.s.save_minutes
         return self.step == self.s.max_steps or (due and not self.unlogged)
 
-    def record(self, step: int, loss: torch.Tensor, norm: torch.Tensor):
-        """Step `step` is done. Each tenth or evaluated one is logged; InputError if it is not finite."""
-        self.step = step
+    def record(self, loss: torch.Tensor, norm: torch.Tensor):
+        """One more step is done. Each tenth or evaluated one is logged; InputError if it is not finite."""
+        self.step += 1
         self.unlogged.append(torch.stack([loss, norm]))
         self.bar.update()
         if self.clock is None:      # the first step compiled; that doesn't count
             self.start_clock()
-        if step % 10 == 0 or self.evaluation_due():
+        if self.step % 10 == 0 or self.evaluation_due():
             losses, norms = sum_over_processes(torch.stack(self.unlogged)).unbind(dim=1)    # (steps,) each
             train_loss = losses.mean().item() / WORLD_SIZE      # waits for the device
             elapsed = time.perf_counter() - self.clock
-            tokens = (step - self.clock_step) * self.s.batch_size * self.model.config.block_size
+            tokens = (self.step - self.clock_step) * self.s.batch_size * self.model.config.block_size
             self.seconds, self.unlogged = self.seconds + elapsed, []
             self.write_log(train_loss=train_loss, max_grad_norm=norms.max().item() / WORLD_SIZE,
                            lr=self.optimizers[0].param_groups[0]["lr"], tok_per_s=tokens / elapsed)

@@ -91,7 +91,7 @@ def invert(p, u):
     float32 would cut off the tail and lower the real temperature (Zheng et al., arXiv 2409.02908)."""
     cdf = p.cumsum(dim=-1, dtype=torch.float64)
     token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)
-    return token.clamp(max=p.size(-1) - 1)[..., 0]                                  # all weights 0: V
+    return token.clamp(max=p.size(-1) - 1)[..., 0]          # searchsorted gives V where all weights are 0
 
 def draw(logits, u, temperature: float, top_p: float):
     """Tokens (N,) from logits (N, V) and uniforms u (N,), and the probability (N,) of each."""
@@ -281,9 +281,9 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
     given, else [MASK].
 
     Tokens of one step are drawn independently of each other, so one token a step is exact (not confidence,
-    which looks at what it drew) and several are not, unless confirmed. mdlm's ancestral sampler gives each
-    position a uniform time in [0, 1) and cuts time into equal steps, so that in every step each masked token
-    is revealed with the probability of the masking process. The others, but drafts, reveal equally many."""
+    which looks at what it drew) and several are not, unless confirmed. All steps reveal equally many, but
+    for drafts and mdlm's ancestral sampler: that gives each position a uniform time in [0, 1) and cuts time
+    into equal steps, so that each masked token is revealed with the probability of the masking process."""
     config, device, L = model.config, model.head.weight.device, len(pattern)
     generators = [np.random.default_rng((o.seed, story)) for story in stories]
     time_of, u = (uniforms(generators, L, device) for _ in range(2))                # (B, L) each
@@ -340,8 +340,8 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
     for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # a space begins GPT-2's next word
         ids += [config.mask_id] * (o.blank if i else 0) + tokenizer.encode(piece)
     blanks, paper = ids.count(config.mask_id), o.protocol == "paper"
-    longest = min(128, config.block_size) if paper else config.block_size
-    o = replace(o, length=o.length or (len(ids) if blanks else longest))
+    most = len(ids) if blanks else 128 if paper else config.block_size
+    o = replace(o, length=o.length or min(most, config.block_size))
     o.need(o.length <= config.block_size, "length", f"must not exceed block_size, {config.block_size}")
     n = blanks + o.length - len(ids)                                                # tokens to write
     o.need(len(ids) <= o.length and n, "prompt",
@@ -381,7 +381,7 @@ def write_stories(model, tokenizer: Tokenizer, windows: str, pattern, o: SampleO
                 print(json.dumps(row), file=f)
                 if o.show or not panels:
                     panels.append((title, token_texts(tokenizer, ids, config.mask_id),
-                                   [2 * step + 1 for step in steps] if o.draft else steps))     # in passes
+                                   [2 * step + 1 for step in steps] if o.draft else steps))     # -1 stays -1
             f.flush()
             bar.update(len(stories))
     os.replace(f"{o.out}.tmp", o.out)
@@ -410,7 +410,8 @@ def plan(folders: list, flags: dict, lenient: bool):
         for values in itertools.product(*(mine[name] for name in swept)):
             given = mine | dict(zip(swept, values))
             if given.get("protocol") == "paper":
-                given = PAPER.get(config.mode, {}) | given
+                given = {k: v for k, v in PAPER.get(config.mode, {}).items() if k not in CONFIDENCE
+                         or given.get("sampler", "confidence") == "confidence"} | given
             o = build(SampleOptions, given | {"out_dir": folder})
             o, pattern = complete(o, config, tokenizer, windows)
             varied = [str(value) for name, value in zip(swept, values) if len(mine[name]) > 1]

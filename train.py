@@ -157,9 +157,9 @@ def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
         raise InputError(f"--init_from={folder} has {', '.join(other)}; give the same")
     if its_tokenizer.to_dict() != tokenizer.to_dict():
         raise InputError(f"--init_from={folder} has another tokenizer; give data prepared with the same one")
-    if lost := [name for name in source.state_dict() if name not in model.state_dict()]:
+    weights, names = source.state_dict(), model.state_dict().keys()
+    if lost := [name for name in weights if name not in names]:
         raise InputError(f"--init_from={folder} has {', '.join(lost)}, this one not; give the same flags")
-    weights = source.state_dict()
     for name, p in model.named_parameters():
         p.copy_(weights.get(name, torch.zeros_like(p)))
 
@@ -291,7 +291,7 @@ def show_best(run: Run, tokenizer: Tokenizer):
           f"{checkpoint['step']:,}; three samples of that model:\n")
     stories = sample_stories(model, tokenizer, 3, run.s.seed, most_steps=model.config.block_size)
     print(*stories, f"{run.s.out_dir} holds best.pt, log.jsonl, loss.png; next: python sample.py "
-                    f"--out_dir={run.s.out_dir} --show", sep="\n\n")
+                    f"--out_dir={shlex.quote(run.s.out_dir)} --show", sep="\n\n")
 
 def main():
     config, s, why = resolve(parse_flags(__doc__, Config, Settings))
@@ -339,7 +339,7 @@ def main():
             x = torch.from_numpy(train.batch(step, s.batch_size))                   # (B, T)
             batch = training_batch(config, x, mask_generator(s.seed, step))
             loss, norm = update(batch, learning_rate(s, step))
-            run.record(step + 1, loss, norm)            # progress and log; raises where it is not finite
+            run.record(loss, norm)                      # progress and log; raises where it is not finite
             if run.evaluation_due():
                 result = evaluate(model, x_val, windows_at_once, s.seed)
                 result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte

@@ -198,12 +198,14 @@ def test_resume_is_refused_for_another_run_and_for_other_data(trained):
             "train_stories was 0, is now 20; lr was 0.002, is now 0.5") in done.stderr
     for name, damage, words in (
             ("log.jsonl", lambda whole: whole[:-80], "has lost lines"),
-            ("best.pt", lambda _: (trained / "out/mdlm/best.pt").read_bytes(), "belongs to another run")):
-        whole = (trained / f"out/mine/{name}").read_bytes()
-        (trained / f"out/mine/{name}").write_bytes(damage(whole))
+            ("best.pt", lambda _: (trained / "out/mdlm/best.pt").read_bytes(), "belongs to another run"),
+            ("best.pt", lambda _: None, "best.pt is gone")):
+        path = trained / f"out/mine/{name}"
+        whole = path.read_bytes()
+        path.unlink() if (damaged := damage(whole)) is None else path.write_bytes(damaged)
         done = run("train.py", "--mode=ar", *TINY, "--out_dir=out/mine", "--resume", cwd=trained)
         assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
-        (trained / f"out/mine/{name}").write_bytes(whole)
+        path.write_bytes(whole)
     (trained / "data/t").rename(trained / "data/kept")
     try:
         shutil.copytree(trained / "data/t2", trained / "data/t")

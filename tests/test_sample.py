@@ -406,6 +406,11 @@ def test_the_papers_protocol(trained):
     expected = {"sampler": "confidence", "steps": 10, "temperature": 0.8, "final_temperature": 0.32,
                 "repetition_penalty": 1.3, "length": 48, "full_length": True}
     assert {k: summary[k] for k in expected} == expected
+    done = run("sample.py", "--out_dir=out/mdlm", "--protocol=paper", "--sampler=ancestral", "--json=s.json",
+               "--out=s.jsonl", cwd=trained)
+    assert done.returncode == 0, done.stderr
+    summary, = json.load(open(trained / "s.json"))
+    assert summary | {"sampler": "ancestral", "temperature": 0.8, "final_temperature": None} == summary
 
 def test_a_compiled_step_writes_the_same(trained):
     for name, more in (("a", []), ("b", ["--compile"])):
