@@ -82,8 +82,8 @@ def check_outputs(flags: dict):
     """Files that could not be written, or should not be, are refused before the work, not after it."""
     names = "out json md plot forest picture".split()
     outputs = {name: Path(flags[name]) for name in names if flags.get(name)}
-    inputs = ",".join([*flags.get("named", {}).values(), flags.get("text", "")]).split(",")
-    used = [*outputs.values(), *map(Path, inputs)]
+    given = flags | flags.get("named", {})      # outputs, and what is read
+    used = [Path(part) for value in given.values() for part in str(value).split(",")]
     for name, path in outputs.items():
         if not path.parent.is_dir() or path.is_dir():
             raise InputError(f"--{name}={path} lies in a folder that does not exist, or is one itself")

@@ -5,8 +5,7 @@
 A model may stand there again in another order: out/toy-aogpt:left_to_right, out/toy-mdlm:confidence.
 """
 import os
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
 
 import sample
 from cli import InputError, build, command, parse_flags, provenance, write_json
@@ -21,17 +20,15 @@ class FrontierOptions:
     judge: str = ""             # folder of an ar model that scores the stories
     temperatures: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)    # of the samples
     num_samples: int = 200      # stories per model and temperature
-    length: int | None = None   # tokens of a story before it is cut; default: block_size
-    dtype: Literal["float32", "bfloat16"] = "float32"   # of the weights
     json: str = ""              # file for the results
     plot: str = ""              # file for a figure (.png)
     seed: int = 1337            # of the stories
     device: str = "auto"        # auto, cpu, cuda or mps
 
 def sample_all(o: FrontierOptions) -> dict:
-    """What each model writes at each temperature: {"folder, temperature t": [samples]}, for columns_of."""
-    flags = dict(temperature=o.temperatures, num_samples=o.num_samples, length=o.length, seed=o.seed,
-                 device=o.device, dtype=o.dtype)
+    """What each model writes at each temperature: {"folder, temperature t": [samples]}, for columns_of. What
+    an earlier call has written since the model's best.pt stays."""
+    flags = dict(temperature=o.temperatures, num_samples=o.num_samples, seed=o.seed, device=o.device)
     jobs, sets = [], {}
     for name in o.models.split(","):
         folder, _, order = name.partition(":")
@@ -39,7 +36,10 @@ def sample_all(o: FrontierOptions) -> dict:
         jobs += [(name, *job) for job in sample.plan([folder], flags | more, lenient=not order)]
     for name, *model, pattern, s, title in jobs:
         s = replace(s, out=os.path.join(s.out_dir, f"samples-{s.sampler}-{s.order}-t{s.temperature:g}.jsonl"))
-        sample.write_stories(*model, pattern, s, title)
+        since = os.path.getmtime(os.path.join(s.out_dir, "best.pt"))
+        if not (os.path.exists(s.out) and os.path.getmtime(s.out) > since
+                and asdict(s).items() <= read_samples(s.out)[1].items()):
+            sample.write_stories(*model, pattern, s, title)
         sets[f"{name}, temperature {s.temperature:g}"] = [read_samples(s.out)]
     return sets
 

@@ -124,16 +124,19 @@ def difference(nats, others) -> tuple:
 
 def compare(results: list, first: list, key: str = "nats", key_of_first: str = "nats") -> dict:
     """Each seed's mean; what is above the first; its standard error, from stories and from seeds; and half
-    of its 95% interval, by Student's t, whose degrees of freedom come from those of the seeds and of the
-    groups of stories (Welch & Satterthwaite)."""
+    of its 95% interval, by Student's t, whose degrees of freedom come from those of either's seeds and of
+    the groups of stories (Welch & Satterthwaite)."""
     ours, theirs = (np.array([result[k] for result in several])                     # (seeds, N) each
                     for k, several in ((key, results), (key_of_first, first)))
     gap, error = difference(ours.mean(axis=0), theirs.mean(axis=0))
     sets = [ours - theirs] if results is first else [ours, theirs]      # the same networks: seed by seed
-    freedom = sum(map(len, sets)) - len(sets)
-    # pooled, as in Student's test: a lone run is taken to vary like those it is beside
-    variance = sum(len(of) * of.mean(axis=1).var() for of in sets) / max(1, freedom)
-    parts = [(sum(variance / len(of) for of in sets), freedom), (error ** 2, groups_of(len(ours[0])).max())]
+    if min(map(len, sets)) > 1:
+        of_seeds = [(of.mean(axis=1).var(ddof=1) / len(of), len(of) - 1) for of in sets]
+    else:                               # a lone run is taken to vary like those it is beside
+        freedom = sum(map(len, sets)) - len(sets)
+        variance = sum(len(of) * of.mean(axis=1).var() for of in sets) / max(1, freedom)
+        of_seeds = [(variance * sum(1 / len(of) for of in sets), freedom)]
+    parts = [*of_seeds, (error ** 2, groups_of(len(ours[0])).max())]
     total = sum(of for of, _ in parts)
     freedom = total ** 2 / sum(of ** 2 / free for of, free in parts if of) if total else math.inf
     return {"seeds": ours.mean(axis=1).tolist(), "above": gap, "error": math.sqrt(total),

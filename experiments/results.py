@@ -2,12 +2,10 @@
 The commands behind results/, in the order in which they must run, from the project's folder:
 
     python -m experiments.results toy
-    python -m experiments.results laptop FOLDER     FOLDER holds real text, train.txt and valid.txt; hours
-    python -m experiments.results own FOLDER        after toy and laptop; an hour
     python -m experiments.results sampling          after toy; an hour
     python -m experiments.results few               after toy; hours; calls, one a core, share the work
     python -m experiments.results minute            likewise
-    python -m experiments.results real FOLDER       hours, likewise
+    python -m experiments.results real FOLDER       likewise; FOLDER holds real text, train.txt and valid.txt
     python -m experiments.results longer FOLDER     likewise: all stories ten times as long
     python -m experiments.results written           right after real: what its models write
     python -m experiments.results confounds MODE    mdlm or ar; after real; hours
@@ -16,7 +14,8 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results orders            after real; likewise
     python -m experiments.results plateau           after real; hours, likewise
     python -m experiments.results adapt             after confounds, whose runs must be in out/; likewise
-    python -m experiments.results diversity FOLDER  after real; likewise, but for its last hour
+    python -m experiments.results diversity FOLDER  after real; likewise; the frontier, an hour, is one call's
+    python -m experiments.results own FOLDER        after toy and diversity; minutes
     python -m experiments.results denormals FOLDER  an hour
     python -m experiments.results speed FOLDER      with nothing else running; after toy
 
@@ -44,7 +43,6 @@ KEPT = [f"results/{name}.json" for name in (    # scores of runs that need not b
     "real-lr", "real-tried", "real-500", "real-all", "real-helped", "real-longer",
     "confounds-rates", "confounds-ar", "confounds-mdlm", "weights")]
 
-ADAMW = dict(optimizer="adamw", lr=2e-3)        # what the preset laptop had before Muon
 NARROW = dict(preset="laptop", n_embd=128, n_hidden=352)    # 1.4M parameters of 4.3M, a third of the time
 CHOOSING = NARROW | dict(data="excerpt-choose", eval_windows=150, dtype="float32")
 THOUSAND = CHOOSING | dict(batch_size=8, max_steps=1000, eval_interval=250)     # of half of real's batch
@@ -59,20 +57,21 @@ def flag(name: str, value) -> str:
 
 def python(what: str, *arguments, **flags):
     """One of the project's commands, a script or experiments.NAME, to its end. Raises InputError where it
-    fails. Ctrl-C reaches it too."""
+    fails. What stops this, Ctrl-C or SIGTERM, stops it too."""
     start = [what] if what.endswith(".py") else ["-m", what]
     line = [*start, *arguments, *(flag(name, value) for name, value in flags.items())]
-    child = subprocess.Popen([sys.executable, *line])
+    child = subprocess.Popen([sys.executable, *line], start_new_session=True)   # signals come through us
     try:
         failed = child.wait()
     except KeyboardInterrupt:
+        child.terminate()
         child.wait()            # it saves what it has
         raise
     if failed:
         raise InputError(f"failed: python {shlex.join(line)}")
 
 def lock(path: str, wait: bool):
-    """The file, locked; where another call has it, None, or later."""
+    """The locked file. While another call has it: None, or with wait not before it lets go."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     while True:
         try:
@@ -93,12 +92,20 @@ def known() -> dict:
     """{folder: run} of those whose scores held_out has put into results/."""
     return {folder: run for path in KEPT for folder, run in stored(path, "runs").items()}
 
-def is_done(folder: str) -> bool:
-    return os.path.exists(f"{folder}.done") or folder in known()
+def is_done(path: str) -> bool:
+    """A run, or a file of stories."""
+    return os.path.isfile(path) or os.path.exists(f"{path}.done") or path in known()
+
+def claimed(path: str):
+    """Its lock, for the call that is to make it; None where it is done or another call is at it."""
+    if not is_done(path) and (held := lock(f"{path}.lock", wait=False)):
+        if not is_done(path):       # it may just have been done
+            return held
+        held.close()
 
 def train(folder: str, script="train.py", **settings) -> str:
     """A run in the folder, which it returns; unless it is done or another call is at it."""
-    if not is_done(folder) and (held := lock(f"{folder}.lock", wait=False)):
+    if held := claimed(folder):
         with held:
             if os.path.exists(f"{folder}/ckpt.pt"):
                 settings["resume"] = True
@@ -106,14 +113,14 @@ def train(folder: str, script="train.py", **settings) -> str:
             Path(f"{folder}.done").touch()
     return folder
 
-def finished(*folders) -> list:
-    """These runs' folders, as soon as other calls have done them. Raises InputError where one is not done."""
-    for folder in folders:
-        if not is_done(folder):
-            lock(f"{folder}.lock", wait=True).close()
-            if not is_done(folder):
-                raise InputError(f"{folder} is not done; call this again")
-    return list(folders)
+def finished(*paths) -> list:
+    """These runs or files, as soon as other calls have done them. Raises InputError where one is not done."""
+    for path in paths:
+        if not is_done(path):
+            lock(f"{path}.lock", wait=True).close()
+            if not is_done(path):
+                raise InputError(f"{path} is not done; call this again")
+    return list(paths)
 
 def dashed(name: str) -> str:
     return name.replace(",", "").replace(" ", "-")
@@ -459,24 +466,27 @@ def parts(text: str):
 
 def write(file: str, **flags) -> str:
     """Stories in the file, which it returns; unless they are there or another call is at it."""
-    if not os.path.exists(file) and (held := lock(f"{file}.lock", wait=False)):
+    if held := claimed(file):
         with held:
             python("sample.py", out=file, **flags)
     return file
 
-def compare_stories(name: str, script: str, sets: dict, **flags):
-    """The table of sets {name: files} beside real text, by the script, with two judges."""
-    for file in sum(sets.values(), []):
-        lock(f"{file}.lock", wait=True).close()
-    once(name, python, script, *named(sets), **flags, json=f"results/{name}.json",
-         judge=["out/diversity/judge-1", "out/diversity/judge-2"])
+# name: whose stories, and flags of sample.py. The paper's are apart: its ar goes on from a word, beside real
+# text that does; its mdlm writes from anywhere, beside real text from anywhere
+OURS = {"ar": ("ar", {}), "mdlm": ("mdlm", {}), "mdlm, confidence": ("mdlm", dict(sampler="confidence")),
+        "aogpt": ("aogpt", {}), "aogpt, left to right": ("aogpt", dict(order="left_to_right"))}
+PAPER_AR = {"ar by the paper": ("ar", dict(protocol="paper"))}
+PAPER_MDLM = {"mdlm by the paper": ("mdlm-paper", dict(protocol="paper")),
+              "mdlm by the paper, no penalty": ("mdlm-paper", dict(protocol="paper", repetition_penalty=1))}
 
-WRITTEN = {     # name: whose, and flags of sample.py
-    "ar": ("ar", {}), "mdlm": ("mdlm", {}), "mdlm, confidence": ("mdlm", dict(sampler="confidence")),
-    "aogpt": ("aogpt", {}), "aogpt, left to right": ("aogpt", dict(order="left_to_right")),
-    "ar by the paper": ("ar", dict(protocol="paper")),
-    "mdlm by the paper": ("mdlm-paper", dict(protocol="paper")),
-    "mdlm by the paper, no penalty": ("mdlm-paper", dict(protocol="paper", repetition_penalty=1))}
+def compare_stories(name: str, script: str, ways: dict, **flags):
+    """What the models write in these ways, beside real text, by the script, with two judges."""
+    to = "out/diversity"
+    sets = {way: [write(f"{to}/{dashed(way)}-{seed}.jsonl", out_dir=f"{to}/{whose}-{seed}", seed=seed,
+                        num_samples=300, **how) for seed in SEEDS] for way, (whose, how) in ways.items()}
+    finished(*sum(sets.values(), []))
+    once(name, python, script, *named(sets), **flags, json=f"results/{name}.json",
+         judge=[f"{to}/judge-1", f"{to}/judge-2"])
 
 def diversity(text: str):
     """Stories of three seeds a mode, beside real ones, judged by others' models; runs must stay."""
@@ -498,17 +508,9 @@ def diversity(text: str):
     once("diversity-frontier", python, "experiments.frontier", models=[f"{to}/{name}" for name in first],
          num_samples=300, data="excerpt-real", judge=f"{to}/judge-1", json="results/diversity-frontier.json",
          plot="results/diversity-frontier.png")
-    files = {name: [write(f"{to}/{dashed(name)}-{seed}.jsonl", out_dir=f"{to}/{whose}-{seed}", seed=seed,
-                          num_samples=300, length=128, **flags) for seed in SEEDS]
-             for name, (whose, flags) in WRITTEN.items()}
-    ours, paper_ar, *paper_mdlm = list(files)[:5], *list(files)[5:]
-    compare_stories("diversity", "diversity.py", {name: files[name] for name in ours}, data="excerpt-real",
-                    plot="results/diversity.png")
-    # apart: the paper's ar goes on from a word, beside real text that does
-    compare_stories("diversity-paper-ar", "experiments.paper_diversity", {paper_ar: files[paper_ar]},
-                    data="excerpt-real")
-    compare_stories("diversity-paper-mdlm", "experiments.paper_diversity",
-                    {name: files[name] for name in paper_mdlm}, data="excerpt-cut")
+    compare_stories("diversity", "diversity.py", OURS, data="excerpt-real", plot="results/diversity.png")
+    compare_stories("diversity-paper-ar", "experiments.paper_diversity", PAPER_AR, data="excerpt-real")
+    compare_stories("diversity-paper-mdlm", "experiments.paper_diversity", PAPER_MDLM, data="excerpt-cut")
 
 # ---- Speed -------------------------------------------------------------------------------------------------
 
@@ -538,47 +540,24 @@ def speed(text: str):
     python("experiments.time_self_bleu", "results/self-bleu-speed.json")
     python("experiments.try_load", f"{text}/valid.txt", "out/toy-ar", "results/load.json")
 
-# ---- Older ones, to be made again --------------------------------------------------------------------------
-
-def laptop(text: str):
-    """Longer runs of the whole preset as it was then; real is the fair comparison."""
-    data = "tinystories-excerpt"
-    ar, mdlm, aogpt = (f"out/{data}-{mode}" for mode in MODES)
-    python("prepare_data.py", text=f"{text}/train.txt", val=f"{text}/valid.txt", vocab_size=4096, name=data)
-    for mode in MODES:
-        told = {} if mode == "aogpt" else dict(target_embedding=False)
-        train(f"out/{data}-{mode}", mode=mode, preset="laptop", data=data, max_steps=3000, **ADAMW, **told)
-    # diversity from the start of a story, then as the paper samples
-    python("sample.py", out_dir=[ar, mdlm, aogpt], length=128, num_samples=1000, dtype="bfloat16")
-    python("diversity.py", *named({mode: f"out/{data}-{mode}/samples.jsonl" for mode in MODES}), data=data,
-           judge=ar, json="results/laptop-diversity.json", plot="results/laptop-diversity.png")
-    paper = train(f"{mdlm}-paper", mode="mdlm", preset="laptop", data=data, windows="paper", max_steps=1500,
-                  target_embedding=False, **ADAMW)
-    for mode, run in {"ar": ar, "mdlm": paper}.items():
-        python("sample.py", out_dir=run, protocol="paper", num_samples=1000, dtype="bfloat16",
-               out=f"out/paper-{mode}.jsonl")
-        python("experiments.paper_diversity", *named({mode: f"out/paper-{mode}.jsonl"}), data=data, judge=ar,
-               json=f"results/laptop-paper-{mode}.json")
-    python("experiments.frontier", models=[ar, mdlm, aogpt], length=128, dtype="bfloat16", num_samples=100,
-           temperatures="0.6,0.8,1.0,1.1", data=data, judge=ar, json="results/laptop-frontier.json",
-           plot="results/laptop-frontier.png")
+# ---- What is done in another way than the paper does it ----------------------------------------------------
 
 def own(text: str):
-    """What is this code's own way, beside the paper's or an earlier one."""
-    data, runs = "tinystories-excerpt", {}
+    """The loss at which each begins, by the paper's weights and ours; how noisy the bound is."""
+    runs = {}
     python("prepare_data.py", text=f"{text}/train.txt", val=f"{text}/valid.txt", name="excerpt")
     for mode in ("ar", "mdlm"):
-        for init in ("paper", "scaled"):    # a step of next to no length: the loss at which each begins
+        for init in ("paper", "scaled"):    # a step of next to no length
             runs[f"{mode}-{init}"] = train(f"out/first-{mode}-{init}", mode=mode, preset="paper", init=init,
                 data="excerpt", batch_size=2, block_size=128, max_steps=1, eval_windows=64)
     python("compare.py", *named(runs), json="results/first-loss.json")
-    python("experiments.estimator", models=["out/toy-mdlm", f"out/{data}-mdlm-paper"], windows=8,
+    python("experiments.estimator", models=["out/toy-mdlm", "out/diversity/mdlm-1"], windows=8,
            json="results/estimator.json")
 
 # ---- The command -------------------------------------------------------------------------------------------
 
-COMMANDS = (toy, laptop, own, sampling, few, minute, real, longer, written, confounds, weights, gaps, orders,
-            plateau, adapt, diversity, denormals, speed)
+COMMANDS = (toy, sampling, few, minute, real, longer, written, confounds, weights, gaps, orders,
+            plateau, adapt, diversity, own, denormals, speed)
 
 def main():
     name, *arguments = sys.argv[1:] or ["--help"]

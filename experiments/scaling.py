@@ -62,8 +62,8 @@ def against_processes(o: ScalingOptions, mode: str, sizes: dict, batch_size: int
     values, ms = sorted({most, *(2 ** i for i in range(most.bit_length()))}), []
     for n in values:
         with tempfile.TemporaryDirectory() as folder:
-            flags = sizes | dict(modes=mode, batch_size=n * batch_size, repeats=o.repeats, device=o.device,
-                                 json=f"{folder}/r.json")
+            flags = sizes | dict(preset=o.preset, modes=mode, batch_size=n * batch_size, repeats=o.repeats,
+                                 device=o.device, json=f"{folder}/r.json")
             command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}",
                        ROOT / "bench.py", *(f"--{name}={value}" for name, value in flags.items())]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL,

@@ -25,8 +25,13 @@ def commands(tmp_path, monkeypatch):
     for folder in ("data", "out", "results"):
         os.mkdir(folder)
     lines, kept = [], results.KEPT.copy()
-    monkeypatch.setattr(results, "python", lambda what, *arguments, **flags: lines.append(
-        (what, [*arguments, *(results.flag(name, value) for name, value in flags.items())])))
+
+    def python(what, *arguments, **flags):
+        lines.append((what, [*arguments, *(results.flag(name, value) for name, value in flags.items())]))
+        if what == "sample.py" and "out" in flags:
+            Path(flags["out"]).touch()
+
+    monkeypatch.setattr(results, "python", python)
     monkeypatch.setattr(results, "best_of", lambda *folders: folders[0])
     monkeypatch.setattr(results, "read_stories", lambda path: ["a story"] * 5)
 
