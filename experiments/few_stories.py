@@ -353,7 +353,8 @@ def row_of(first: list, runs: list, way: str = "best") -> list:
     values = np.array([b["distance"] for b in best])
     mean = f"{values.mean():.4f}" + (f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else "")
     return [*first, mean, ", ".join(f"{value:.4f}" for value in values),
-            ", ".join(f"{b['epochs']:.3g}" for b in best), "yes" if all(b["turned"] for b in best) else "no"]
+            ", ".join(f"{b['epochs']:.3g}" for b in best),
+            f"{sum(b['turned'] for b in best)} of {len(best)}"]
 
 def shares(runs: list, when: str) -> list:
     """Of the stories that the models wrote: grammatical, copies of training stories, grammatical and new."""

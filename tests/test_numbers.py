@@ -86,7 +86,7 @@ def test_rules():
              "all that is certain, and one more": "bounded"}
     rules = {row["rule"]: row for row in results("toy-planners.json")["rules"][::-1]
              if row["network"] == "exact" and row["per_step"] in (0, 1)}
-    for name, *cells in table("results/sampling.md", "whom to reveal next"):
+    for name, *cells in table("results/sampling.md", "what to reveal next"):
         row = rules[names[name]]
         found = f"{row['passes']:.3g} {row['grammatical']:.1%} {row['kl']:.3f} {row['surprise']:+.2f}"
         assert cells == found.replace("-", "−").split()
@@ -351,7 +351,7 @@ def test_real_text_ten_times_as_long():
     assert "it was still improving at the last, in its 9th epoch" in text
     rates = [np.mean(results("real-longer.json")["runs"][f"out/real/ar-longer-{lr}-1"]["nats"])
              for lr in ("0.004", "0.008")]
-    assert f"at 0.008, {rates[0] - rates[1]:.3f} better than at 0.004" in text
+    assert f"at 0.008, where it is {rates[0] - rates[1]:.3f} nats better than at 0.004" in text
 
 def test_confounds():
     found, readme = results("confounds-mdlm.json")["compared"], prose("README.md")
@@ -388,7 +388,7 @@ def test_confounds():
     ar = ours["compared"]
     assert f"loses {found['all of it']['above']:.2f} by that, `ar` {ar['all of it']['above']:.2f}." in text
     cut, whole = ar["its windows, on the paper's windows"], ar["its windows"]
-    assert f"by {-cut['above']:.3f} ± {cut['half']:.3f}, on stories' beginnings worse, by " \
+    assert f"by {-cut['above']:.3f} ± {cut['half']:.3f} and worse on stories' beginnings by " \
            f"{whole['above']:.3f} ± {whole['half']:.3f};" in text
 
 def test_weights():
