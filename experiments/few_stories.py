@@ -10,9 +10,9 @@ Few stories, many epochs: how near to the toy's law does each mode come, and wha
 A trial is a run, at a constant learning rate but for widths. Its distance from the law is that of held-out
 stories: nats per token, less what the law itself scores on the same ones; exact for ar, that of an upper
 bound for the others. Some held-out stories choose the step and the settings, others are reported. A trial has
-turned if it ended at over 1.5 times its best distance. Each trial is a file in --folder; those that are
-there, or in --json, are not made again, and several processes share the work, best with a core each
-(OMP_NUM_THREADS=1).
+turned if both its last evaluations are over 1.5 times its best distance. Each trial is a file in --folder;
+those that are there, or in --json, are not made again, and several processes share the work, best with a
+core each (OMP_NUM_THREADS=1).
 """
 import dataclasses
 import itertools
