@@ -64,7 +64,7 @@ def nats(model, x, start: int, length: int, o: InfillOptions):
         return losses(model, batch, slots, torch.ones(N, length) / length)
     # the NELBO of the span: of `count` masked in it, count uniform, the mean; stratified over the draws
     generator, total = torch.Generator().manual_seed(o.seed), 0.0
-    draws = min(o.draws, 1 if length == 1 else o.draws)
+    draws = 1 if length == 1 else o.draws
     for i in range(draws):
         u = (i + torch.rand(N, 1, generator=generator)) / draws
         count = 1 + (u * length).long()                                             # (N, 1)

@@ -225,7 +225,7 @@ def looks(model, x, generator) -> dict:
     return {"visible": most(pairs, among=torch.ones_like(visible)), "near": most(beside, among=visible)}
 
 def run(probe: Probe, o) -> dict:
-    """Train; returns the validation losses every 50 steps, and for mdlm where its first layer looks."""
+    """Train; returns the validation losses at eighths of it, and for mdlm where its first layer looks."""
     torch._dynamo.reset()
     values = NARROW | dataclasses.asdict(probe)
     values |= dict(shared_init=False, max_steps=probe.steps, dtype="bfloat16")
