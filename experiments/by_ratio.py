@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.held_out import demand_tokenizer
-from experiments.report import write_markdown
+from experiments.report import mean_of, write_markdown
 from model import losses_in_parts, mask_generator, masking_batch, timestep
 from prepare_data import Windows
 from runs import load
@@ -62,11 +62,8 @@ def main():
             x = torch.from_numpy(Windows(o.data, "val", T).spread(o.windows))
             found[name].append(nats_by_masked(model, x, o))
 
-    def cell(nats):     # of the seeds
-        return f"{np.mean(nats):.3f}" + (f" ± {np.std(nats, ddof=1):.3f}" if len(nats) > 1 else "")
-
     rows = [[f"masked, of {T}", *found]] + [
-        [str(k), *(cell([nats[i] for nats in seeds]) for seeds in found.values())]
+        [str(k), *(mean_of([nats[i] for nats in seeds], 3) for seeds in found.values())]
         for i, k in enumerate(o.masked)]
     print_table(rows)
     facts = provenance(o.seed) | {"windows": len(x), "masked": o.masked, "block_size": T}

@@ -11,10 +11,9 @@ trained on the paper's windows has a second row, on windows as the paper cuts th
 """
 from dataclasses import dataclass
 
-import numpy as np
-
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.held_out import compare, draw_forest
+from experiments.report import mean_of
 from experiments.trials import stored
 from show import figure
 
@@ -48,7 +47,7 @@ def cells(of: dict | None, beside_itself=False) -> list:
     if of is None:
         return ["", ""]
     above = "" if beside_itself else f"{of['above']:+.3f} ± {of['error']:.3f}"
-    return [f"{np.mean(of['seeds']):.3f} ± {np.std(of['seeds'], ddof=1):.3f}", above]
+    return [mean_of(of["seeds"], 3), above]
 
 def table_of(mdlm: dict, ar: dict, gaps: dict) -> list:
     """A row for each variant, of nats per token."""

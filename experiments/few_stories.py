@@ -31,7 +31,7 @@ from cli import build, command, parse_flags, pick_device, print_table, provenanc
 from model import (Config, Transformer, count_parameters, evaluation_batch, flops_per_token,
                    losses_in_parts, mask_generator, order_batch, training_batch)
 from experiments.oracle import toy_oracle
-from experiments.report import write_markdown
+from experiments.report import mean_of, write_markdown
 from experiments.trials import make_trials, read_trials, restore, store, trial_name
 from prepare_data import Tokenizer, Windows
 from sample import SampleOptions, generate
@@ -351,8 +351,7 @@ def row_of(first: list, runs: list, way: str = "best") -> list:
     """A row of a table: nats per token of the reported stories above the law, at the steps chosen."""
     best = [run[way] for run in runs]
     values = np.array([b["distance"] for b in best])
-    mean = f"{values.mean():.4f}" + (f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else "")
-    return [*first, mean, ", ".join(f"{value:.4f}" for value in values),
+    return [*first, mean_of(values), ", ".join(f"{value:.4f}" for value in values),
             ", ".join(f"{b['epochs']:.3g}" for b in best),
             f"{sum(b['turned'] for b in best)} of {len(best)}"]
 

@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance
 from diversity import interval
-from experiments.report import write_markdown
+from experiments.report import mean_of, write_markdown
 from experiments.trials import store, stored
 from model import Config, evaluation_batch, flops_per_token, losses_in_parts, mask_generator
 from prepare_data import Tokenizer, Windows, load_meta
@@ -144,8 +144,7 @@ def compare(results: list, first: list, key: str = "nats", key_of_first: str = "
             "epochs": [result["epochs"] for result in results]}
 
 def row_of(name: str, of: dict) -> list:
-    deviation = f" ± {np.std(of['seeds'], ddof=1):.4f}" if len(of["seeds"]) > 1 else ""
-    return [name, f"{np.mean(of['seeds']):.4f}{deviation}", ", ".join(f"{mean:.4f}" for mean in of["seeds"]),
+    return [name, mean_of(of["seeds"]), ", ".join(f"{mean:.4f}" for mean in of["seeds"]),
             f"{of['above']:.4f} ± {of['error']:.4f}", ", ".join(f"{epochs:.3g}" for epochs in of["epochs"])]
 
 def draw_curves(found: dict, path: str):

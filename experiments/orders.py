@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.held_out import demand_tokenizer
-from experiments.report import write_markdown
+from experiments.report import mean_of, write_markdown
 from model import identity_order, losses_in_parts, mask_generator, masking_batch, order_batch, timestep
 from prepare_data import Windows
 from runs import open_model
@@ -105,8 +105,7 @@ def table_of(found: dict, key: str) -> list:
     rows = [["", *found]]
     for name in next(iter(found.values()))[0][key]:
         values = [[run[key].get(name, math.nan) for run in runs] for runs in found.values()]
-        spread = [f" ± {np.std(v, ddof=1):.4f}" if len(v) > 1 else "" for v in values]
-        rows.append([name, *(f"{np.mean(v):.4f}{s}" for v, s in zip(values, spread))])
+        rows.append([name, *map(mean_of, values)])
     return rows
 
 def draw(found: dict, path: str):

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance
-from experiments.report import write_markdown
+from experiments.report import mean_of, write_markdown
 from experiments.trials import make_trials, read_trials, restore, store, trial_name
 from model import Config, Transformer, mask_generator, masking_batch, rotate, training_batch
 from prepare_data import Windows
@@ -289,7 +289,7 @@ def table_of(part: str, done: dict) -> list:
         seen = [f"{np.mean([run['curve'][-1].get(of, math.nan) for run in runs]):.2f}"
                 for of in ("visible", "near")]
         no_mean = np.mean([run["without_mean_key"] - value for run, value in zip(runs, values)])
-        rows.append([name.replace("_", " "), steps, f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}",
+        rows.append([name.replace("_", " "), steps, mean_of(values, 3),
                      ", ".join(f"{value:.3f}" for value in values), *seen, f"{no_mean:+.3f}"])
     return rows
 

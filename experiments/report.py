@@ -1,4 +1,10 @@
 """Tables as a results/*.md shows them."""
+import numpy as np
+
+def mean_of(values, digits: int = 4) -> str:
+    """Of several seeds the mean ± their standard deviation."""
+    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{spread}"
 
 def write_markdown(path: str, title: str, made: dict, text: str, tables: dict):
     """A page: what it is, where it is from (made: provenance), and {heading: rows of text, the first the
