@@ -14,7 +14,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results orders            after real; likewise
     python -m experiments.results plateau           after real; hours, likewise
     python -m experiments.results adapt             after confounds, whose runs must be in out/; likewise
-    python -m experiments.results diversity FOLDER  after real; likewise; the frontier, an hour, is one call's
+    python -m experiments.results diversity FOLDER  after real; likewise; the frontier, half an hour, is one call's
     python -m experiments.results own FOLDER        after toy and diversity; minutes
     python -m experiments.results denormals FOLDER  an hour
     python -m experiments.results speed FOLDER      with nothing else running; after toy
@@ -504,7 +504,7 @@ def diversity(text: str):
             train(f"{to}/judge-{seed}", mode="ar", seed=seed, lr=lr_of("ar"), data="excerpt-judges",
                   dropout=0.1, token_noise=0.1, **settings | dict(max_steps=800, eval_interval=50))
     finished(*sum((seeds(f"{to}/{name}") for name in ways), []), *seeds(f"{to}/judge")[:2])
-    first = "ar-1", "mdlm-1", "mdlm-1:confidence", "aogpt-1", "aogpt-1:left_to_right"
+    first = "ar-1", "mdlm-1", "aogpt-1", "aogpt-1:left_to_right"
     once("diversity-frontier", python, "experiments.frontier", models=[f"{to}/{name}" for name in first],
          num_samples=300, data="excerpt-real", judge=f"{to}/judge-1", json="results/diversity-frontier.json",
          plot="results/diversity-frontier.png")

@@ -576,6 +576,35 @@ def test_what_readme_finds():
                         for name in ("laptop-diversity.json", "laptop-paper-mdlm.json"))
     assert f"real text has {starts:.3f} from story starts and {anywhere:.3f} from anywhere" in text
 
+def of_stories(column, metric, how):
+    """A cell of diversity.md's tables: over seeds with their standard deviation; real text has no seeds."""
+    value, error = column[metric]
+    return f"{value:{how}}" + ("" if column.get("real") else f" ± {error:{how}}")
+
+SHOWN = {"distinct-1": ".3f", "distinct-2": ".3f", "distinct-3": ".3f", "distinct-4": ".3f",
+         "self-BLEU": ".3f", "vocabulary used": ",.0f", "distinct first words": ".3f",
+         "distinct 5-word openings": ".3f", "most common first word": ".1%", "entropy of words": ".2f",
+         "nats/token, judge out/diversity/judge-1": ".2f", "nats/token, judge out/diversity/judge-2": ".2f",
+         "repeated 4-grams": ".2%", "longest copied n-gram": ".1f", "copied stories": ".1%"}
+
+def diversity_columns():
+    """Of the two tables: {head: column}."""
+    ours, ar, mdlm = (results(f"diversity{of}.json")["columns"] for of in ("", "-paper-ar", "-paper-mdlm"))
+    for columns in (ours, ar, mdlm):
+        columns["real text"]["real"] = True
+    paper = {"ar by the paper": ar["ar by the paper"], "real text, story starts": ar["real text"],
+             "mdlm by the paper": mdlm["mdlm by the paper"],
+             "the same, no penalty": mdlm["mdlm by the paper, no penalty"],
+             "real text, anywhere": mdlm["real text"]}
+    return {"on fair terms": ours, "the paper's way": paper}
+
+def test_diversity():
+    for head, columns in diversity_columns().items():
+        rows = table("results/diversity.md", head)
+        assert rows == [[name.replace("nats/token, judge out/diversity/judge-", "nats per token, judge "),
+                         *(of_stories(column, name, how) for column in columns.values())]
+                        for name, how in SHOWN.items()]
+
 def test_readme_shows_the_code_as_it_is():
     text, code = (Path(ROOT, name).read_text("utf-8") for name in ("README.md", "model.py"))
     excerpt = re.search(r"```python\n(logits = .+?)```", text, re.DOTALL)[1]
