@@ -14,7 +14,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results orders            after real; likewise
     python -m experiments.results plateau           after real; hours, likewise
     python -m experiments.results adapt             after confounds, whose runs must be in out/; likewise
-    python -m experiments.results diversity FOLDER  after real; likewise; the frontier, half an hour, is one call's
+    python -m experiments.results diversity FOLDER  after real; likewise, but its half hour of frontier
     python -m experiments.results own FOLDER        after toy and diversity; minutes
     python -m experiments.results denormals FOLDER  an hour
     python -m experiments.results speed FOLDER      with nothing else running; after toy
