@@ -154,4 +154,4 @@ def draw_distances(columns: dict, path: str):
         axes.set_yticks(y, metrics)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "25" else "")
-        axes.invert_yaxis()
+        axes.set(ylim=axes.get_ylim()[::-1], xlim=(max(0.01, axes.get_xlim()[0]), None))

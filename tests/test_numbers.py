@@ -120,21 +120,22 @@ def test_the_toy(page):
     runs = results("toy.json")["runs"]
     seeds = results("toy-seeds.json")["runs"]
     shares = results("toy-grammatical.json")
-    for mode, _, nats, above, *rest in table(page, "| loss is"):
+    for mode, _, *nats, above, good in table(page, "| loss is"):
         mode = mode.strip("`")
         last = runs[mode]["curve"][-1]
-        assert nats == f"{last['val_nll']:.4f} ± {last['val_nll_se']:.4f}"
+        assert nats in ([], [f"{last['val_nll']:.4f} ± {last['val_nll_se']:.4f}"])
+        assert nats or f"above the law's {last['val_floor']:.4f}, each seed" in prose(page)
         direct = [run["curve"][-1]["val_nll"] - run["curve"][-1]["val_floor"]
                   for run in (runs[mode], seeds[f"{mode}-1"], seeds[f"{mode}-2"])]
         gaps = {"mdlm": gaps_of_conditionals("mdlm")}.get(mode, direct)
-        assert above == ", ".join(f"{gap:.4f}" for gap in gaps)
+        assert above.partition(" (")[0] == ", ".join(f"{gap:.4f}" for gap in gaps)
         if (page, mode) == ("results/toy.md", "mdlm"):
             text = prose(page)
             assert "it is {:.4f}, {:.4f} and {:.4f}, all".format(*direct).replace("-", "−") in text
             of_aogpt = gaps_of_conditionals("aogpt")
             assert "`aogpt`'s gaps are {:.4f}, {:.4f} and {:.4f}".format(*of_aogpt) in text
-        good = [row["grammatical"] for row in shares if row["mode"] == mode]
-        assert rest == [", ".join(f"{share:.1%}" for share in good)]
+        found = [row["grammatical"] for row in shares if row["mode"] == mode]
+        assert good == ", ".join(f"{share:.1%}" for share in found)
 
 def test_speed():
     small, large = results("speed.json")["train"], results("speed-paper.json")["train"]
@@ -550,9 +551,8 @@ def test_what_readme_finds():
     assert f"falls from 100% to {share('mdlm', 'first_hitting', 24, True)}, with" in text
     rules = {(row["network"], row["rule"], row["per_step"]): row
              for row in results("toy-planners.json")["rules"]}
-    confidence, certain = rules["exact", "confidence", 1], rules["exact", "bounded", 0]
+    confidence = rules["exact", "confidence", 1]
     assert f"stories {np.exp(-confidence['surprise']):.0f} times likelier (geometric mean)" in text
-    assert f"what is certain is free: {48 / certain['passes']:.1f} tokens a pass" in text
     shares = (float(share("mdlm", sampler, 48).strip("%")) for sampler in ("ancestral", "first_hitting"))
     assert ("({:.0f}% of the toy's stories are grammatical); `confidence`: the likeliest of those "
             "drawn; default `first_hitting`: equally many a step ({:.0f}%)").format(*shares) in text
@@ -560,8 +560,7 @@ def test_what_readme_finds():
     few = {row[0]: row[3] for row in table("results/few-stories.md", "trained on few") if row[1] == "1,000"}
     nearest = few["aogpt, dropout 0.3, left to right"]
     assert f"it is at best {few['ar']} nats per token above the law, `mdlm`'s bound {few['mdlm']}" in text
-    assert f"read from left to right, {nearest} (`ar` with dropout and noise:" in text
-    assert f"noise: {few['ar, dropout 0.3, noise 0.3']})" in text
+    assert f"read from left to right, {nearest}; 9 of 22 runs" in text
 
     blanks = {(mode, n): nats_of_blanks(mode, n) for mode in ("ar", "mdlm", "aogpt") for n in "12"}
     one, two = (np.mean(blanks["ar", n]) - np.mean(blanks["aogpt", n]) for n in "12")
@@ -572,9 +571,17 @@ def test_what_readme_finds():
     exact = f"(left to right: {best['aogpt, left to right']})"
     assert (f"{best['ar']} nats per token; in random orders `aogpt` has at most {best['aogpt']} {exact}, "
             f"`mdlm` {best['mdlm']}") in text
-    starts, anywhere = (results(name)["columns"]["real text"]["distinct first words"][0]
-                        for name in ("laptop-diversity.json", "laptop-paper-mdlm.json"))
-    assert f"real text has {starts:.3f} from story starts and {anywhere:.3f} from anywhere" in text
+    fair, paper = diversity_columns().values()
+    assert ("as diverse as real ones (distinct-4 {:.2f} against {:.2f}), `mdlm`'s more ({:.2f})".format(
+        *(fair[name]["distinct-4"][0] for name in ("ar", "real text", "mdlm")))) in text
+    judged = [[fair[name][f"nats/token, judge out/diversity/judge-{judge}"][0] for judge in (1, 2)]
+              for name in ("mdlm", "ar", "real text")]
+    assert all(f"{one:.1f}" == f"{two:.1f}" for one, two in judged)
+    assert ("two judges give them {:.1f} nats per token, `ar`'s {:.1f}, real text {:.1f}".format(
+        *(one for one, _ in judged))) in text
+    words = (paper[f"real text, {start}"]["distinct first words"][0]
+             for start in ("story starts", "anywhere"))
+    assert "real text has {:.2f} from story starts, {:.2f} from anywhere".format(*words) in text
 
 def of_stories(column, metric, how):
     """A cell of diversity.md's tables: over seeds with their standard deviation; real text has no seeds."""
@@ -594,7 +601,6 @@ def diversity_columns():
         columns["real text"]["real"] = True
     paper = {"ar by the paper": ar["ar by the paper"], "real text, story starts": ar["real text"],
              "mdlm by the paper": mdlm["mdlm by the paper"],
-             "the same, no penalty": mdlm["mdlm by the paper, no penalty"],
              "real text, anywhere": mdlm["real text"]}
     return {"on fair terms": ours, "the paper's way": paper}
 
@@ -604,6 +610,21 @@ def test_diversity():
         assert rows == [[name.replace("nats/token, judge out/diversity/judge-", "nats per token, judge "),
                          *(of_stories(column, name, how) for column in columns.values())]
                         for name, how in SHOWN.items()]
+    text, (fair, paper) = prose("results/diversity.md"), diversity_columns().values()
+
+    def of(name, metric, columns=fair):
+        return columns[name][metric][0]
+
+    judge = "nats/token, judge out/diversity/judge-1"
+    assert "distinct-4 is {:.2f} and {:.2f} where real text has {:.2f}".format(
+        *(of(name, "distinct-4") for name in ("mdlm", "aogpt", "real text"))) in text
+    forwards = "aogpt, left to right"
+    assert f"has {of(forwards, judge):.1f} nats and a distinct-4 of {of(forwards, 'distinct-4'):.2f}." in text
+    assert "has {:.3f} distinct first words a sample and `mdlm` {:.2f}".format(
+        *(of(f"{mode} by the paper", "distinct first words", paper) for mode in ("ar", "mdlm"))) in text
+    copied = {name: column["longest copied n-gram"][0] for name, column in fair.items()}
+    assert sorted(copied, key=copied.get)[-2:] == ["real text", "mdlm, confidence"]
+    assert not any(column["copied stories"][0] for column in [*fair.values(), *paper.values()])
 
 def test_readme_shows_the_code_as_it_is():
     text, code = (Path(ROOT, name).read_text("utf-8") for name in ("README.md", "model.py"))
