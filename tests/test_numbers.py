@@ -601,6 +601,7 @@ def diversity_columns():
         columns["real text"]["real"] = True
     paper = {"ar by the paper": ar["ar by the paper"], "real text, story starts": ar["real text"],
              "mdlm by the paper": mdlm["mdlm by the paper"],
+             "the same, no penalty": mdlm["mdlm by the paper, no penalty"],
              "real text, anywhere": mdlm["real text"]}
     return {"on fair terms": ours, "the paper's way": paper}
 
