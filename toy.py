@@ -39,7 +39,7 @@ class Grammar:
         words, chosen = [], {}
 
         def expand(text):
-            for _, name, word in self.PART.findall(text):   # {name} and {=name} alike: see chosen
+            for _, name, word in self.PART.findall(text):   # {=name} repeats: chosen has it
                 if word:
                     words.append(word)
                 else:

@@ -350,7 +350,7 @@ HEAD = ["above the law, mean ± s.d. of seeds", "each seed", "best after epochs"
 def row_of(first: list, runs: list, way: str = "best") -> list:
     """A row of a table: nats per token of the reported stories above the law, at the steps chosen."""
     best = [run[way] for run in runs]
-    values = np.array([b["distance"] for b in best])
+    values = [b["distance"] for b in best]
     return [*first, mean_of(values), ", ".join(f"{value:.4f}" for value in values),
             ", ".join(f"{b['epochs']:.3g}" for b in best),
             f"{sum(b['turned'] for b in best)} of {len(best)}"]

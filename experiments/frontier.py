@@ -2,7 +2,7 @@
 
     python -m experiments.frontier --models=out/toy-ar,out/toy-mdlm --data=toy --judge=out/toy-ar --plot=f.png
 
-A model may stand there again in another order: out/toy-aogpt:left_to_right, out/toy-mdlm:confidence.
+A model aogpt may stand there twice, as out/toy-aogpt:left_to_right too.
 """
 import os
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +15,7 @@ from show import figure
 @dataclass
 class FrontierOptions:
     """what to sample, and what to compare with"""
-    models: str = ""            # folders of the runs: A,B,…, also A:left_to_right, or of mdlm A:confidence
+    models: str = ""            # folders of the runs: A,B,…, of aogpt also A:left_to_right
     data: str = ""              # data set whose stories are the real text
     judge: str = ""             # folder of an ar model that scores the stories
     temperatures: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)    # of the samples
@@ -32,10 +32,10 @@ def sample_all(o: FrontierOptions) -> dict:
     jobs, sets = [], {}
     for name in o.models.split(","):
         folder, _, order = name.partition(":")
-        more = {"sampler": [order]} if order == "confidence" else {"order": order} if order else {}
+        more = {"order": order} if order else {}
         jobs += [(name, *job) for job in sample.plan([folder], flags | more, lenient=not order)]
     for name, *model, pattern, s, title in jobs:
-        s = replace(s, out=os.path.join(s.out_dir, f"samples-{s.sampler}-{s.order}-t{s.temperature:g}.jsonl"))
+        s = replace(s, out=os.path.join(s.out_dir, f"samples-{s.order}-t{s.temperature:g}.jsonl"))
         since = os.path.getmtime(os.path.join(s.out_dir, "best.pt"))
         if not (os.path.exists(s.out) and os.path.getmtime(s.out) > since
                 and asdict(s).items() <= read_samples(s.out)[1].items()):

@@ -479,14 +479,15 @@ PAPER_AR = {"ar by the paper": ("ar", dict(protocol="paper"))}
 PAPER_MDLM = {"mdlm by the paper": ("mdlm-paper", dict(protocol="paper")),
               "mdlm by the paper, no penalty": ("mdlm-paper", dict(protocol="paper", repetition_penalty=1))}
 
+JUDGES = ["out/diversity/judge-1", "out/diversity/judge-2"]
+
 def compare_stories(name: str, script: str, ways: dict, **flags):
     """What the models write in these ways, beside real text, by the script, with two judges."""
     to = "out/diversity"
     sets = {way: [write(f"{to}/{dashed(way)}-{seed}.jsonl", out_dir=f"{to}/{whose}-{seed}", seed=seed,
                         num_samples=300, **how) for seed in SEEDS] for way, (whose, how) in ways.items()}
     finished(*sum(sets.values(), []))
-    once(name, python, script, *named(sets), **flags, json=f"results/{name}.json",
-         judge=[f"{to}/judge-1", f"{to}/judge-2"])
+    once(name, python, script, *named(sets), **flags, judge=JUDGES, json=f"results/{name}.json")
 
 def diversity(text: str):
     """Stories of three seeds a mode, beside real ones, judged by others' models; runs must stay."""
@@ -500,13 +501,13 @@ def diversity(text: str):
     for seed in SEEDS:
         for name, changed in ways.items():
             train(f"{to}/{name}-{seed}", **models | changed, seed=seed, lr=lr_of(changed["mode"]))
-        if seed < 3:
-            train(f"{to}/judge-{seed}", mode="ar", seed=seed, lr=lr_of("ar"), data="excerpt-judges",
-                  dropout=0.1, token_noise=0.1, **settings | dict(max_steps=800, eval_interval=50))
-    finished(*sum((seeds(f"{to}/{name}") for name in ways), []), *seeds(f"{to}/judge")[:2])
+    for seed, judge in enumerate(JUDGES, 1):
+        train(judge, mode="ar", seed=seed, lr=lr_of("ar"), data="excerpt-judges", dropout=0.1,
+              token_noise=0.1, **settings | dict(max_steps=800, eval_interval=50))
+    finished(*sum((seeds(f"{to}/{name}") for name in ways), []), *JUDGES)
     first = "ar-1", "mdlm-1", "aogpt-1", "aogpt-1:left_to_right"
     once("diversity-frontier", python, "experiments.frontier", models=[f"{to}/{name}" for name in first],
-         num_samples=300, data="excerpt-real", judge=f"{to}/judge-1", json="results/diversity-frontier.json",
+         num_samples=300, data="excerpt-real", judge=JUDGES[0], json="results/diversity-frontier.json",
          plot="results/diversity-frontier.png")
     compare_stories("diversity", "diversity.py", OURS, data="excerpt-real", plot="results/diversity.png")
     compare_stories("diversity-paper-ar", "experiments.paper_diversity", PAPER_AR, data="excerpt-real")

@@ -232,9 +232,16 @@ def test_samples_are_read_with_settings_and_without(sampled, monkeypatch):
 
 def test_frontier_command(sampled):
     models = ["out/ar", "out/mdlm", "out/aogpt", "out/aogpt:left_to_right"]
-    done = experiment("frontier", f"--models={','.join(models)}", "--temperatures=0.5,1", "--num_samples=8",
-                      "--data=t", "--judge=out/ar", "--json=f.json", "--plot=f.png", cwd=sampled)
+    flags = ["--temperatures=0.5,1", "--num_samples=8", "--data=t", "--judge=out/ar"]
+    done = experiment("frontier", f"--models={','.join(models)}", *flags, "--json=f.json", "--plot=f.png",
+                      cwd=sampled)
     assert done.returncode == 0, done.stderr
+    written = {file: file.stat().st_mtime_ns for file in sampled.glob("out/*/samples-*-t*.jsonl")}
+    assert len(written) == 8
+    kept, other = sampled / "out/ar/samples-random-t1.jsonl", sampled / "out/ar/samples-random-t0.5.jsonl"
+    other.write_text(other.read_text().replace('"num_samples": 8', '"num_samples": 9'))
+    assert experiment("frontier", "--models=out/ar", *flags, cwd=sampled).returncode == 0
+    assert kept.stat().st_mtime_ns == written[kept] and '"num_samples": 8' in other.read_text()
     curves = json.load(open(sampled / "f.json"))["curves"]
     assert list(curves) == [*models, "real text"] and list(curves["out/ar"]) == ["0.5", "1.0"]
     assert curves["out/aogpt"] != curves["out/aogpt:left_to_right"]
