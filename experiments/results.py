@@ -417,7 +417,7 @@ def orders():
 def plateau():
     """What ends mdlm's first hundreds of steps on real text; needs what real prepares."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    for part in ("where", "longer", "how_much", "lengths", "settings"):
+    for part in ("where", "how_much", "lengths", "settings"):
         python("experiments.plateau", part=part, json="results/plateau.json")
     python("experiments.plateau", json="results/plateau.json", md="results/plateau-tables.md",
            plot="results/plateau.png")
