@@ -66,7 +66,7 @@ def run(trial: Trial, o) -> dict:
     """Train; returns the trial, its distance from the law, and what of its stories is grammatical."""
     torch._dynamo.reset()           # it counts the models it has compiled, and would stop
     values = PRESETS["toy"] | dataclasses.asdict(trial)
-    values |= dict(max_steps=trial.steps, n_hidden=3 * trial.n_embd)
+    values |= dict(max_steps=trial.steps, n_hidden=3 * trial.n_embd, dtype="float32")
     train = Windows("toy", "train", values["block_size"], seed=trial.seed)
     val = Windows("toy", "val", values["block_size"])
     tokenizer = Tokenizer(**val.meta["tokenizer"])

@@ -107,7 +107,7 @@ def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
         words = torch.from_numpy(stories.tokens[stories.tokens != c.bos_id].astype(np.int64))
         cut = words[:len(words) // c.block_size * c.block_size].view(-1, c.block_size)
         result |= {"windows": run["settings"]["windows"], "nats_cut": score(model, cut, o.draws, o.seed)}
-    losses = "val_nll", "val_masked_ce"     # the latter, mdlm's, is what the paper reports
+    losses = "val_nll", "val_nll_l2r", "val_masked_ce"      # mdlm's masked_ce is what the paper reports
     result["curve"] = [spent(run, e["step"], e["seconds"]) | {name: e[name] for name in losses if name in e}
                        for e in run["curve"]]
     return result

@@ -20,7 +20,7 @@ import torch
 from tqdm import tqdm
 
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
-from experiments.held_out import demand_tokenizer
+from experiments.held_out import demand_tokenizer, difference
 from experiments.report import mean_of, write_markdown
 from model import identity_order, losses_in_parts, mask_generator, masking_batch, order_batch, timestep
 from prepare_data import Windows
@@ -71,15 +71,25 @@ def nats(model, x, orders: list):
     return torch.stack(rows).numpy()
 
 def mixture(scores, T: int) -> dict:
-    """{K: mean over windows of −log of the mean probability over K orders, per token} for K = 1, 2, 4, …
-    from scores (orders, N) in nats per token: orders are cut into groups of K, and the groups averaged."""
+    """{K: (N,) −log of the mean probability over K orders, per token} for K = 1, 2, 4, … from scores
+    (orders, N) in nats per token: orders are cut into groups of K, and the groups averaged."""
     result, K = {}, 1
     while K <= len(scores):
         groups = -T * scores[:len(scores) // K * K].reshape(-1, K, scores.shape[1])     # ln p, (groups, K, N)
         highest = groups.max(axis=1, keepdims=True)
         log_mean = np.log(np.exp(groups - highest).mean(axis=1)) + highest[:, 0]        # (groups, N)
-        result[K], K = float(-log_mean.mean() / T), 2 * K
+        result[K], K = -log_mean.mean(axis=0) / T, 2 * K
     return result
+
+def spread(scores, T: int) -> dict:
+    """How far the mixture can still be from its limit: the variance over orders of a window's ln p, which
+    takes off half of it where it is normal; and how many of the orders count, 1 / Σ (share of the sum)²."""
+    log_p = -T * scores                                                             # (orders, N)
+    share = np.exp(log_p - log_p.max(axis=0))
+    share /= share.sum(axis=0)
+    variance = float(log_p.var(axis=0, ddof=1).mean()) if len(scores) > 1 else math.nan
+    return {"variance of ln p over orders": variance, "half of it per token": variance / 2 / T,
+            "orders that count": float((1 / (share ** 2).sum(axis=0)).mean())}
 
 def measure(folder: str, o: OrdersOptions) -> dict:
     """Of a run: nats per token in each kind of order, and of the mixture over K."""
@@ -91,14 +101,18 @@ def measure(folder: str, o: OrdersOptions) -> dict:
     x = torch.from_numpy(val.spread(o.windows))                                     # (N, T)
     forwards = identity_order(x)
     shuffled = [torch.rand(x.shape, generator=generator).argsort(dim=1) for _ in range(o.orders)]
-    of_mixture = mixture(nats(model, x, shuffled), x.size(1))
+    scores = nats(model, x, shuffled)                                               # (orders, N)
+    of_mixture = mixture(scores, x.size(1))
+    below, error = difference(of_mixture[1], of_mixture[max(of_mixture)])
     kinds = {"left to right": forwards, "right to left": forwards.flip(1)}
     kinds |= {f"blocks of {size}": in_blocks(x, size, generator) for size in o.blocks if size < x.size(1)}
     found = {kind: float(nats(model, x, [order]).mean()) for kind, order in kinds.items()}
-    found["random (the bound)"], law = of_mixture[1], val.floor(o.windows)
+    found["random (the bound)"], law = float(of_mixture[1].mean()), val.floor(o.windows)
     if law is not None:
         found["the true law"] = law
-    return {"orders": found, "mixture": {str(K): value for K, value in of_mixture.items()}, "law": law}
+    of_spread = spread(scores, x.size(1)) | {"bound above the largest mixture": below, "its s.e.": error}
+    return {"orders": found, "mixture": {str(K): float(of.mean()) for K, of in of_mixture.items()},
+            "spread": of_spread, "law": law}
 
 def table_of(found: dict, key: str) -> list:
     """A row for each order or K, a column for each NAME: mean ± standard deviation over seeds."""
@@ -132,7 +146,8 @@ def main():
         raise InputError("whose stories? give --data=NAME")
     found = {name: [measure(folder, o) for folder in folders.split(",")]
              for name, folders in flags["named"].items()}
-    tables = {"in this order": table_of(found, "orders"), "mixture of K orders": table_of(found, "mixture")}
+    tables = {"in this order": table_of(found, "orders"), "mixture of K orders": table_of(found, "mixture"),
+              "how much orders differ": table_of(found, "spread")}
     for title, rows in tables.items():
         print(f"\n{title}")
         print_table(rows)

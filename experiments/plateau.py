@@ -37,6 +37,7 @@ class Probe:
     mode: str = "mdlm"
     seed: int = 1
     block_size: int = 256
+    batch_size: int = 16        # windows of 256 tokens; as many tokens of others
     size: float = 1.0           # of what is added, times the usual
     lr: float = 8e-3            # the best of longer runs
     warmup: int = 100
@@ -179,15 +180,17 @@ def how_much():
 
 def lengths():
     """Does the plateau grow with the window? Windows from anywhere: the beginnings of stories, which short
-    ones would be, are much alike. A batch has as many tokens whatever the window."""
-    return with_and_without(*(dict(block_size=T, windows="random") for T in (32, 64, 128, 256)))
+    ones would be, are much alike. A batch has as many tokens whatever the window; those of shorter windows
+    count as up to 1.5 times as many of equal weight (weights.md), hence the last one, with so many more."""
+    return with_and_without(*(dict(block_size=T, windows="random") for T in (32, 64, 128, 256)),
+                            dict(batch_size=24, windows="random"))
 
 def settings():
     """Is it the optimizer, the learning rate, the warm-up, the initialisation, the positions, the mode? What
     is left after as many steps as a model takes: confounds.md, "no common vector"."""
-    return with_and_without(dict(optimizer="adamw", lr=4e-3, steps=400), dict(lr=4e-3), dict(warmup=20),
-                            dict(init="paper", tie_head=False), dict(target_embedding=False),
-                            dict(mode="aogpt"), dict(mode="ar"))
+    return with_and_without(dict(optimizer="adamw", lr=4e-3, steps=400), dict(lr=4e-3, steps=400),
+                            dict(lr=1.6e-2), dict(warmup=20), dict(init="paper", tie_head=False, steps=600),
+                            dict(target_embedding=False), dict(mode="aogpt"), dict(mode="ar"))
 
 PARTS = {"where": where, "how_much": how_much, "lengths": lengths, "settings": settings}
 
@@ -223,10 +226,11 @@ def run(probe: Probe, o) -> dict:
     torch._dynamo.reset()
     values = NARROW | dataclasses.asdict(probe)
     values |= dict(shared_init=False, max_steps=probe.steps, final_lr=1.0)
-    values["batch_size"] *= NARROW["block_size"] // probe.block_size
+    shorter = max(1, NARROW["block_size"] // probe.block_size)
+    values["batch_size"] *= shorter
     train, val = (Windows(o.data, split, probe.block_size, probe.windows, probe.seed)
                   for split in ("train", "val"))
-    x = torch.from_numpy(val.spread(o.windows))
+    x = torch.from_numpy(val.spread(o.windows * shorter))                           # (N, T)
     vocab_size = val.meta["tokenizer"]["vocab_size"]
     config, s = build(Config, values | {"vocab_size": vocab_size}), build(Settings, values)
     torch.manual_seed(probe.seed)

@@ -416,9 +416,14 @@ def test_the_mixture_over_orders():
     rng = np.random.default_rng(0)
     scores, T = rng.uniform(0.5, 1.5, size=(5, 3)), 4
     p = np.exp(-T * scores)
-    assert orders.mixture(scores, T) == pytest.approx({
-        1: scores[:5].mean(), 2: -np.log((p[:4:2] + p[1:4:2]) / 2).mean() / T,
-        4: -np.log(p[:4].mean(axis=0)).mean() / T})
+    found, by_hand = orders.mixture(scores, T), {
+        1: scores.mean(axis=0), 2: -np.log((p[:4:2] + p[1:4:2]) / 2).mean(axis=0) / T,
+        4: -np.log(p[:4].mean(axis=0)) / T}
+    assert found.keys() == by_hand.keys() and all(found[K] == pytest.approx(by_hand[K]) for K in by_hand)
+    differ, alike = (orders.spread(of, T) for of in (scores, scores[:1].repeat(5, axis=0)))
+    assert differ["orders that count"] == pytest.approx((p.sum(axis=0) ** 2 / (p ** 2).sum(axis=0)).mean())
+    assert differ["variance of ln p over orders"] == pytest.approx(np.var(T * scores, axis=0, ddof=1).mean())
+    assert (alike["orders that count"], alike["variance of ln p over orders"]) == pytest.approx((5, 0))
     x, generator = as_tokens(stories(5)), mask_generator(0)
     blocks = orders.in_blocks(x, 16, generator)
     assert sorted(blocks[0].tolist()) == list(range(48)) and len(set(blocks[:, 0].tolist())) > 1
