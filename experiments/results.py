@@ -334,7 +334,7 @@ VARIANTS = [    # name, modes, the variant whose learning rate it takes, what di
     ("its init", "ar", "its init", INIT),
     ("AdamW", "mdlm ar", "AdamW", ADAM),
     ("no common vector", "mdlm ar", "as it is", dict(shared_init=False)),
-    ("no target embedding", "mdlm", "as it is", NOT_TOLD)]
+    ("no target embedding", "mdlm ar", "as it is", NOT_TOLD)]
 SCORED = dict(report="excerpt-report", without_end=True, draws=4)
 CLIMB = {"all of it": 0.004, "AdamW": 0.004}        # else from 0.008
 
