@@ -47,7 +47,7 @@ class Probe:
     target_embedding: bool = True
     windows: str = "aligned"
     steps: int = 200
-    dtype: str = "bfloat16"     # of the list `where`; the others' is float32
+    dtype: str = "bfloat16"
 
     name = trial_name
 
@@ -170,12 +170,12 @@ def where():
 
 def with_and_without(*others):
     """Probes in other settings, with c and without."""
-    return [Probe(added, seed=seed, dtype="float32", **other) for seed in SEEDS for other in others
+    return [Probe(added, seed=seed, **other) for seed in SEEDS for other in others
             for added in ("nothing", "c to all embeddings")]
 
 def how_much():
     """Vectors shorter and longer than c."""
-    return with_and_without({}) + [Probe("c to all embeddings", seed=seed, size=size, dtype="float32")
+    return with_and_without({}) + [Probe("c to all embeddings", seed=seed, size=size)
                                    for seed in SEEDS for size in (0.25, 0.5, 2.0, 4.0)]
 
 def lengths():
