@@ -14,7 +14,8 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results orders            after real; likewise
     python -m experiments.results plateau           after real; hours, likewise
     python -m experiments.results adapt             after confounds, whose runs must be in out/; likewise
-    python -m experiments.results diversity FOLDER  after real; likewise, but its half hour of frontier
+    python -m experiments.results diversity FOLDER  after real; likewise
+    python -m experiments.results frontier FOLDER   likewise, but its last half hour; its runs are diversity's
     python -m experiments.results own FOLDER        after toy and diversity; minutes
     python -m experiments.results denormals FOLDER  an hour
     python -m experiments.results speed FOLDER      with nothing else running; after toy
@@ -234,11 +235,10 @@ def lr_of(mode: str, stories="all") -> str:
     begin = lr_of(mode) if stories != "all" else best_of(*finished(*rated(mode))).split("-lr-")[1]
     return climb(float(begin), lambda rate: on_text(f"{mode}-{stories}-{rate}", mode, stories, rate, 1))
 
-def masked_ce() -> list:
-    """mdlm over all stories, trained on the mean over all masked tokens in place of the bound."""
+def otherwise(name: str, **changed) -> list:
+    """mdlm over all stories with something else, at its own learning rate."""
     lr = lr_of("mdlm")
-    return [on_text(f"mdlm-masked_ce-all-{lr}", "mdlm", "all", lr, seed, objective="masked_ce")
-            for seed in SEEDS]
+    return [on_text(f"mdlm-{name}-all-{lr}", "mdlm", "all", lr, seed, **changed) for seed in SEEDS]
 
 def compare_real(name: str, title: str, runs: dict):
     """The table and figure of runs, {name: folders}, on the stories that chose nothing."""
@@ -271,8 +271,9 @@ def real(text: str):
         for mode in MODES:
             lr = lr_of(mode, stories)
             runs[mode] = [on_text(f"{mode}-{stories}-{lr}", mode, stories, lr, seed) for seed in SEEDS]
-        if stories == "all":    # at mdlm's rate
-            runs["mdlm by masked_ce"] = masked_ce()
+        if stories == "all":
+            runs["mdlm by masked_ce"] = otherwise("masked_ce", objective="masked_ce")
+            runs["mdlm, no target embedding"] = otherwise("untold", target_embedding=False)
         keep(f"results/real-{stories}.json", f"out/real/*-{stories}-0.0*-1")     # also those that chose it
         compare_real(stories, f"Real text, {stories} stories", runs)
     tried = {mode: [remedied(mode, remedy, 4) for remedy in REMEDIES[mode]] for mode in MODES}
@@ -489,7 +490,22 @@ PAPER_AR = {"ar by the paper": ("ar", dict(protocol="paper"))}
 PAPER_MDLM = {"mdlm by the paper": ("mdlm-paper", dict(protocol="paper")),
               "mdlm by the paper, no penalty": ("mdlm-paper", dict(protocol="paper", repetition_penalty=1))}
 
+# Those who write, and the judges, trained on the other part of the text
+MASKED_CE = dict(mode="mdlm", objective="masked_ce", max_steps=1500)    # mdlm learns its bound best from it
+WRITERS = {"ar": dict(mode="ar", max_steps=750, eval_interval=50),      # more, and it overfits
+           "mdlm": MASKED_CE, "aogpt": dict(mode="aogpt", max_steps=1500),
+           "mdlm-paper": MASKED_CE | dict(schedule="cosine", windows="paper")}
+JUDGE = dict(mode="ar", max_steps=800, eval_interval=50, dropout=0.1, token_noise=0.1)
 JUDGES = ["out/diversity/judge-1", "out/diversity/judge-2"]
+
+def writer(name: str, seed: int) -> str:
+    """Of stories as long as what is sampled."""
+    changed = NARROW | dict(dtype="float32", data="excerpt-models", block_size=128) | WRITERS[name]
+    return train(f"out/diversity/{name}-{seed}", **changed, seed=seed, lr=lr_of(changed["mode"]))
+
+def judge(seed: int) -> str:
+    return train(JUDGES[seed - 1], **NARROW, dtype="float32", data="excerpt-judges", **JUDGE, seed=seed,
+                 lr=lr_of("ar"))
 
 def compare_stories(name: str, script: str, ways: dict, **flags):
     """What the models write in these ways, beside real text, by the script, with two judges."""
@@ -502,26 +518,20 @@ def compare_stories(name: str, script: str, ways: dict, **flags):
 def diversity(text: str):
     """Stories of three seeds a mode, beside real ones, judged by others' models; runs must stay."""
     parts(text)
-    to, settings = "out/diversity", NARROW | dict(dtype="float32")
-    models = settings | dict(data="excerpt-models", block_size=128)     # as long as what is sampled
-    masked_ce = dict(objective="masked_ce", max_steps=1500)             # mdlm learns its bound best from it
-    ways = {"ar": dict(mode="ar", max_steps=750, eval_interval=50),     # more, and it overfits
-            "mdlm": masked_ce | dict(mode="mdlm"), "aogpt": dict(mode="aogpt", max_steps=1500),
-            "mdlm-paper": masked_ce | dict(mode="mdlm", schedule="cosine", windows="paper")}
-    for seed in SEEDS:
-        for name, changed in ways.items():
-            train(f"{to}/{name}-{seed}", **models | changed, seed=seed, lr=lr_of(changed["mode"]))
-    for seed, judge in enumerate(JUDGES, 1):
-        train(judge, mode="ar", seed=seed, lr=lr_of("ar"), data="excerpt-judges", dropout=0.1,
-              token_noise=0.1, **settings | dict(max_steps=800, eval_interval=50))
-    finished(*sum((seeds(f"{to}/{name}") for name in ways), []), *JUDGES)
-    first = "ar-1", "mdlm-1", "aogpt-1", "aogpt-1:left_to_right"
-    once("diversity-frontier", python, "experiments.frontier", models=[f"{to}/{name}" for name in first],
-         num_samples=300, data="excerpt-real", judge=JUDGES[0], json="results/diversity-frontier.json",
-         plot="results/diversity-frontier.png")
+    runs = [writer(name, seed) for seed in SEEDS for name in WRITERS] + [judge(seed) for seed in (1, 2)]
+    finished(*runs)
     compare_stories("diversity", "diversity.py", OURS, data="excerpt-real", plot="results/diversity.png")
     compare_stories("diversity-paper-ar", "experiments.paper_diversity", PAPER_AR, data="excerpt-real")
     compare_stories("diversity-paper-mdlm", "experiments.paper_diversity", PAPER_MDLM, data="excerpt-cut")
+
+def frontier(text: str):
+    """Quality against diversity over temperatures, of one seed."""
+    parts(text)
+    runs = [writer(name, 1) for name in ("ar", "mdlm", "aogpt")]
+    finished(*runs, judge(1))
+    once("diversity-frontier", python, "experiments.frontier", models=[*runs, f"{runs[-1]}:left_to_right"],
+         num_samples=300, data="excerpt-real", judge=JUDGES[0], json="results/diversity-frontier.json",
+         plot="results/diversity-frontier.png")
 
 # ---- Speed -------------------------------------------------------------------------------------------------
 
@@ -568,7 +578,7 @@ def own(text: str):
 # ---- The command -------------------------------------------------------------------------------------------
 
 COMMANDS = (toy, sampling, few, minute, real, longer, written, confounds, weights, gaps, orders,
-            plateau, adapt, diversity, own, denormals, speed)
+            plateau, adapt, diversity, frontier, own, denormals, speed)
 
 def main():
     name, *arguments = sys.argv[1:] or ["--help"]
