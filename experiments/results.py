@@ -415,11 +415,10 @@ def orders():
     runs |= {name: finished(*seeds(f"out/orders/{name}")) for name in fractions | others}
     once("orders-held-out", python, "experiments.held_out",
          *named(runs | {"ar": finished(*seeds(variant("ar", "bfloat16")))}), report="excerpt-report",
-         title="aogpt, in other ways", json="results/orders-held-out.json", md="results/orders-held-out.md",
-         forest="results/orders-held-out.png")
+         json="results/orders-held-out.json", forest="results/orders-held-out.png")
     shares = {name: of for name, of in runs.items() if name not in others}
     once("orders", python, "experiments.orders", *named(shares), data="excerpt-report", windows=48,
-         json="results/orders.json", md="results/orders.md", plot="results/orders.png")
+         json="results/orders.json", plot="results/orders.png")
 
 def plateau():
     """What ends mdlm's first hundreds of steps on real text; needs what real prepares."""
@@ -453,8 +452,7 @@ def adapt():
                  if name.startswith(to)}
         finished(*sum(runs.values(), []))
         once(f"adapt-{to}", python, "experiments.held_out", *named(runs), report="excerpt-report",
-             title=f"{to} from scratch, 1,000 steps, or 500 after 500 of another",
-             json=f"results/adapt-{to}.json", md=f"results/adapt-{to}.md", plot=f"results/adapt-{to}.png")
+             json=f"results/adapt-{to}.json", plot=f"results/adapt-{to}.png")
 
 # ---- Diversity ---------------------------------------------------------------------------------------------
 
