@@ -403,20 +403,20 @@ def orders():
     """aogpt: left to right how often; rotation and common vector; its runs must stay in out/."""
     settings = THOUSAND | BFLOAT16 | dict(mode="aogpt", lr=rate_of("aogpt"))
     keep("results/confounds-rates.json", "out/confounds/*-rate-*", draws=1)
-    fractions = {f"fraction-{share}": dict(l2r_fraction=share) for share in (0, 0.25, 0.5)}    # 1 is ar
-    others = {f"rotation-{turned}-common-{common}".lower(): dict(target_rotation=turned, shared_init=common)
-              for turned, common in ((False, True), (True, False), (False, False))}
+    fractions = {f"l2r_fraction {share}": dict(l2r_fraction=share) for share in (0, 0.25, 0.5)}    # 1 is ar
+    turned, common = dict(target_rotation=False), dict(shared_init=False)
+    others = {"no rotation": turned, "no common vector": common, "neither": turned | common}
+    runs = {name: seeds(f"out/orders/{dashed(name)}") for name in fractions | others}
     for seed in SEEDS:
         for mode in "ar", "aogpt":
             base(mode, seed)
         for name, changed in (fractions | others).items():
-            train(f"out/orders/{name}-{seed}", seed=seed, **settings | changed)
-    runs = {"fraction-0.1": finished(*seeds(variant("aogpt", "bfloat16")))}
-    runs |= {name: finished(*seeds(f"out/orders/{name}")) for name in fractions | others}
-    once("orders-held-out", python, "experiments.held_out",
-         *named(runs | {"ar": finished(*seeds(variant("ar", "bfloat16")))}), report="excerpt-report",
+            train(runs[name][seed - 1], seed=seed, **settings | changed)
+    runs = {"as it is": seeds(variant("aogpt", "bfloat16"))} | runs | {"ar": seeds(variant("ar", "bfloat16"))}
+    finished(*sum(runs.values(), []))
+    once("orders-held-out", python, "experiments.held_out", *named(runs), report="excerpt-report",
          json="results/orders-held-out.json", forest="results/orders-held-out.png")
-    shares = {name: of for name, of in runs.items() if name not in others}
+    shares = {name: of for name, of in runs.items() if name not in others and name != "ar"}
     once("orders", python, "experiments.orders", *named(shares), data="excerpt-report", windows=48,
          json="results/orders.json", plot="results/orders.png")
 
