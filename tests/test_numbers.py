@@ -412,6 +412,7 @@ def test_confounds():
             f"leaves the bound {by(uniform).removeprefix('−')} nats lower",
             f"make `ar` {-cut['above']:.3f} ± {cut['half']:.3f} better on such windows and "
             f"{whole['above']:.3f} ± {whole['half']:.3f} worse on",
+            f"changes `mdlm` by {by(mdlm['bfloat16'])}, `ar` by {by(ar['bfloat16'])}: nothing to see",
             f"costs `ar` {by(ar['untied head'])}; the paper's **warm-up and decay** change it by "
             f"{by(ar['its schedule'])}.", f"resolve: {', '.join(map(by, unresolved))}.",
             f"in a thousand steps**: {np.mean(mdlm['all of it']['seeds']):.2f} nats",
