@@ -452,7 +452,7 @@ def adapt():
                  if name.startswith(to)}
         finished(*sum(runs.values(), []))
         once(f"adapt-{to}", python, "experiments.held_out", *named(runs), report="excerpt-report",
-             json=f"results/adapt-{to}.json", plot=f"results/adapt-{to}.png")
+             draws=4, json=f"results/adapt-{to}.json", plot=f"results/adapt-{to}.png")
 
 # ---- Diversity ---------------------------------------------------------------------------------------------
 
