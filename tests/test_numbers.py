@@ -429,6 +429,53 @@ def test_confounds():
     assert f"trained on another loss, `masked_ce`, `mdlm` has {mean:.2f} ± {deviation:.2f} " in readme
     assert f"`masked_ce` ends at {ends}, where those trained on the bound have {bound} " in text
 
+def test_orders():
+    text, runs = prose("results/orders.md"), results("orders.json")["runs"]
+    found = results("orders-held-out.json")
+    of = found["compared"]
+    assert table("results/orders.md", "aogpt, 1,000 steps") == [
+        held_out.row_of(name, row)[:4] for name, row in of.items()]
+    assert table("results/orders.md", "in this order") == orders.table_of(runs, "orders")[1:]
+    assert table("results/orders.md", "orders mixed, K") == [
+        row for row in orders.table_of(runs, "mixture")[1:] if row[0] in ("1", "4", "16", "64")]
+
+    def by(row):
+        return f"{abs(row['above']):.2f} ± {row['half']:.2f}"
+
+    def between(name, other, *keys):
+        return by(held_out.compare(*([found["runs"][folder] for folder in found["names"][which].split(",")]
+                                     for which in (name, other)), *keys))
+
+    fewer, half, tenth = ({order: np.mean([run["orders"][order] for run in runs[name]]) for order in (
+        "left to right", "blocks of 64", "random (the bound)")}
+        for name in ("l2r_fraction 0", "l2r_fraction 0.5", "as it is"))
+    forwards, random = tenth["left to right"], tenth["random (the bound)"]
+    least, mean = forwards + np.log(10) / 256, 0.1 * forwards + 0.9 * random
+    spreads = [run["spread"] for run in runs["as it is"]]
+    said = {name: np.mean([run[name] for run in spreads]) for name in spreads[0]}
+    rates = {folder.split("-")[-1]: min(entry["val_nll"] for entry in run["curve"])
+             for folder, run in results("confounds-rates.json")["runs"].items() if "/aogpt-" in folder}
+    assert min(rates, key=rates.get) == "0.016" and f"{min(rates)} to {max(rates)} (seed 4)" in text
+    for words in (
+            f"costs the bound nothing** ({by(of['l2r_fraction 0'])}) and makes the network "
+            f"{by(of['l2r_fraction 0, left to right'])} better", f"loses {by(of['l2r_fraction 0.5'])}, for "
+            f"another {by(of['l2r_fraction 0.5, left to right'])} from",
+            f"`ar` is {between('l2r_fraction 0.5', 'ar', 'nats_l2r')} ahead from left to right, "
+            f"as it is {between('as it is', 'ar', 'nats_l2r')}.",
+            f"from left to right: {np.mean(of['no rotation']['seeds']):.2f}, where words' frequencies score "
+            f"about 5.9, and {np.mean(of['no rotation, left to right']['seeds']):.2f} from",
+            f"vector gives {by(of['no common vector'])}**: little",
+            f"rotation it gives nothing ({between('neither', 'no rotation')})",
+            f"`--l2r_fraction=0`: {fewer['left to right']:.2f}, at random {fewer['random (the bound)']:.2f})",
+            f"blocks of 64 are at {tenth['blocks of 64']:.2f}, left to right at {forwards:.2f}.",
+            f"64 orders take {said['bound above the largest mixture']:.2f} off",
+            f"variance of {said['variance of ln p over orders']:.0f} (as it is), so that of 64 on average "
+            f"{said['orders that count']:.1f} count", f"below the bound, {said['half of it per token']:.2f} a",
+            f"at most {forwards:.2f} + ln 10 / 256 = {least:.2f}, and the mean of −log p is {mean:.2f}.",
+            f"`ar` {mean - least:.2f} at least is slack. The "
+            f"{between('as it is', 'ar', 'nats_l2r').split(' ')[0]} from"):
+        assert words in text
+
 def test_weights():
     found, text = results("weights.json"), prose("results/weights.md")
     rows = table("results/weights.md", "trained on")
