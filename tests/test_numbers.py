@@ -470,11 +470,53 @@ def test_orders():
             f"blocks of 64 are at {tenth['blocks of 64']:.2f}, left to right at {forwards:.2f}.",
             f"64 orders take {said['bound above the largest mixture']:.2f} off",
             f"variance of {said['variance of ln p over orders']:.0f} (as it is), so that of 64 on average "
-            f"{said['orders that count']:.1f} count", f"below the bound, {said['half of it per token']:.2f} a",
+            f"{said['orders that count']:.1f} count",
+            f"below the bound, {said['half of it per token']:.2f} a",
             f"at most {forwards:.2f} + ln 10 / 256 = {least:.2f}, and the mean of −log p is {mean:.2f}.",
             f"`ar` {mean - least:.2f} at least is slack. The "
             f"{between('as it is', 'ar', 'nats_l2r').split(' ')[0]} from"):
         assert words in text
+
+def test_adapt():
+    text, runs = prose("results/adapt.md"), {}
+    for mode in ("ar", "mdlm", "aogpt"):
+        found = results(f"adapt-{mode}.json")
+        assert table("results/adapt.md", f"{mode}, by what came first") == [
+            held_out.row_of(name, of)[:4] for name, of in found["compared"].items()]
+        runs |= {name: [found["runs"][folder] for folder in folders.split(",")]
+                 for name, folders in found["names"].items()}
+
+    def by(name, other, *keys):
+        of = held_out.compare(runs[name], runs[other], *keys)
+        return f"{abs(of['above']):.2f} ± {of['half']:.2f}"
+
+    def after_50(name, loss="val_nll"):
+        return sorted(run["curve"][0][loss] for run in runs[name])
+
+    def range_of(values, digits=0):
+        return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+    words = next(iter(results("plateau.json")["trials"].values()))["unigram"]
+    ends = [[plateau.ended({"unigram": words, "curve": [entry | {"step": entry["steps"]} for entry in curve]})
+             for curve in (run["curve"] for run in runs[f"{name}, 500 steps"])]
+            for name in ("mdlm", "mdlm-plain")]
+    flops = [runs[name][0]["curve"][-1]["training FLOPs"] for name in ("mdlm from ar", "mdlm")]
+    of_ar = max(run["curve"][-1]["val_nll"] for run in runs["ar, 500 steps"])
+    assert max(after_50("mdlm from ar plain")) < words - 0.3
+    for said in (
+            f"500 as `mdlm` end {by('mdlm from ar', 'mdlm from mdlm')} nats lower than after 500 as `mdlm`, "
+            f"and {by('mdlm from ar', 'mdlm')} lower than 1,000 in one go, for "
+            f"{flops[0] / flops[1] - 1:.0%} more", f"bound is at {range_of(after_50('mdlm from ar'), 2)} (on",
+            f"gets in {range_of(ends[0])} steps, and plain in {range_of(ends[1])}.",
+            f"lead to {range_of(after_50('mdlm from ar plain'), 2)}, and "
+            f"the end is still {by('mdlm from ar plain', 'mdlm from mdlm')} below",
+            f"Its bound is {by('aogpt from ar', 'aogpt, 500 steps')} lower than after 500 steps from scratch,"
+            f" and {by('aogpt from ar', 'aogpt from aogpt')} higher than", f"(from {of_ar:.2f} to "
+            f"{min(after_50('aogpt from ar', 'val_nll_l2r')):.2f} or more on", f"and ends "
+            f"{by('aogpt from ar', 'aogpt from aogpt', 'nats_l2r', 'nats_l2r')} above those that",
+            f"an `aogpt`**: {by('ar from aogpt', 'ar, 500 steps')}, where 500 more steps of its own give "
+            f"{by('ar from ar', 'ar, 500 steps')}"):
+        assert said in text
 
 def test_weights():
     found, text = results("weights.json"), prose("results/weights.md")
