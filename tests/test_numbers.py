@@ -504,7 +504,7 @@ def test_adapt():
     of_ar = max(run["curve"][-1]["val_nll"] for run in runs["ar, 500 steps"])
     assert max(after_50("mdlm from ar plain")) < words - 0.3
     began = held_out.compare(runs["mdlm from ar"], runs["mdlm"])["above"]
-    assert f"`mdlm` ends {-began:.2f} lower if it begins [as an `ar`]" in prose("README.md")
+    assert f"`mdlm` ends {-began:.2f} lower begun [as an `ar`]" in prose("README.md")
     for said in (
             f"500 as `mdlm` end {by('mdlm from ar', 'mdlm from mdlm')} nats lower than after 500 as `mdlm`, "
             f"and {by('mdlm from ar', 'mdlm')} lower than 1,000 in one go, for "
