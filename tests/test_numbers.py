@@ -596,11 +596,23 @@ def test_few_stories_of_real_text():
 def test_plateau():
     page, done = prose("results/plateau.md"), results("plateau.json")["trials"]
 
-    def runs(added):
-        return [done[plateau.Probe(added, seed=seed).name()] for seed in plateau.SEEDS]
+    def runs(added, **other):
+        return [done[plateau.Probe(added, seed=seed, **other).name()] for seed in plateau.SEEDS]
 
-    def bounds(added):
-        return np.array([run["curve"][-1]["val_nll"] for run in runs(added)])
+    def bounds(added, **other):
+        return np.array([run["curve"][-1]["val_nll"] for run in runs(added, **other)])
+
+    def below(added, **other):
+        nothing = {name: value for name, value in other.items() if name != "size"}
+        gain = bounds("nothing", **nothing) - bounds(added, **other)
+        return f"{np.mean(gain):.2f} ± {np.std(gain, ddof=1):.2f}"
+
+    def seeds(added, **other):
+        return ", ".join(f"{nats:.2f}" for nats in bounds(added, **other))
+
+    def ends(added, **other):
+        steps = {np.inf: "> 200", -np.inf: "< 25"}
+        return ", ".join(steps.get(step) or f"{step:.0f}" for step in map(plateau.ended, runs(added, **other)))
 
     def mean(added):
         return f"{np.mean(bounds('nothing') - bounds(added)):.2f}"
@@ -609,12 +621,14 @@ def test_plateau():
         return np.mean([run["without_mean_key"] for run in runs(added)] - bounds(added))
 
     for added, *cells in table("results/plateau.md", "added"):
-        below = bounds("nothing") - bounds(added)
-        ends = (f"{step:.0f}" if (step := plateau.ended(run)) < 200 else "> 200" for run in runs(added))
         near = np.mean([run["curve"][-1]["near"] for run in runs(added)])
-        assert cells == [", ".join(f"{nats:.2f}" for nats in bounds(added)),
-                         "" if added == "nothing" else f"{np.mean(below):.2f} ± {np.std(below, ddof=1):.2f}",
-                         ", ".join(ends), f"{near:.0f}", f"{without_mean_key(added):.2f}"]
+        assert cells == [seeds(added), "" if added == "nothing" else below(added), ends(added), f"{near:.0f}",
+                         f"{without_mean_key(added):.2f}"]
+    common = "c to all embeddings"
+    for size, *cells in table("results/plateau.md", "norm of c"):
+        probe = (common, dict(size=float(size))) if float(size) else ("nothing", {})
+        assert cells == [seeds(probe[0], **probe[1]), below(common, **probe[1]) if probe[1] else "",
+                         ends(probe[0], **probe[1])]
     fast = "plain bias of k of layer 1, 72 times as fast"
     learned, begins = (f"c's bias, {part}, k of layer 1" for part in ("what is learned", "as it begins"))
     assert f"({mean('c before attention of layer 1')} and {mean('c to all embeddings')} nats)" in page
