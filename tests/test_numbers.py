@@ -611,8 +611,8 @@ def test_plateau():
         return ", ".join(f"{nats:.2f}" for nats in bounds(added, **other))
 
     def ends(added, **other):
-        steps = {np.inf: "> 200", -np.inf: "< 25"}
-        return ", ".join(steps.get(step) or f"{step:.0f}" for step in map(plateau.ended, runs(added, **other)))
+        steps = map(plateau.ended, runs(added, **other))
+        return ", ".join("> 200" if step == np.inf else f"{step:.0f}" for step in steps)
 
     def mean(added):
         return f"{np.mean(bounds('nothing') - bounds(added)):.2f}"
@@ -629,6 +629,20 @@ def test_plateau():
         probe = (common, dict(size=float(size))) if float(size) else ("nothing", {})
         assert cells == [seeds(probe[0], **probe[1]), below(common, **probe[1]) if probe[1] else "",
                          ends(probe[0], **probe[1])]
+    gains, last = [], {}
+    for size, batch, *cells in table("results/plateau.md", "window"):
+        of = dict(block_size=int(size), batch_size=int(batch), windows="random")
+        assert cells == [seeds("nothing", **of), ends("nothing", **of), seeds(common, **of),
+                         ends(common, **of), below(common, **of)]
+        gains.append(np.mean(bounds("nothing", **of) - bounds(common, **of)))
+        last[size, batch] = [plateau.ended(run) for run in runs("nothing", **of)]
+    short = [f"{min(steps):.0f} to {max(steps):.0f}" for steps in list(last.values())[:3]]
+    assert "at step {} with windows of 32, at {} with 64, {} with 128;".format(*short) in page
+    most, third = sorted(last["256", "16"])[1:], last["256", "16"][2]
+    assert f"with 256 at {most[0]:.0f} or after the last of the 200" in page and most[1] == np.inf
+    assert f"third seed again at {third:.0f}." in page
+    assert f"from {gains[0]:.2f} to {gains[3]:.2f} nats" in page
+    assert [step > max(last["128", "16"]) for step in last["256", "24"]] == [True, True, False]
     fast = "plain bias of k of layer 1, 72 times as fast"
     learned, begins = (f"c's bias, {part}, k of layer 1" for part in ("what is learned", "as it begins"))
     assert f"({mean('c before attention of layer 1')} and {mean('c to all embeddings')} nats)" in page
