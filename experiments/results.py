@@ -318,7 +318,7 @@ def written():
 INIT, NOT_TOLD = dict(init="paper", shared_init=False), dict(target_embedding=False)
 UNTIED, TIME, ADAM = dict(tie_head=False), dict(time_embedding="add"), dict(optimizer="adamw")
 SCHEDULE = dict(warmup=25, final_lr=0.05)       # in as many steps
-BFLOAT16 = dict(dtype="bfloat16")               # what adapts and orders, half the time where a CPU has it
+BFLOAT16 = dict(dtype="bfloat16")               # of adapt and orders: fast where a CPU has it
 COSINE = dict(objective="masked_ce", schedule="cosine")
 ALL = ADAM | dict(beta2=0.999) | INIT | SCHEDULE | NOT_TOLD | dict(windows="paper")
 VARIANTS = [    # name, modes, the variant whose learning rate it takes, what differs
