@@ -788,6 +788,26 @@ def test_diversity():
     assert sorted(copied, key=copied.get)[-2:] == ["real text", "mdlm, confidence"]
     assert not any(column["copied stories"][0] for column in [*fair.values(), *paper.values()])
 
+def test_frontier():
+    curves, text = results("diversity-frontier.json")["curves"], prose("results/diversity.md")
+    real, judge = curves.pop("real text"), "nats/token, judge out/diversity/judge-1"
+    line = {name: np.array([(m["distinct-4"][0], m[judge][0]) for m in points.values()])
+            for name, points in curves.items()}
+    ar, mdlm, aogpt, forwards = line.values()
+    at = {name: np.interp(real["distinct-4"][0], *points.T) for name, points in line.items()}
+    assert list(at) == [f"out/diversity/{name}" for name in ("ar-1", "mdlm-1", "aogpt-1",
+                                                            "aogpt-1:left_to_right")]
+    assert ("distinct-4 is real text's {4:.2f}, on straight lines between the points, the judge gives `ar` "
+            "{0:.2f} nats per token, `aogpt` from left to right {3:.2f}, `aogpt` in random order {2:.2f} and "
+            "`mdlm` {1:.2f}; real text has {5:.2f}.").format(*at.values(), real["distinct-4"][0],
+                                                             real[judge][0]) in text
+    for other in (mdlm, aogpt, forwards):       # where ar has both more and less distinct stories
+        inside = [(x, y) for x, y in other if ar[0, 0] <= x <= ar[-1, 0]]
+        assert len(inside) > 2 and all(np.interp(x, *ar.T) < y for x, y in inside)
+    for x, y in forwards[:-1]:
+        if x >= aogpt[0, 0]:
+            assert y - np.interp(x, *ar.T) < np.interp(x, *aogpt.T) - y
+
 def test_readme_shows_the_code_as_it_is():
     text, code = (Path(ROOT, name).read_text("utf-8") for name in ("README.md", "model.py"))
     excerpt = re.search(r"```python\n(logits = .+?)```", text, re.DOTALL)[1]
