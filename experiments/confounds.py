@@ -12,7 +12,7 @@ trained on the paper's windows has a second row, on windows as the paper cuts th
 from dataclasses import dataclass
 
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
-from experiments.held_out import compare, draw_forest
+from experiments.held_out import compare, draw_forest, runs_of
 from experiments.report import mean_of
 from experiments.trials import stored
 from show import figure
@@ -38,9 +38,8 @@ def gap(mdlm: dict, ar: dict, row: str) -> dict:
     """How far mdlm's bound is above ar's loss, as compare says it."""
     name, key = row.removesuffix(ON_CUT), "nats_cut" if row.endswith(ON_CUT) else "nats"
     partner = PARTNERS.get(name, name)
-    runs = [[of["runs"][folder] for folder in of["names"][which].split(",")]
-            for of, which in ((mdlm, name), (ar, partner if partner in ar["names"] else "as it is"))]
-    return compare(*runs, key, key)
+    of_ar = runs_of(ar, partner if partner in ar["names"] else "as it is")
+    return compare(runs_of(mdlm, name), of_ar, key, key)
 
 def cells(of: dict | None, beside_itself=False) -> list:
     """The seeds' mean ± their standard deviation, and what is above "as it is" ± its standard error."""

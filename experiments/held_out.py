@@ -143,6 +143,10 @@ def compare(results: list, first: list, key: str = "nats", key_of_first: str = "
             "half": math.sqrt(total) * stats.t.ppf(0.975, freedom),
             "epochs": [result["epochs"] for result in results]}
 
+def runs_of(found: dict, name: str) -> list:
+    """A NAME's runs, from a file of results."""
+    return [found["runs"][folder] for folder in found["names"][name].split(",")]
+
 def row_of(name: str, of: dict) -> list:
     return [name, mean_of(of["seeds"]), ", ".join(f"{mean:.4f}" for mean in of["seeds"]),
             f"{of['above']:.4f} ± {of['error']:.4f}", ", ".join(f"{epochs:.3g}" for epochs in of["epochs"])]

@@ -4,8 +4,8 @@ How long does mdlm on real text stay at the frequencies of single words, and wha
     python -m experiments.plateau --part=where      each list of probes; several processes share the work
     python -m experiments.plateau --json=F --md=G --plot=H
 
-A probe is a short run of the preset laptop, half as wide, without --shared_init, at a constant learning
-rate after warm-up, with one thing added. c is a random vector of a token's embedding's norm, as
+A probe is a short run of the preset laptop, half as wide, in bfloat16, without --shared_init, at a constant
+learning rate after warm-up, with one thing added. c is a random vector of a token's embedding's norm, as
 --shared_init adds it. The plateau ends where the bound is 0.3 nats below what the frequencies of words score
 (between two evaluations: on the straight line).
 """
@@ -47,7 +47,6 @@ class Probe:
     target_embedding: bool = True
     windows: str = "aligned"
     steps: int = 200
-    dtype: str = "bfloat16"
 
     name = trial_name
 
@@ -225,7 +224,7 @@ def run(probe: Probe, o) -> dict:
     """Train; returns the validation losses at eighths of it, and for mdlm where its first layer looks."""
     torch._dynamo.reset()
     values = NARROW | dataclasses.asdict(probe)
-    values |= dict(shared_init=False, max_steps=probe.steps, final_lr=1.0)
+    values |= dict(shared_init=False, max_steps=probe.steps, final_lr=1.0, dtype="bfloat16")
     shorter = max(1, NARROW["block_size"] // probe.block_size)
     values["batch_size"] *= shorter
     train, val = (Windows(o.data, split, probe.block_size, probe.windows, probe.seed)

@@ -15,7 +15,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results plateau           after real; hours, likewise
     python -m experiments.results adapt             after confounds, whose runs must be in out/; likewise
     python -m experiments.results diversity FOLDER  after real; likewise
-    python -m experiments.results frontier FOLDER   likewise, but its last half hour; its runs are diversity's
+    python -m experiments.results frontier FOLDER   after real; an hour; two calls share its first half
     python -m experiments.results own FOLDER        after toy and diversity; minutes
     python -m experiments.results denormals FOLDER  an hour
     python -m experiments.results speed FOLDER      with nothing else running; after toy
@@ -493,17 +493,16 @@ MASKED_CE = dict(mode="mdlm", objective="masked_ce", max_steps=1500)    # mdlm l
 WRITERS = {"ar": dict(mode="ar", max_steps=750, eval_interval=50),      # more, and it overfits
            "mdlm": MASKED_CE, "aogpt": dict(mode="aogpt", max_steps=1500),
            "mdlm-paper": MASKED_CE | dict(schedule="cosine", windows="paper")}
-JUDGE = dict(mode="ar", max_steps=800, eval_interval=50, dropout=0.1, token_noise=0.1)
 JUDGES = ["out/diversity/judge-1", "out/diversity/judge-2"]
 
 def writer(name: str, seed: int) -> str:
-    """Of stories as long as what is sampled."""
+    """A run on windows as long as what is sampled."""
     changed = NARROW | dict(dtype="float32", data="excerpt-models", block_size=128) | WRITERS[name]
     return train(f"out/diversity/{name}-{seed}", **changed, seed=seed, lr=lr_of(changed["mode"]))
 
 def judge(seed: int) -> str:
-    return train(JUDGES[seed - 1], **NARROW, dtype="float32", data="excerpt-judges", **JUDGE, seed=seed,
-                 lr=lr_of("ar"))
+    return train(JUDGES[seed - 1], **NARROW, dtype="float32", data="excerpt-judges", mode="ar", max_steps=800,
+                 eval_interval=50, dropout=0.1, token_noise=0.1, seed=seed, lr=lr_of("ar"))
 
 def compare_stories(name: str, script: str, ways: dict, **flags):
     """What the models write in these ways, beside real text, by the script, with two judges."""

@@ -35,6 +35,10 @@ def of_steps(mode, sampler, perfect=False, **which):
     return [row for row in results("toy-steps.json")["rows"] if (row["network"] == "exact") == perfect
             and all(row[name] == value for name, value in which.items())]
 
+def by(of):
+    """How far two are apart, with its 95% interval, of what held_out.compare says."""
+    return f"{abs(of['above']):.2f} ± {of['half']:.2f}"
+
 def spread(seeds):
     return f"{np.mean(seeds):.2f} ± {np.std(seeds, ddof=1):.2f}"
 
@@ -393,7 +397,7 @@ def test_confounds():
     for slow in common, mdlm["AdamW"]:
         assert min(slow["seeds"]) > max(as_it_is["seeds"]) and slow["above"] < slow["half"]
     of_mdlm = results("confounds-mdlm.json")
-    with_time, without = ([of_mdlm["runs"][folder] for folder in of_mdlm["names"][name].split(",")]
+    with_time, without = (held_out.runs_of(of_mdlm, name)
                           for name in ("its init, head, time", "its init, untied head"))
     unresolved = [mdlm[name] for name in ("untied head", "its schedule", "its windows", "time embedding")]
     untold = mdlm["no target embedding"]
@@ -439,12 +443,8 @@ def test_orders():
     assert table("results/orders.md", "orders mixed, K") == [
         row for row in orders.table_of(runs, "mixture")[1:] if row[0] in ("1", "4", "16", "64")]
 
-    def by(row):
-        return f"{abs(row['above']):.2f} ± {row['half']:.2f}"
-
     def between(name, other, *keys):
-        return by(held_out.compare(*([found["runs"][folder] for folder in found["names"][which].split(",")]
-                                     for which in (name, other)), *keys))
+        return by(held_out.compare(held_out.runs_of(found, name), held_out.runs_of(found, other), *keys))
 
     fewer, tenth = ({order: np.mean([run["orders"][order] for run in runs[name]]) for order in (
         "left to right", "blocks of 64", "random (the bound)")}
@@ -483,12 +483,10 @@ def test_adapt():
         found = results(f"adapt-{mode}.json")
         assert table("results/adapt.md", f"{mode}, by what came first") == [
             held_out.row_of(name, of)[:4] for name, of in found["compared"].items()]
-        runs |= {name: [found["runs"][folder] for folder in folders.split(",")]
-                 for name, folders in found["names"].items()}
+        runs |= {name: held_out.runs_of(found, name) for name in found["names"]}
 
-    def by(name, other, *keys):
-        of = held_out.compare(runs[name], runs[other], *keys)
-        return f"{abs(of['above']):.2f} ± {of['half']:.2f}"
+    def between(name, other, *keys):
+        return by(held_out.compare(runs[name], runs[other], *keys))
 
     def after_50(name, loss="val_nll"):
         return sorted(run["curve"][0][loss] for run in runs[name])
@@ -504,20 +502,21 @@ def test_adapt():
     of_ar = max(run["curve"][-1]["val_nll"] for run in runs["ar, 500 steps"])
     assert max(after_50("mdlm from ar plain")) < words - 0.3
     began = held_out.compare(runs["mdlm from ar"], runs["mdlm"])["above"]
-    assert f"`mdlm` ends {-began:.2f} lower begun [as an `ar`]" in prose("README.md")
+    assert f"`mdlm` begun [as an `ar`](results/adapt.md) ends {-began:.2f} lower" in prose("README.md")
     for said in (
-            f"500 as `mdlm` end {by('mdlm from ar', 'mdlm from mdlm')} nats lower than after 500 as `mdlm`, "
-            f"and {by('mdlm from ar', 'mdlm')} lower than 1,000 in one go, for "
+            f"500 as `mdlm` end {between('mdlm from ar', 'mdlm from mdlm')} nats lower than after 500 as "
+            f"`mdlm`, and {between('mdlm from ar', 'mdlm')} lower than 1,000 in one go, for "
             f"{flops[0] / flops[1] - 1:.0%} more", f"bound is at {range_of(after_50('mdlm from ar'), 2)} (on",
             f"gets in {range_of(ends[0])} steps, and plain in {range_of(ends[1])}.",
             f"lead to {range_of(after_50('mdlm from ar plain'), 2)}, and "
-            f"the end is still {by('mdlm from ar plain', 'mdlm from mdlm')} below",
-            f"Its bound is {by('aogpt from ar', 'aogpt, 500 steps')} lower than after 500 steps from scratch,"
-            f" and {by('aogpt from ar', 'aogpt from aogpt')} higher than", f"(from {of_ar:.2f} to "
+            f"the end is still {between('mdlm from ar plain', 'mdlm from mdlm')} below",
+            f"Its bound is {between('aogpt from ar', 'aogpt, 500 steps')} lower than after 500 steps from "
+            f"scratch, and {between('aogpt from ar', 'aogpt from aogpt')} higher than",
+            f"(from {of_ar:.2f} to "
             f"{min(after_50('aogpt from ar', 'val_nll_l2r')):.2f} or more on", f"and ends "
-            f"{by('aogpt from ar', 'aogpt from aogpt', 'nats_l2r', 'nats_l2r')} above those that",
-            f"an `aogpt`**: {by('ar from aogpt', 'ar, 500 steps')}, where 500 more steps of its own give "
-            f"{by('ar from ar', 'ar, 500 steps')}"):
+            f"{between('aogpt from ar', 'aogpt from aogpt', 'nats_l2r', 'nats_l2r')} above those that",
+            f"an `aogpt`**: {between('ar from aogpt', 'ar, 500 steps')}, where 500 more steps of its "
+            f"own give {between('ar from ar', 'ar, 500 steps')}"):
         assert said in text
 
 def test_weights():
