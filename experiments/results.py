@@ -15,6 +15,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results plateau           after real; hours, likewise
     python -m experiments.results adapt             after confounds, whose runs must be in out/; likewise
     python -m experiments.results diversity FOLDER  after real; likewise
+    python -m experiments.results grown FOLDER      likewise
     python -m experiments.results frontier FOLDER   after real; an hour; two calls share its first half
     python -m experiments.results own FOLDER        after toy and diversity; minutes
     python -m experiments.results denormals FOLDER  an hour
@@ -493,12 +494,16 @@ MASKED_CE = dict(mode="mdlm", objective="masked_ce", max_steps=1500)    # mdlm l
 WRITERS = {"ar": dict(mode="ar", max_steps=750, eval_interval=50),      # more, and it overfits
            "mdlm": MASKED_CE, "aogpt": dict(mode="aogpt", max_steps=1500),
            "mdlm-paper": MASKED_CE | dict(schedule="cosine", windows="paper")}
+# as mdlm-paper, but smaller, larger, or trained shorter or longer
+GROWN = {name: WRITERS["mdlm-paper"] | dict(dtype="bfloat16") | changed for name, changed in {
+    "half as wide": dict(n_embd=64, n_hidden=176), "twice as wide": dict(n_embd=256, n_hidden=704),
+    "a third of the steps": dict(max_steps=500), "three times the steps": dict(max_steps=4500)}.items()}
 JUDGES = ["out/diversity/judge-1", "out/diversity/judge-2"]
 
 def writer(name: str, seed: int) -> str:
     """A run on windows as long as what is sampled."""
-    changed = NARROW | dict(dtype="float32", data="excerpt-models", block_size=128) | WRITERS[name]
-    return train(f"out/diversity/{name}-{seed}", **changed, seed=seed, lr=lr_of(changed["mode"]))
+    changed = NARROW | dict(dtype="float32", data="excerpt-models", block_size=128) | (WRITERS | GROWN)[name]
+    return train(f"out/diversity/{dashed(name)}-{seed}", **changed, seed=seed, lr=lr_of(changed["mode"]))
 
 def judge(seed: int) -> str:
     return train(JUDGES[seed - 1], **NARROW, dtype="float32", data="excerpt-judges", mode="ar", max_steps=800,
@@ -507,8 +512,9 @@ def judge(seed: int) -> str:
 def compare_stories(name: str, script: str, ways: dict, **flags):
     """What the models write in these ways, beside real text, by the script, with two judges."""
     to = "out/diversity"
-    sets = {way: [write(f"{to}/{dashed(way)}-{seed}.jsonl", out_dir=f"{to}/{whose}-{seed}", seed=seed,
-                        num_samples=300, **how) for seed in SEEDS] for way, (whose, how) in ways.items()}
+    sets = {way: [write(f"{to}/{dashed(way)}-{seed}.jsonl", out_dir=f"{to}/{dashed(whose)}-{seed}",
+                        seed=seed, num_samples=300, **how) for seed in SEEDS]
+            for way, (whose, how) in ways.items()}
     finished(*sum(sets.values(), []))
     once(name, python, script, *named(sets), **flags, judge=JUDGES, json=f"results/{name}.json")
 
@@ -520,6 +526,14 @@ def diversity(text: str):
     compare_stories("diversity", "diversity.py", OURS, data="excerpt-real", plot="results/diversity.png")
     compare_stories("diversity-paper-ar", "experiments.paper_diversity", PAPER_AR, data="excerpt-real")
     compare_stories("diversity-paper-mdlm", "experiments.paper_diversity", PAPER_MDLM, data="excerpt-cut")
+
+def grown(text: str):
+    """Do size or steps make what mdlm writes the paper's way more diverse?"""
+    parts(text)
+    finished(*(writer(name, seed) for name in GROWN for seed in SEEDS), *map(judge, (1, 2)))
+    ways = {f"{name}{rest}": (name, dict(protocol="paper") | how) for name in GROWN
+            for rest, how in {"": {}, ", no penalty": dict(repetition_penalty=1)}.items()}
+    compare_stories("diversity-grown", "experiments.paper_diversity", ways, data="excerpt-cut")
 
 def frontier(text: str):
     """Quality against diversity over temperatures, of one seed."""
@@ -575,7 +589,7 @@ def own(text: str):
 # ---- The command -------------------------------------------------------------------------------------------
 
 COMMANDS = (toy, sampling, few, minute, real, longer, written, confounds, weights, gaps, orders,
-            plateau, adapt, diversity, frontier, own, denormals, speed)
+            plateau, adapt, diversity, grown, frontier, own, denormals, speed)
 
 def main():
     name, *arguments = sys.argv[1:] or ["--help"]
