@@ -241,6 +241,13 @@ def otherwise(name: str, **changed) -> list:
     lr = lr_of("mdlm")
     return [on_text(f"mdlm-{name}-all-{lr}", "mdlm", "all", lr, seed, **changed) for seed in SEEDS]
 
+def begun() -> list:
+    """mdlm over all stories that is an ar in a third of its steps; on other windows than the ar read."""
+    first = [on_text("ar-first", "ar", "all", lr_of("ar"), seed, max_steps=500) for seed in SEEDS]
+    lr = lr_of("mdlm")
+    return [on_text(f"mdlm-from-ar-all-{lr}", "mdlm", "all", lr, seed + 10, max_steps=1000,
+                    init_from=finished(source)) for seed, source in zip(SEEDS, first)]
+
 def compare_real(name: str, title: str, runs: dict):
     """The table and figure of runs, {name: folders}, on the stories that chose nothing."""
     finished(*(folder for of in runs.values() for folder in of))
@@ -275,6 +282,7 @@ def real(text: str):
         if stories == "all":
             runs["mdlm by masked_ce"] = otherwise("masked_ce", objective="masked_ce")
             runs["mdlm, no target embedding"] = otherwise("untold", target_embedding=False)
+            runs["mdlm from ar"] = begun()
         keep(f"results/real-{stories}.json", f"out/real/*-{stories}-0.0*-1")     # also those that chose it
         compare_real(stories, f"Real text, {stories} stories", runs)
     tried = {mode: [remedied(mode, remedy, 4) for remedy in REMEDIES[mode]] for mode in MODES}
