@@ -502,9 +502,8 @@ MASKED_CE = dict(mode="mdlm", objective="masked_ce", max_steps=1500)    # mdlm l
 WRITERS = {"ar": dict(mode="ar", max_steps=750, eval_interval=50),      # more, and it overfits
            "mdlm": MASKED_CE, "aogpt": dict(mode="aogpt", max_steps=1500),
            "mdlm-paper": MASKED_CE | dict(schedule="cosine", windows="paper")}
-# as mdlm-paper, but smaller, larger, or trained shorter or longer
 GROWN = {name: WRITERS["mdlm-paper"] | dict(dtype="bfloat16") | changed for name, changed in {
-    "half as wide": dict(n_embd=64, n_hidden=176), "twice as wide": dict(n_embd=256, n_hidden=704),
+    "mdlm by the paper": {}, "twice as wide": dict(n_embd=256, n_hidden=704),
     "a third of the steps": dict(max_steps=500), "three times the steps": dict(max_steps=4500)}.items()}
 JUDGES = ["out/diversity/judge-1", "out/diversity/judge-2"]
 
@@ -517,11 +516,11 @@ def judge(seed: int) -> str:
     return train(JUDGES[seed - 1], **NARROW, dtype="float32", data="excerpt-judges", mode="ar", max_steps=800,
                  eval_interval=50, dropout=0.1, token_noise=0.1, seed=seed, lr=lr_of("ar"))
 
-def compare_stories(name: str, script: str, ways: dict, **flags):
+def compare_stories(name: str, script: str, ways: dict, stories=300, **flags):
     """What the models write in these ways, beside real text, by the script, with two judges."""
     to = "out/diversity"
     sets = {way: [write(f"{to}/{dashed(way)}-{seed}.jsonl", out_dir=f"{to}/{dashed(whose)}-{seed}",
-                        seed=seed, num_samples=300, **how) for seed in SEEDS]
+                        seed=seed, num_samples=stories, **how) for seed in SEEDS]
             for way, (whose, how) in ways.items()}
     finished(*sum(sets.values(), []))
     once(name, python, script, *named(sets), **flags, judge=JUDGES, json=f"results/{name}.json")
@@ -536,12 +535,15 @@ def diversity(text: str):
     compare_stories("diversity-paper-mdlm", "experiments.paper_diversity", PAPER_MDLM, data="excerpt-cut")
 
 def grown(text: str):
-    """Do size or steps make what mdlm writes the paper's way more diverse?"""
+    """Do size, steps or the number of stories change how diverse stories by the paper's protocol are?"""
     parts(text)
-    finished(*(writer(name, seed) for name in GROWN for seed in SEEDS), *map(judge, (1, 2)))
-    ways = {f"{name}{rest}": (name, dict(protocol="paper") | how) for name in GROWN
-            for rest, how in {"": {}, ", no penalty": dict(repetition_penalty=1)}.items()}
-    compare_stories("diversity-grown", "experiments.paper_diversity", ways, data="excerpt-cut")
+    finished(*(writer(name, seed) for seed in SEEDS for name in ("ar", *GROWN)), *map(judge, (1, 2)))
+    for name, whose, data in ("ar", "ar", "excerpt-real"), ("mdlm", "mdlm by the paper", "excerpt-cut"):
+        compare_stories(f"diversity-thousand-{name}", "experiments.paper_diversity", {
+            f"{name}, 1,000 stories": (whose, dict(protocol="paper"))}, stories=1000, data=data)
+    _, *others = GROWN
+    compare_stories("diversity-grown", "experiments.paper_diversity", {
+        name: (name, dict(protocol="paper")) for name in others}, data="excerpt-cut")
 
 def frontier(text: str):
     """Quality against diversity over temperatures, of one seed."""
