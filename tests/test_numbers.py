@@ -252,7 +252,10 @@ def test_few_stories():
     steps = mdlm[1]["curve"]["step"]
     first = next(step for step in steps if after(step, mdlm) < after(125, ar) + 5e-4)
     assert f"at {after(125, ar):.3f} after four epochs, where `mdlm` is at {after(125, mdlm):.2f}" in page
-    assert f"`mdlm` is at {after(first, mdlm):.3f} after {first * 32 / 1000:.0f}." in page
+    epochs = f"{first * 32 / 1000:.0f}"
+    assert f"`mdlm` is at {after(first, mdlm):.3f} after {epochs}." in page
+    assert (f"it is {after(125, ar):.3f} nats above the law after 4 epochs (`mdlm` after {epochs}),"
+            in prose("README.md"))
     usual = of("ar", 1.5e-3)[0]["best"]
     assert f"it turns after {usual['epochs']:.0f} epochs, at {usual['distance']:.3f}" in page
     assert f"bound ({mdlm[0]['best']['distance']:.4f}, seed 0) overtakes `ar` at 1.5e-3" in page
@@ -350,8 +353,8 @@ def test_real_text_ten_times_as_long():
             f"lower from {first:,} on, and {lower:.2f} lower at the end") in text
     assert f"gains {np.mean(short['ar']['seeds']) - found['ar']['seeds'][0]:.2f} with dropout" in text
     ends = [of["seeds"][0] for of in found.values()]
-    assert ("(one seed) `aogpt` is at {2:.2f} ({3:.2f}) and `mdlm` at {1:.2f}; `ar`, after twice as many, "
-            "with dropout and noise, at {0:.2f} ").format(*ends) in prose("README.md")
+    assert ("(one seed) `mdlm` has {1:.2f}, `aogpt` {2:.2f} (left to right {3:.2f}); `ar`, after twice as "
+            "many, with dropout and noise, {0:.2f} ").format(*ends) in prose("README.md")
     [ar] = [run for run in results("real-longer.json")["runs"].values() if "--mode=ar" in run["command"]
             and "-0.008-" in run["command"]]
     *before, last = ar["curve"]
@@ -375,7 +378,7 @@ def test_confounds():
     rows = [[name, by(of)] for name, of in gaps.items()]
     assert table("results/confounds.md", "`mdlm` above `ar`") == rows
     assert all(of["above"] > of["half"] for of in gaps.values())        # ar leads in every row
-    assert "In shorter runs `ar` leads by {:.1f} nats, trained as in the paper by {:.1f} ".format(
+    assert "In shorter runs `ar` leads `mdlm` by {:.1f} nats, by {:.1f} with all that the paper does ".format(
         *(gaps[name]["above"] for name in ("as it is", "all of it"))) in readme
     by_rate = {}
     for folder, run in rates.items():
@@ -430,7 +433,7 @@ def test_confounds():
     ends, bound = (f"{np.mean(runs[name]):.4f} ± {np.std(runs[name], ddof=1):.4f}"
                    for name in ("mdlm by masked_ce", "mdlm"))
     mean, deviation = (float(value) for value in ends.split(" ± "))
-    assert f"trained on another loss, `masked_ce`, `mdlm` has {mean:.2f} ± {deviation:.2f} " in readme
+    assert f"or {mean:.2f} ± {deviation:.2f} if trained on `masked_ce`" in readme
     assert f"`masked_ce` ends at {ends}, where those trained on the bound have {bound} " in text
 
 def test_orders():
@@ -502,7 +505,7 @@ def test_adapt():
     of_ar = max(run["curve"][-1]["val_nll"] for run in runs["ar, 500 steps"])
     assert max(after_50("mdlm from ar plain")) < words - 0.3
     began = held_out.compare(runs["mdlm from ar"], runs["mdlm"])["above"]
-    assert f"`mdlm` begun [as an `ar`](results/adapt.md) ends {-began:.2f} lower" in prose("README.md")
+    assert f"single words and gains {-began:.2f}." in prose("README.md")
     for said in (
             f"500 as `mdlm` end {between('mdlm from ar', 'mdlm from mdlm')} nats lower than after 500 as "
             f"`mdlm`, and {between('mdlm from ar', 'mdlm')} lower than 1,000 in one go, for "
@@ -572,7 +575,8 @@ def test_few_stories_of_real_text():
     assert f"at its best after {early:.1f} epochs in all three seeds" in text
     readme = prose("README.md")
     by = [f"by {of['mdlm']['above']:.2f}" for of in (few, helped)]
-    assert f"`ar` does after {early:.0f} epochs, yet beats the best bound {by[0]} nats, {by[1]} if" in readme
+    assert (f"`ar` is best after {early:.0f} epochs, yet beats the best bound {by[0]} nats, {by[1]} if"
+            in readme)
     assert all(of["mdlm"]["above"] < of["aogpt"]["above"] for of in (few, helped))
     assert all(few[mode]["above"] > few[mode]["half"] for mode in ("mdlm", "aogpt"))
     def above(name):        # ar's best, with help
@@ -713,8 +717,8 @@ def test_what_readme_finds():
 
     few = {row[0]: row[3] for row in table("results/few-stories.md", "trained on few") if row[1] == "1,000"}
     nearest = few["aogpt, dropout 0.3, left to right"]
-    assert f"it is at best {few['ar']} nats per token above the law, `mdlm`'s bound {few['mdlm']}" in text
-    assert f"read from left to right, {nearest};" in text
+    assert (f"at best {few['ar']}; `mdlm`'s bound {few['mdlm']}, `aogpt` with dropout, from left to right, "
+            f"{nearest};") in text
 
     blanks = {(mode, n): nats_of_blanks(mode, n) for mode in ("ar", "mdlm", "aogpt") for n in "12"}
     one, two = (np.mean(blanks["ar", n]) - np.mean(blanks["aogpt", n]) for n in "12")
