@@ -111,15 +111,15 @@ def draw_moving(panels: list, path: str, width=84):
 # ---- Figures -----------------------------------------------------------------------------------------------
 
 @contextlib.contextmanager
-def figure(path: str, size: tuple, columns: int = 1, grid: str = "both", legend: str = ""):
-    """Axes to draw on, or several side by side with one y scale; then the first one's legend, the file."""
+def figure(path: str, size: tuple, columns: int = 1, grid: str = "both"):
+    """Axes to draw on, or several side by side with one y scale; then the first one's legend above, the file."""
     from matplotlib.figure import Figure
     canvas = Figure(size, layout="constrained")
     panels = canvas.subplots(1, columns, sharey=True)
     for axes in canvas.axes:
         axes.grid(alpha=0.3, axis=grid, which="both")
     yield panels
-    canvas.axes[0].legend(title=legend)
+    canvas.legend(*canvas.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     canvas.savefig(path, dpi=110)
 
 def draw_losses(runs: dict, path: str):

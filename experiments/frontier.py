@@ -48,14 +48,14 @@ def draw_frontier(curves: dict, path: str):
     models = dict(curves)
     real = models.pop("real text")
     diversity, quality = "distinct-4", next(metric for metric in real if "judge" in metric)
-    with figure(path, (7, 4.5), legend="numbers: temperature") as axes:
+    with figure(path, (7, 4.5)) as axes:
         for folder, points in models.items():
             x, y = ([metrics[name][0] for metrics in points.values()] for name in (diversity, quality))
             axes.plot(x, y, marker="o", ms=4, label=os.path.basename(folder))
             for t, *place in zip(points, x, y):
                 axes.annotate(f"{t:g}", place, xytext=(4, -9), textcoords="offset points", fontsize=7)
         axes.plot(real[diversity][0], real[quality][0], "k*", ms=14, label="real text", zorder=3)
-        axes.set(xlabel="distinct 4-grams (more diverse →)", ylabel=f"{quality} (lower: likelier)")
+        axes.set(xlabel="distinct 4-grams (more diverse →); numbers: temperature", ylabel=f"{quality} (lower: likelier)")
 
 def main():
     o = build(FrontierOptions, parse_flags(__doc__, FrontierOptions))

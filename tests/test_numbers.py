@@ -618,8 +618,9 @@ def test_plateau():
         return ", ".join(f"{nats:.2f}" for nats in bounds(added, **other))
 
     def ends(added, **other):
-        steps = map(plateau.ended, runs(added, **other))
-        return ", ".join("> 200" if step == np.inf else f"{step:.0f}" for step in steps)
+        steps = other.get("steps", 200)
+        beyond = {np.inf: f"> {steps}", -np.inf: f"< {steps // 8}"}
+        return ", ".join(beyond.get(step := plateau.ended(run), f"{step:.0f}") for run in runs(added, **other))
 
     def mean(added):
         return f"{np.mean(bounds('nothing') - bounds(added)):.2f}"
@@ -643,6 +644,16 @@ def test_plateau():
                          ends(common, **of), below(common, **of)]
         gains.append(np.mean(bounds("nothing", **of) - bounds(common, **of)))
         last[size, batch] = [plateau.ended(run) for run in runs("nothing", **of)]
+    settings = {"all as above": {}, "AdamW, 0.004": dict(optimizer="adamw", lr=4e-3, steps=400),
+                "0.004": dict(lr=4e-3, steps=400), "0.016": dict(lr=1.6e-2), "warm-up of 20": dict(warmup=20),
+                "the paper's init, untied head": dict(init="paper", tie_head=False, steps=600),
+                "no target embedding": dict(target_embedding=False), "`aogpt`": dict(mode="aogpt"),
+                "`ar`": dict(mode="ar")}
+    rows = table("results/plateau.md", "what differs")
+    assert [row[0] for row in rows] == list(settings)
+    for (name, *cells), of in zip(rows, settings.values()):
+        assert cells == [str(of.get("steps", 200)), seeds("nothing", **of), ends("nothing", **of),
+                         seeds(common, **of), ends(common, **of), below(common, **of)]
     short = [f"{min(steps):.0f} to {max(steps):.0f}" for steps in list(last.values())[:3]]
     assert "at step {} with windows of 32, at {} with 64, {} with 128;".format(*short) in page
     most, third = sorted(last["256", "16"])[1:], last["256", "16"][2]
