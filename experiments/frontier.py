@@ -55,7 +55,8 @@ def draw_frontier(curves: dict, path: str):
             for t, *place in zip(points, x, y):
                 axes.annotate(f"{t:g}", place, xytext=(4, -9), textcoords="offset points", fontsize=7)
         axes.plot(real[diversity][0], real[quality][0], "k*", ms=14, label="real text", zorder=3)
-        axes.set(xlabel="distinct 4-grams (more diverse →); numbers: temperature", ylabel=f"{quality} (lower: likelier)")
+        axes.set(xlabel="distinct 4-grams (more diverse →); numbers: temperature",
+                 ylabel=f"{quality} (lower: likelier)")
 
 def main():
     o = build(FrontierOptions, parse_flags(__doc__, FrontierOptions))
