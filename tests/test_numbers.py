@@ -415,7 +415,7 @@ def test_confounds():
             f"ends at {seeds(time)}, {by(time)} above as it is.",
             f"resolve it ({by(held_out.compare(with_time, without))})",
             f"costs `ar` {by(ar['AdamW'])}; of `mdlm` each seed is above all as it is "
-            f"({seeds(mdlm['AdamW'])}), by {by(mdlm['AdamW'])}.",
+            f"({seeds(mdlm['AdamW'])}), by {by(mdlm['AdamW'])}; its",
             f"leaves the bound {by(uniform).removeprefix('−')} nats lower",
             f"make `ar` {-cut['above']:.3f} ± {cut['half']:.3f} better on such windows and "
             f"{whole['above']:.3f} ± {whole['half']:.3f} worse on",
