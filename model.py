@@ -219,7 +219,7 @@ class Transformer(nn.Module):
         embeddings N(0, 1), so that the logits of a tied head begin with a standard deviation of √C.
 
         With shared_init embeddings start around one common vector (a tied head adds as much to all logits),
-        from which layer 1 learns what all keys share; mdlm finds neighbours by it (results/plateau.md)."""
+        from which layer 1 learns what keys share; mdlm finds neighbours by it (results/plateau.md)."""
         scaled = self.config.init == "scaled"
         for name, p in self.named_parameters() if scaled else ():
             if p.dim() == 1 or name.startswith("embed_target"):     # a gain: 1; a bias, a target position: 0
