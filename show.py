@@ -112,7 +112,7 @@ def draw_moving(panels: list, path: str, width=84):
 
 @contextlib.contextmanager
 def figure(path: str, size: tuple, columns: int = 1, grid: str = "both"):
-    """Axes to draw on, or several side by side with one y scale; then the first one's legend above, the file."""
+    """Axes to draw on, or several side by side with one y scale; then the first's legend above, the file."""
     from matplotlib.figure import Figure
     canvas = Figure(size, layout="constrained")
     panels = canvas.subplots(1, columns, sharey=True)
