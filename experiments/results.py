@@ -570,6 +570,10 @@ def speed(text: str):
     """Of training, sampling, and what else takes time."""
     python("bench.py", json="results/speed.json")
     python("bench.py", preset="paper", batch_size=2, repeats=3, json="results/speed-paper.json")
+    python("experiments.step_parts", json="results/step-parts.json")
+    for mode, nanogpt in ("ar", ",nanogpt"), ("mdlm", ""):
+        python("experiments.try_speed", mode=mode, json=f"results/speed-tried-{mode}.json",
+               variants=f"tuned,gradient_with_loss,linear_cross_entropy,fused_attention{nanogpt}")
     python("experiments.try_speed", mode="mdlm", preset="laptop", variants="muon,pytorch_muon",
            json="results/speed-muon.json")
     python("experiments.sampling_cost", lengths="64,128,256", stories="1,16",

@@ -99,6 +99,34 @@ def padded_logits(h, weight, y):
 def linear_cross_entropy(h, weight, y):
     return F.linear_cross_entropy(h.bfloat16(), weight.bfloat16(), y, reduction="none")
 
+class LossWithGradient(torch.autograd.Function):
+    """Σ weight · −log softmax(h Wᵀ)[target] of h (N, C), W (padded V, C) and its gradients in one go, so that
+    backward need not take the softmax again. For losses that are this sum, times a number."""
+
+    @staticmethod
+    def forward(ctx, h, W, targets, weight, vocab_size):
+        h, small = h.bfloat16(), W[:vocab_size].bfloat16()
+        logits = (h @ small.T).float()                                              # (N, V)
+        top, weight, targets = logits.amax(-1, keepdim=True), weight[:, None], targets[:, None]     # (N, 1)
+        p = (logits - top).exp()                                                    # (N, V)
+        total = p.sum(-1, keepdim=True)                                             # (N, 1)
+        hit = torch.arange(vocab_size, dtype=torch.int32) == targets.int()          # (N, V)
+        d_logits = p * (weight / total)
+        d_logits = torch.where(hit, d_logits - weight, d_logits).bfloat16()
+        d_W = F.pad((d_logits.T @ h).float(), (0, 0, 0, len(W) - vocab_size))
+        ctx.save_for_backward(d_logits @ small, d_W)
+        return ((total.log() + top - logits.gather(1, targets)) * weight).sum()
+
+    @staticmethod
+    def backward(ctx, d_loss):
+        d_h, d_W = ctx.saved_tensors
+        return d_h * d_loss, d_W * d_loss, None, None, None
+
+def gradient_with_loss(model, batch):
+    hidden = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)     # (G, N, C)
+    return LossWithGradient.apply(hidden.flatten(0, 1), model.embed.weight, batch.targets.flatten(),
+                                  batch.weight.flatten(), model.config.vocab_size)[None] / len(batch.targets)
+
 def pytorch_muon(matrices, how):
     return torch.optim.Muon(matrices, **how, adjust_lr_fn="match_rms_adamw")
 
@@ -112,6 +140,7 @@ VARIANTS = {                # what differs from train.py's way
     "head_on_every_slot": dict(full=True),
     "padded_logits": dict(losses=with_loss(padded_logits)),
     "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy)),
+    "gradient_with_loss": dict(losses=gradient_with_loss),
     "fused_attention": dict(attend=fused_attention),
     "rotate_before_transpose": dict(attention=rotate_before_transpose),
     "bfloat16_residual": dict(residual=torch.bfloat16),
