@@ -170,6 +170,32 @@ def test_scaling():
                          f"{row['exponent']:.2f}"]
         assert cells == [*expected, f"{ar['expected']:.2f} / {mdlm['expected']:.2f}"]
 
+def test_parts_of_a_step():
+    modes, text = results("step-parts.json")["modes"], prose("results/speed.md")
+    rows = table("results/speed.md", "part of a step, ms")
+    assert [row[0] for row in rows] == list(modes["ar"]["parts"])
+    took = {mode: np.median(of["seconds"]) for mode, of in modes.items()}
+    for part, *cells in rows:
+        for cell, of in zip(cells, modes.values(), strict=True):
+            (seconds, flops), whole = of["parts"][part], sum(seconds for seconds, _ in of["parts"].values())
+            rate = f", {flops / seconds / 1e12:.2f} TFLOP/s" if flops else ""
+            assert cell == f"{1000 * seconds:.1f} ({seconds / whole:.0%}{rate})"
+    assert "reaches {:.1f}, {:.1f} and {:.1f} TFLOP/s".format(*(of["peak"] / 1e12 for of in modes.values())) in text
+    assert "a training step {:.0%}, {:.0%} and {:.0%} of that: {:.0f}, {:.0f} and {:.0f} ms".format(
+        *(of["flops"] / took[mode] / of["peak"] for mode, of in modes.items()),
+        *(1000 * seconds for seconds in took.values())) in text
+    ar = modes["ar"]
+    products = sum(seconds for part, (seconds, _) in ar["parts"].items() if part.startswith("products"))
+    rest = sum(seconds for seconds, _ in ar["parts"].values()) - products
+    aim = ar["flops"] / (0.35 * ar["peak"])
+    assert f"have to take {1000 * aim:.0f} ms, of which the products leave {1000 * (aim - products):.0f} " \
+           f"for all else, which takes {1000 * rest:.0f}:" in text
+    tried = {mode: results(f"speed-tried-{mode}.json")["seconds"] for mode in ("ar", "mdlm")}
+    for name, *cells, _ in table("results/speed.md", "tried there"):
+        for cell, seconds in zip(cells, tried.values(), strict=True):
+            of = seconds.get(name.strip("`"))
+            assert cell == (f"{np.median(np.divide(of, seconds['tuned'])):.2f}" if of else "")
+
 def test_contention():
     found = results("contention.json")["tokens_per_second"]
     rows = table("results/speed.md", "`GOMP_SPINCOUNT` | idle")
