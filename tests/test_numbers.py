@@ -180,7 +180,8 @@ def test_parts_of_a_step():
             (seconds, flops), whole = of["parts"][part], sum(seconds for seconds, _ in of["parts"].values())
             rate = f", {flops / seconds / 1e12:.2f} TFLOP/s" if flops else ""
             assert cell == f"{1000 * seconds:.1f} ({seconds / whole:.0%}{rate})"
-    assert "reaches {:.1f}, {:.1f} and {:.1f} TFLOP/s".format(*(of["peak"] / 1e12 for of in modes.values())) in text
+    peaks = [of["peak"] / 1e12 for of in modes.values()]
+    assert "reaches {:.1f}, {:.1f} and {:.1f} TFLOP/s".format(*peaks) in text
     assert "a training step {:.0%}, {:.0%} and {:.0%} of that: {:.0f}, {:.0f} and {:.0f} ms".format(
         *(of["flops"] / took[mode] / of["peak"] for mode, of in modes.items()),
         *(1000 * seconds for seconds in took.values())) in text
