@@ -176,6 +176,8 @@ def toy():
            json="results/toy-grammatical.json")
     python("diversity.py", *named({mode: f"{run}/samples.jsonl" for mode, run in first.items()}), data="toy",
            judge="out/toy-ar", json="results/toy-diversity.json", plot="results/toy-diversity.png")
+    python("sample.py", out_dir=toy_runs("aogpt"), order="left_to_right", num_samples=1000,
+           json="results/toy-grammatical-l2r.json")
     python("experiments.frontier", models=runs, num_samples=300, temperatures="0.4,0.6,0.8,1.0,1.2",
            data="toy", judge="out/toy-ar", json="results/toy-frontier.json", plot="results/toy-frontier.png")
 
