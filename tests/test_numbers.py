@@ -124,7 +124,13 @@ def test_the_toy(page):
     runs = results("toy.json")["runs"]
     seeds = results("toy-seeds.json")["runs"]
     shares = results("toy-grammatical.json")
-    for mode, _, *nats, above, good in table(page, "| loss is"):
+    *rows, [name, _, *nats, above, good] = table(page, "| loss is")
+    assert "left to right" in name
+    of_aogpt = [of["curve"][-1] for of in (runs["aogpt"], seeds["aogpt-1"], seeds["aogpt-2"])]
+    assert nats in ([], [f"{of_aogpt[0]['val_nll_l2r']:.4f}"])
+    assert above == ", ".join(f"{of['val_nll_l2r'] - of['val_floor']:.4f}" for of in of_aogpt)
+    assert good == ", ".join(f"{row['grammatical']:.1%}" for row in results("toy-grammatical-l2r.json"))
+    for mode, _, *nats, above, good in rows:
         mode = mode.strip("`")
         last = runs[mode]["curve"][-1]
         assert nats in ([], [f"{last['val_nll']:.4f} ± {last['val_nll_se']:.4f}"])
