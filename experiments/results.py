@@ -506,7 +506,7 @@ WRITERS = {"ar": dict(mode="ar", max_steps=750, eval_interval=50),      # more, 
            "mdlm-paper": MASKED_CE | dict(schedule="cosine", windows="paper")}
 GROWN = {name: WRITERS["mdlm-paper"] | dict(dtype="bfloat16") | changed for name, changed in {
     "mdlm by the paper": {}, "twice as wide": dict(n_embd=256, n_hidden=704),
-    "a third of the steps": dict(max_steps=500), "three times the steps": dict(max_steps=4500)}.items()}
+    "three times the steps": dict(max_steps=4500)}.items()}
 JUDGES = ["out/diversity/judge-1", "out/diversity/judge-2"]
 
 def writer(name: str, seed: int) -> str:
