@@ -838,6 +838,30 @@ def diversity_columns():
              "real text, anywhere": mdlm["real text"]}
     return {"on fair terms": ours, "the paper's way": paper}
 
+def test_as_many_stories_as_the_paper():
+    """Or as large a model, or as many steps."""
+    columns = [results(f"diversity-{of}.json")["columns"]
+               for of in ("paper-mdlm", "grown", "thousand-mdlm", "paper-ar", "thousand-ar")]
+    mdlm, grown, more_mdlm, ar, more_ar = columns
+    rows = {"`mdlm`": mdlm["mdlm by the paper"], **{f"`mdlm`, {name}": of for name, of in grown.items()
+                                                    if name != "real text"},
+            "real text, anywhere": mdlm["real text"],
+            "`mdlm`, 1,000 stories": more_mdlm["mdlm, 1,000 stories"],
+            "real text, anywhere, 1,000": more_mdlm["real text"], "the paper's `mdlm`": None,
+            "`ar`": ar["ar by the paper"], "real text, story starts": ar["real text"],
+            "`ar`, 1,000 stories": more_ar["ar, 1,000 stories"],
+            "real text, story starts, 1,000": more_ar["real text"], "the paper's `ar`": None}
+    metrics = "distinct-1", "distinct-2", "distinct-3", "distinct-4", "self-BLEU"
+    for (shown, *cells), (name, column) in zip(table("results/diversity.md", "how many, how large"),
+                                               rows.items(), strict=True):
+        assert shown == name
+        assert column is None or cells == [of_stories(name, column, metric, ".3f") for metric in metrics]
+    text, judge = prose("results/diversity.md"), "nats/token, judge out/diversity/judge-1"
+    first, wide, long, real = (f"{column[judge][0]:.2f}" for column in (
+        mdlm["mdlm by the paper"], grown["twice as wide"], grown["three times the steps"], mdlm["real text"]))
+    assert f"nats from {first} to {long}, towards real text's {real}; twice the width" in text
+    assert f"and {wide} nats." in text
+
 def test_diversity():
     for head, columns in diversity_columns().items():
         rows = table("results/diversity.md", head)
