@@ -316,9 +316,9 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     So the bound is *the mean over rows of each row's own mean over its masked tokens*, and nothing more.
     Why: predict the tokens in a random order; the j-th prediction knows j-1 tokens, so k = T-j+1 are
     masked, each of which is equally likely to be the next. Averaged over orders, the chain rule's j-th term
-    is E_M (1/k) Σ_{i∈M} −log p(x_i | rest), and the mean over its T terms is the mean over k; p(x) mixes all
-    orders, hence ≤ (Jensen). The 1/t-weighted loss of the literature has the same mean. A mean pooled over
-    all masked tokens of the batch has not: heavily masked rows dominate it, and it bounds nothing.
+    is E_M (1/k) Σ_{i∈M} −log p(x_i | rest), and the mean over its T terms is the mean over k; p(x) mixes
+    all orders, hence ≤ (Jensen). The 1/t-weighted loss of the literature has the same mean. A mean pooled
+    over all masked tokens of the batch has not: heavily masked rows dominate it, and it bounds nothing.
 
     Rows 2p and 2p+1 are an antithetic pair, masking k and T+1-k tokens, and the k's are stratified over the
     batch: less variance. As the first row always has the smaller k, this is unbiased only where rows come

@@ -24,7 +24,6 @@ PARTS = {"softmax over the vocabulary, and its gradient": "nll_loss", "softmax o
          "SwiGLU": "silu", "gradient of the embeddings": "embedding_dense|index_put|fused__to_copy_add_[0-9]",
          "norms, residual stream, casts of weights": "rsqrt|_pow_", "rotations": "_index_",
          "AdamW": "adamw", "clipping": "vector_norm|mul_$|foreach"}
-OTHER = "the rest"
 
 def part_of(event, config: Config) -> str:
     """The part of the step that an event of the profiler, with shapes, belongs to."""
@@ -33,7 +32,7 @@ def part_of(event, config: Config) -> str:
     if event.key == "aten::mm":
         head = any(config.padded_vocab in shape for shape in event.input_shapes)
         return "products of the head" if head else "products of the layers"
-    return next((part for part, names in PARTS.items() if re.search(names, event.key)), OTHER)
+    return next((part for part, names in PARTS.items() if re.search(names, event.key)), "the rest")
 
 def product_flops(event) -> float:
     """Of all calls of one product of matrices (…, a, b) and (…, b, c)."""

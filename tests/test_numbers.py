@@ -733,8 +733,8 @@ def test_plateau():
     longer = [done[f"{added}-steps=1500-final_lr=0.0"]["curve"][-1]["val_nll"] for added in (
         "c_to_all_embeddings", "plain_bias_of_k_of_layer_1,_72_times_as_fast",
         "c_to_real_tokens,_-c_to_[MASK]", "nothing")]
-    assert ("c is at {:.2f}, the fast bias of k at {:.2f}, c with −c on [MASK] at {:.2f}, nothing at {:.2f}."
-            ).format(*longer) in page
+    assert ("c is at {:.2f}, the fast bias of k at {:.2f}, c with −c on [MASK] at {:.2f}, "
+            "nothing at {:.2f}.").format(*longer) in page
     assert f"each token is, {first['unigram']:.2f} nats" in page
     assert f"ends at step {plateau.ended(last):.0f} without help, as with c" in page
 
