@@ -1,11 +1,10 @@
 """
-How much of the toy is learned in the first minute? What the preset takes, and what was tried in its place.
+How much of the toy does mdlm learn in the first minute? What the preset takes, and what was tried instead.
 
-    python -m experiments.first_minute --mode=mdlm          the trials of one mode
-    python -m experiments.first_minute --json=F --md=G      all that is done, as a table
+    python -m experiments.first_minute --json=F --md=G      the trials that are not done, and the table of all
 
-Each trial trains the preset toy with something else, and is asked for its distance from the law on held-out
-stories, nats per token (for mdlm from one pair of masks each, beside the perfect denoiser's with the same
+Each trial trains the preset toy with something else, in bfloat16, and is asked for its distance from the law
+on held-out stories, nats per token (from one pair of masks each, beside the perfect denoiser's with the same
 ones), and for stories, one token a step: the share that is grammatical. Each is a file in --folder; several
 processes share the work, best with one core each (OMP_NUM_THREADS=1). Compare them by FLOPs: seconds
 contain what else the machine does.
@@ -13,10 +12,10 @@ contain what else the machine does.
 import dataclasses
 import time
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
 from cli import build, command, parse_flags, print_table, provenance
@@ -47,26 +46,27 @@ class Trial:
     target_embedding: bool = True
     optimizer: str = "adamw"
     objective: str = "nelbo"
+    final_lr: float = 0.0
+    ema: float = 0.0        # the weights are averaged over about 1 / (1 - ema) steps; 0: they are the last
 
     name = trial_name
 
-def trials(mode: str) -> list:
-    """Muon in half as many steps, the preset, and for mdlm either of them with another loss, with three
-    seeds; other settings with one, at about the preset's FLOPs, or for Muon at half of them."""
-    muon, loss = dict(optimizer="muon", steps=1000, lr=4e-3), dict(objective="masked_ce")
-    thrice = [muon, muon | loss, {}, loss] if mode == "mdlm" else [muon, {}]
-    others = [dict(n_layer=1, steps=3600), dict(n_layer=3, steps=1400), dict(n_embd=96, steps=3000),
-              dict(batch_size=32, steps=4000), dict(lr=1.5e-3), dict(lr=3e-3), dict(n_head=2),
-              dict(beta2=0.95), dict(shared_init=False), dict(target_embedding=False),
-              muon | dict(lr=2e-3), muon | dict(lr=8e-3)]
-    return [Trial(mode, seed, **values) for values in thrice for seed in SEEDS] + [
-        Trial(mode, **values) for values in others]
+def trials() -> list:
+    """The preset, another loss, Muon in half as many steps, and both, with three seeds; other settings with
+    one, at about the preset's FLOPs, or for Muon at half of them."""
+    loss, muon = dict(objective="masked_ce"), dict(optimizer="muon", steps=1000, lr=4e-3)
+    others = [dict(lr=1.5e-3), dict(lr=3e-3), dict(n_layer=1, steps=3600), dict(n_layer=3, steps=1400),
+              dict(n_embd=96, steps=3000), dict(batch_size=32, steps=4000), dict(n_head=2), dict(beta2=0.95),
+              dict(ema=0.99), dict(ema=0.99, final_lr=0.2), dict(shared_init=False),
+              dict(target_embedding=False), muon | dict(lr=2e-3), muon | dict(lr=8e-3), loss | dict(lr=3e-3)]
+    return [Trial(seed=seed, **values) for values in ({}, loss, muon, muon | loss) for seed in SEEDS] + [
+        Trial(**values) for values in others]
 
 def run(trial: Trial, o) -> dict:
     """Train; returns the trial, its distance from the law, and what of its stories is grammatical."""
     torch._dynamo.reset()           # it counts the models it has compiled, and would stop
     values = PRESETS["toy"] | dataclasses.asdict(trial)
-    values |= dict(max_steps=trial.steps, n_hidden=3 * trial.n_embd, dtype="float32")
+    values |= dict(max_steps=trial.steps, n_hidden=3 * trial.n_embd, dtype="bfloat16")
     train = Windows("toy", "train", values["block_size"], seed=trial.seed)
     val = Windows("toy", "val", values["block_size"])
     tokenizer = Tokenizer(**val.meta["tokenizer"])
@@ -76,12 +76,16 @@ def run(trial: Trial, o) -> dict:
     torch.manual_seed(trial.seed)
     model = Transformer(config)
     _, update = make_update(model, s)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(trial.ema))
     began = time.perf_counter()
     for step in tqdm(range(trial.steps), desc=trial.name(), unit="step", leave=False, disable=None):
         batch = training_batch(config, torch.from_numpy(train.batch(step, s.batch_size)),
                                mask_generator(trial.seed, step))
         update(batch, learning_rate(s, step))
+        if trial.ema:
+            average.update_parameters(model)
     seconds = time.perf_counter() - began
+    model = average.module if trial.ema else model
     above, error = distance(model, batches, law)
     flops = trial.steps * s.batch_size * config.block_size * flops_per_token(config)
     return {"trial": dataclasses.asdict(trial), "distance": above, "distance_se": error, "flops": flops,
@@ -93,7 +97,6 @@ def run(trial: Trial, o) -> dict:
 @dataclass
 class FirstMinuteOptions:
     """what to run, and what to write of all that has been run"""
-    mode: Literal["none", "ar", "mdlm", "aogpt"] = "none"   # whose trials to make
     folder: str = "out/first-minute"    # where each trial's file goes
     stories: int = 2000         # held-out ones
     samples: int = 1000         # stories that each model writes
@@ -121,9 +124,8 @@ def table_of(done: dict) -> list:
 def main():
     o = build(FirstMinuteOptions, parse_flags(__doc__, FirstMinuteOptions))
     restore(o.folder, o.json)
-    if o.mode != "none":
-        make_trials(o.folder, lambda done: [t for t in trials(o.mode) if t.name() not in done],
-                    lambda trial: run(trial, o), line)
+    make_trials(o.folder, lambda done: [t for t in trials() if t.name() not in done],
+                lambda trial: run(trial, o), line)
     done, made = read_trials(o.folder), provenance(SEEDS)
     table = table_of(done)
     print_table(table)

@@ -6,6 +6,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results few               after toy; hours; calls, one a core, share the work
     python -m experiments.results minute            likewise
     python -m experiments.results real FOLDER       likewise; FOLDER holds real text, train.txt and valid.txt
+    python -m experiments.results laptop FOLDER     likewise: the preset laptop, and as it was
     python -m experiments.results longer FOLDER     likewise: all stories ten times as long
     python -m experiments.results written           right after real: what its models write
     python -m experiments.results confounds MODE    mdlm or ar; after real; hours
@@ -42,7 +43,7 @@ from runs import open_locked, read_run
 
 MODES, SEEDS = ("ar", "mdlm", "aogpt"), (1, 2, 3)
 KEPT = [f"results/{name}.json" for name in (    # scores of runs that need not be made again
-    "real-lr", "real-tried", "real-500", "real-all", "real-helped", "real-longer",
+    "real-lr", "real-tried", "real-500", "real-all", "real-helped", "real-laptop", "real-longer",
     "confounds-rates", "confounds-ar", "confounds-mdlm", "weights")]
 
 NARROW = dict(preset="laptop", n_embd=128, n_hidden=352)    # 1.4M parameters of 4.3M, a third of the time
@@ -195,10 +196,8 @@ def sampling():
            json="results/toy-orders.json", md="results/toy-orders.md", plot="results/toy-orders.png")
 
 def minute():
-    """What the preset toy learns so soon, and what was tried in its place."""
+    """What mdlm learns of the toy so soon, and what was tried in the preset's place."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    for mode in ("mdlm", "aogpt", "ar"):
-        python("experiments.first_minute", mode=mode, json="results/first-minute.json")
     python("experiments.first_minute", json="results/first-minute.json", md="results/first-minute.md")
 
 def few():
@@ -304,6 +303,19 @@ def longer(text: str):
     keep("results/real-longer.json", "out/real/ar-longer-*-1")
     title = "Real text, all stories: 15,000 steps; ar 3,000, with dropout and token noise of 0.1"
     compare_real("longer", title, {"ar": [best_of(*ar)], "mdlm": [mdlm], "aogpt": [aogpt]})
+
+def laptop(text: str):
+    """The preset laptop, and as it was: AdamW, twice the steps, slots not told what they predict (but for
+    aogpt, by --target_embedding)."""
+    halves(text)
+    os.environ["OMP_NUM_THREADS"] = "1"         # two calls, a core each: their seconds can be compared
+    runs = {}
+    for mode in ("mdlm", "aogpt", "ar"):
+        for name, changed in ("", {}), (", as it was", dict(optimizer="adamw", lr="2e-3", max_steps=3000,
+                                                            target_embedding=mode == "aogpt")):
+            runs[mode + name] = [train(f"out/laptop/{dashed(mode + name)}-1", mode=mode, preset="laptop",
+                data="excerpt-choose", eval_windows=150, dtype="bfloat16", seed=1, **changed)]
+    compare_real("laptop", "The preset laptop, now and as it was", runs)
 
 def written():
     """What the models of real write and fill in; its runs must be in out/."""
@@ -604,7 +616,7 @@ def own(text: str):
 
 # ---- The command -------------------------------------------------------------------------------------------
 
-COMMANDS = (toy, sampling, few, minute, real, longer, written, confounds, weights, gaps, orders,
+COMMANDS = (toy, sampling, few, minute, real, laptop, longer, written, confounds, weights, gaps, orders,
             plateau, adapt, diversity, grown, frontier, own, denormals, speed)
 
 def main():
