@@ -55,10 +55,9 @@ def trials() -> list:
     """The preset, another loss, Muon in half as many steps, and both, with three seeds; other settings with
     one, at about the preset's FLOPs, or for Muon at half of them."""
     loss, muon = dict(objective="masked_ce"), dict(optimizer="muon", steps=1000, lr=4e-3)
-    others = [dict(lr=1.5e-3), dict(lr=3e-3), dict(n_layer=1, steps=3600), dict(n_layer=3, steps=1400),
-              dict(n_embd=96, steps=3000), dict(batch_size=32, steps=4000), dict(n_head=2), dict(beta2=0.95),
-              dict(ema=0.99), dict(ema=0.99, final_lr=0.2), dict(shared_init=False),
-              dict(target_embedding=False), muon | dict(lr=2e-3), muon | dict(lr=8e-3), loss | dict(lr=3e-3)]
+    others = [dict(lr=1.5e-3), dict(lr=3e-3), dict(beta2=0.95), dict(ema=0.99), dict(ema=0.99, final_lr=0.2),
+              dict(n_head=2), dict(n_layer=3, steps=1400), dict(batch_size=128, steps=1000, lr=3e-3),
+              muon | dict(lr=2e-3), muon | dict(lr=8e-3), loss | dict(lr=3e-3)]
     return [Trial(seed=seed, **values) for values in ({}, loss, muon, muon | loss) for seed in SEEDS] + [
         Trial(**values) for values in others]
 
