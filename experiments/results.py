@@ -597,6 +597,7 @@ def speed(text: str):
            json="results/sampling-cost-16.json")
     python("experiments.scaling", modes="ar,mdlm", repeats=2, json="results/scaling.json")
     python("experiments.contention", json="results/contention.json")
+    python("experiments.first_command", "results/first-command.json")
     python("experiments.time_self_bleu", "results/self-bleu-speed.json")
     python("experiments.try_load", f"{text}/valid.txt", "out/toy-ar", "results/load.json")
 

@@ -18,7 +18,7 @@ from scipy import stats
 import sample
 from cli import InputError
 from conftest import TINY, experiment, read_log, run, small_model
-from experiments import few_stories, first_minute, held_out, orders, plateau, weighted
+from experiments import few_stories, first_command, first_minute, held_out, orders, plateau, weighted
 from experiments.by_ratio import RatioOptions, nats_by_masked
 from experiments.few_stories import Trial
 from experiments.infill import InfillOptions, exact_nats, fill, nats
@@ -225,6 +225,17 @@ def test_first_minute(few, monkeypatch, capsys):
     assert "optimizer=muon: " in capsys.readouterr().out and "| grammatical |" in open("f.md").read()
     done = json.load(open("f.json"))["trials"].values()
     assert len({trial["distance"] for trial in done}) == 3 and len({trial["flops"] for trial in done}) == 1
+
+def test_first_command(tmp_path, monkeypatch):
+    """From nothing: the data, the run, its stories."""
+    monkeypatch.setattr(first_command, "SEEDS", (1,))
+    monkeypatch.setattr(first_command, "MODES", ("mdlm",))
+    monkeypatch.setattr(first_command, "TRAIN", ["train.py", *(flag for flag in TINY if flag != "--data=t")])
+    monkeypatch.setattr(first_command, "SAMPLE", ["sample.py", "--num_samples=3"])
+    monkeypatch.setattr(sys, "argv", ["first_command.py", str(tmp_path / "f.json")])
+    first_command.main()
+    [run] = json.load(open(tmp_path / "f.json"))["runs"]
+    assert 0 < run["of_steps"] < run["seconds"] and run["mode"] == "mdlm" and 0 <= run["grammatical"] <= 1
 
 def test_held_out(trained, monkeypatch):
     """The numbers of best.pt on other stories; what is above itself is nothing."""
