@@ -116,9 +116,9 @@ def table_of(done: dict) -> list:
     for trial, runs in sorted(groups.items(), key=lambda g: np.mean([run["distance"] for run in g[1]])):
         runs.sort(key=lambda run: run["trial"]["seed"])
         _, *changed = dataclasses.replace(trial, seed=Trial.seed).name().split("-")
-        rows.append([", ".join(changed) or "nothing", ", ".join(f"{run['distance']:.4f} ± {run['distance_se']:.4f}" for run in runs),
-                     ", ".join(f"{run['grammatical']:.1%}" for run in runs),
-                     f"{runs[0]['flops'] / 1e12:.1f}"])
+        above = ", ".join(f"{run['distance']:.4f} ± {run['distance_se']:.4f}" for run in runs)
+        good = ", ".join(f"{run['grammatical']:.1%}" for run in runs)
+        rows.append([", ".join(changed) or "nothing", above, good, f"{runs[0]['flops'] / 1e12:.1f}"])
     return rows
 
 def main():
