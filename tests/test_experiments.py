@@ -228,7 +228,6 @@ def test_first_minute(few, monkeypatch, capsys):
 
 def test_first_command(tmp_path, monkeypatch):
     """From nothing: the data, the run, its stories."""
-    monkeypatch.setattr(first_command, "SEEDS", (1,))
     monkeypatch.setattr(first_command, "MODES", ("mdlm",))
     monkeypatch.setattr(first_command, "TRAIN", ["train.py", *(flag for flag in TINY if flag != "--data=t")])
     monkeypatch.setattr(first_command, "SAMPLE", ["sample.py", "--num_samples=3"])
