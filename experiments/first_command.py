@@ -15,9 +15,8 @@ import time
 
 from cli import ROOT, command, print_table, provenance, write_json
 from runs import read_run
-from train import Settings
 
-MODES = "ar", "mdlm", "aogpt"
+MODES = "ar", "mdlm", "aogpt"         # both scripts have a seed of their own, 1337
 TRAIN, SAMPLE = ["train.py", "--preset=toy"], ["sample.py", "--num_samples=1000"]
 
 def measure(mode: str) -> dict:
@@ -38,7 +37,7 @@ def measure(mode: str) -> dict:
             "of_sampling": sampling, "val_nll": last["val_nll"], "grammatical": summary["grammatical"]}
 
 def main():
-    made, rows = provenance(Settings.seed), [["mode", "seconds", "of steps", "of sampling", "grammatical"]]
+    made, rows = provenance(1337), [["mode", "seconds", "of steps", "of sampling", "grammatical"]]
     runs = [measure(mode) for mode in MODES]
     for run in runs:
         times = (f"{run[of]:.0f}" for of in ("seconds", "of_steps", "of_sampling"))
