@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from experiments import few_stories, held_out, orders, plateau
+from experiments import few_stories, first_minute, held_out, orders, plateau
 
 def results(name):
     return json.loads(Path(ROOT, "results", name).read_text("utf-8"))
@@ -224,6 +224,54 @@ def test_denormals():
                  re.fullmatch(rf"out/real/{mode.strip('`')}-500-({rate}|0-0-4000)-\d", folder)]
         assert shares == ", ".join(f"{share:.1%}" for share in run["denormal"])
         assert speeds == [*(f"{speed:,.0f}" for speed in run["tokens_per_second"]), f"{run['ratio']:.2f}"]
+
+def test_first_command():
+    runs = {run["mode"]: run for run in results("first-command.json")["runs"]}
+    assert table("results/speed.md", "from an empty folder") == [
+        [f"`{mode}`", *(f"{run[of]:.0f}" for of in ("seconds", "of_steps", "of_sampling")),
+         f"{run['grammatical']:.1%}"] for mode, run in runs.items()]
+    assert f"{runs['mdlm']['seconds']:.0f} seconds on two cores" in prose("README.md")
+
+def test_first_minute():
+    done = results("first-minute.json")["trials"]
+    assert all(first_minute.Trial(**of["trial"]).name() == name for name, of in done.items())
+    _, *rows = first_minute.table_of(done)
+    assert table("results/first-minute.md", "differs from") == rows
+    thrice = [row for row in rows if row[2].count(",") == 2]
+    text = prose("results/speed.md")
+    assert table("results/speed.md", "the preset but for") == thrice and f"`mdlm` in {len(rows)} ways" in text
+    of = {}
+    for run in done.values():
+        t = run["trial"]
+        of.setdefault((t["optimizer"], t["steps"], t["objective"], t["lr"]), []).append(run)
+    preset, loss, muon = (of[key] for key in (("adamw", 2000, "nelbo", 2e-3), (
+        "adamw", 2000, "masked_ce", 2e-3), ("muon", 1000, "nelbo", 4e-3)))
+    preset = [run for run in preset if run["trial"] == done["mdlm"]["trial"] | {"seed": run["trial"]["seed"]}]
+    shares = (np.mean([run["grammatical"] for run in runs]) for runs in (loss, preset))
+    assert "({:.1%} on average, the preset {:.1%})".format(*shares) in text
+    times = (min(run["training_seconds"] for run in runs) for runs in (muon, preset))
+    assert "(1,000 took {:.0f} seconds, the preset's 2,000 {:.0f}, the least".format(*times) in text
+
+def test_preset_laptop():
+    """Scores on the stories that chose nothing; when a run is as low as it was, by those that chose."""
+    found = results("real-laptop.json")
+    runs = {name: held_out.runs_of(found, name)[0] for name in found["names"]}
+    rows = []
+    for name, run in runs.items():
+        best = next(entry for entry in run["curve"] if entry["steps"] == run["step"])
+        cells = [f"{np.mean(run['nats']):.3f}", f"{run['step']:,}", f"{best['seconds of training']:.0f}"]
+        if was := runs.get(f"{name}, as it was"):
+            low = min(was["curve"], key=lambda entry: entry["val_nll"])
+            losses = [-entry["val_nll"] for entry in run["curve"]]          # they fall
+            assert losses == sorted(losses)
+            step, second = (np.interp(-low["val_nll"], losses, [entry[of] for entry in run["curve"]])
+                            for of in ("steps", "seconds of training"))
+            cells += [f"{step:,.0f}", f"{second:.0f}", f"{second / low['seconds of training']:.0%}"]
+        rows.append([name, *cells, *[""] * (6 - len(cells))])
+    assert table("results/speed.md", "`--preset=laptop`") == rows
+    lower = np.mean(runs["mdlm, as it was"]["nats"]) - np.mean(runs["mdlm"]["nats"])
+    assert f"now has after {step:,.0f}, in {second / low['seconds of training']:.0%} of the time**, and ends " \
+           f"{lower:.2f} nats lower" in prose("results/speed.md")
 
 def test_load():
     def numbers(text):
