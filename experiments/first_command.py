@@ -36,8 +36,9 @@ def measure(mode: str) -> dict:
     return {"mode": mode, "seconds": training, "of_steps": last["seconds"],
             "of_sampling": sampling, "val_nll": last["val_nll"], "grammatical": summary["grammatical"]}
 
-def main():         # 1337: the seed that both scripts take by themselves
-    made, rows = provenance(1337), [["mode", "seconds", "of steps", "of sampling", "grammatical"]]
+def main():
+    made = provenance(1337)         # the seed that both scripts take by themselves
+    rows = [["mode", "seconds", "of steps", "of sampling", "grammatical"]]
     runs = [measure(mode) for mode in MODES]
     for run in runs:
         times = (f"{run[of]:.0f}" for of in ("seconds", "of_steps", "of_sampling"))

@@ -292,6 +292,16 @@ def real(text: str):
     keep("results/real-tried.json", "out/real/*-500-*-4")
     compare_real("helped", "Real text, 500 stories, each mode at the best of what was tried", runs)
 
+def laptop(text: str):
+    """mdlm by the preset laptop, and as it was: AdamW, twice the steps, slots not told what they predict."""
+    halves(text)
+    os.environ["OMP_NUM_THREADS"] = "1"         # two calls, a core each: their seconds can be compared
+    before, runs = dict(optimizer="adamw", lr="2e-3", max_steps=3000, target_embedding=False), {}
+    for name, changed in {"mdlm": {}, "mdlm, as it was": before}.items():
+        runs[name] = [train(f"out/laptop/{dashed(name)}-1", mode="mdlm", preset="laptop", seed=1,
+                            data="excerpt-choose", eval_windows=150, dtype="bfloat16", **changed)]
+    compare_real("laptop", "The preset laptop, now and as it was", runs)
+
 def longer(text: str):
     """All stories for ten times as many steps, at half the learning rate; ar with what helped it on 500."""
     halves(text)
@@ -303,16 +313,6 @@ def longer(text: str):
     keep("results/real-longer.json", "out/real/ar-longer-*-1")
     title = "Real text, all stories: 15,000 steps; ar 3,000, with dropout and token noise of 0.1"
     compare_real("longer", title, {"ar": [best_of(*ar)], "mdlm": [mdlm], "aogpt": [aogpt]})
-
-def laptop(text: str):
-    """mdlm by the preset laptop, and as it was: AdamW, twice the steps, slots not told what they predict."""
-    halves(text)
-    os.environ["OMP_NUM_THREADS"] = "1"         # two calls, a core each: their seconds can be compared
-    before, runs = dict(optimizer="adamw", lr="2e-3", max_steps=3000, target_embedding=False), {}
-    for name, changed in {"mdlm": {}, "mdlm, as it was": before}.items():
-        runs[name] = [train(f"out/laptop/{dashed(name)}-1", mode="mdlm", preset="laptop", seed=1,
-                            data="excerpt-choose", eval_windows=150, dtype="bfloat16", **changed)]
-    compare_real("laptop", "The preset laptop, now and as it was", runs)
 
 def written():
     """What the models of real write and fill in; its runs must be in out/."""

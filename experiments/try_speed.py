@@ -100,8 +100,8 @@ def linear_cross_entropy(h, weight, y):
     return F.linear_cross_entropy(h.bfloat16(), weight.bfloat16(), y, reduction="none")
 
 class LossWithGradient(torch.autograd.Function):
-    """Σ weight · −log softmax(h Wᵀ)[target] of h (N, C), W (padded V, C) and its gradients in one go, so
-    that backward need not take the softmax again. For losses that are this sum, times a number."""
+    """Σ weight · −log softmax(h Wᵀ)[target] of h (N, C), W (padded V, C) and its gradients in one go,
+    so that backward need not take the softmax again. For losses that are this sum, times a number."""
 
     @staticmethod
     def forward(ctx, h, W, targets, weight, vocab_size):

@@ -249,6 +249,8 @@ def test_first_minute():
     preset = [run for run in preset if run["trial"] == done["mdlm"]["trial"] | {"seed": run["trial"]["seed"]}]
     shares = (np.mean([run["grammatical"] for run in runs]) for runs in (loss, preset))
     assert "({:.1%} on average, the preset {:.1%})".format(*shares) in text
+    nearer = np.subtract(*([run["distance"] for run in runs] for runs in (preset, loss)))
+    assert f"nearer to the law by {nearer.mean():.5f} nats" in text
     times = (min(run["training_seconds"] for run in runs) for runs in (muon, preset))
     assert "(1,000 took {:.0f} seconds, the preset's 2,000 {:.0f}, the least".format(*times) in text
 
