@@ -9,7 +9,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results laptop FOLDER     likewise: the preset laptop, and as it was
     python -m experiments.results longer FOLDER     likewise: all stories ten times as long
     python -m experiments.results written           right after real: what its models write
-    python -m experiments.results confounds MODE    mdlm or ar; after real; hours
+    python -m experiments.results confounds MODE    mdlm, ar or aogpt; after real; hours
     python -m experiments.results weights           right after confounds mdlm; likewise
     python -m experiments.results gaps              right after both of confounds
     python -m experiments.results orders            after real; likewise
@@ -44,7 +44,7 @@ from runs import open_locked, read_run
 MODES, SEEDS = ("ar", "mdlm", "aogpt"), (1, 2, 3)
 KEPT = [f"results/{name}.json" for name in (    # scores of runs that need not be made again
     "real-lr", "real-tried", "real-500", "real-all", "real-helped", "real-laptop", "real-longer",
-    "confounds-rates", "confounds-ar", "confounds-mdlm", "weights")]
+    "confounds-rates", "confounds-ar", "confounds-mdlm", "confounds-aogpt", "weights")]
 
 NARROW = dict(preset="laptop", n_embd=128, n_hidden=352)    # 1.4M parameters of 4.3M, a third of the time
 CHOOSING = NARROW | dict(data="excerpt-choose", eval_windows=150, dtype="float32")
@@ -242,13 +242,6 @@ def otherwise(name: str, **changed) -> list:
     lr = lr_of("mdlm")
     return [on_text(f"mdlm-{name}-all-{lr}", "mdlm", "all", lr, seed, **changed) for seed in SEEDS]
 
-def begun() -> list:
-    """mdlm over all stories that is an ar in a third of its steps; on other windows than the ar read."""
-    first = [on_text("ar-first", "ar", "all", lr_of("ar"), seed, max_steps=500) for seed in SEEDS]
-    lr = lr_of("mdlm")
-    return [on_text(f"mdlm-from-ar-all-{lr}", "mdlm", "all", lr, seed + 10, max_steps=1000,
-                    init_from=finished(source)) for seed, source in zip(SEEDS, first)]
-
 def compare_real(name: str, title: str, runs: dict):
     """The table and figure of runs, {name: folders}, on the stories that chose nothing."""
     finished(*(folder for of in runs.values() for folder in of))
@@ -283,7 +276,6 @@ def real(text: str):
         if stories == "all":
             runs["mdlm by masked_ce"] = otherwise("masked_ce", objective="masked_ce")
             runs["mdlm, no target embedding"] = otherwise("untold", target_embedding=False)
-            runs["mdlm from ar"] = begun()
         keep(f"results/real-{stories}.json", f"out/real/*-{stories}-0.0*-1")     # also those that chose it
         compare_real(stories, f"Real text, {stories} stories", runs)
     tried = {mode: [remedied(mode, remedy, 4) for remedy in REMEDIES[mode]] for mode in MODES}
@@ -343,8 +335,8 @@ COSINE = dict(objective="masked_ce", schedule="cosine")
 ALL = ADAM | dict(beta2=0.999) | INIT | SCHEDULE | NOT_TOLD | dict(windows="paper")
 VARIANTS = [    # name, modes, the variant whose learning rate it takes, what differs
     ("as it is", "mdlm ar", "as it is", {}),
+    ("as it is", "aogpt", "bfloat16", {}),
     ("bfloat16", "mdlm ar", "as it is", BFLOAT16),
-    ("bfloat16", "aogpt", "bfloat16", BFLOAT16),
     ("untied head", "mdlm ar", "as it is", UNTIED),
     ("its windows", "mdlm ar", "as it is", dict(windows="paper")),
     ("its schedule", "mdlm ar", "as it is", SCHEDULE),
@@ -356,9 +348,10 @@ VARIANTS = [    # name, modes, the variant whose learning rate it takes, what di
     ("its init, untied head", "mdlm", "its init, untied head", INIT | UNTIED),
     ("its init, head, time", "mdlm", "its init, untied head", INIT | UNTIED | TIME),
     ("its init", "ar", "its init", INIT),
-    ("AdamW", "mdlm ar", "AdamW", ADAM),
+    ("AdamW", "mdlm ar aogpt", "AdamW", ADAM),
     ("no common vector", "mdlm ar", "as it is", dict(shared_init=False)),
-    ("no target embedding", "mdlm ar", "as it is", NOT_TOLD)]
+    ("no target embedding", "mdlm ar aogpt", "as it is", NOT_TOLD)]
+OF_AOGPT = ("bfloat16", "aogpt", "bfloat16", BFLOAT16)      # has a rate of its own; see orders for the runs
 SCORED = dict(report="excerpt-report", without_end=True, draws=4)
 CLIMB = {"all of it": 0.004, "AdamW": 0.004}        # else from 0.008
 
@@ -368,7 +361,8 @@ def variant(mode: str, name: str) -> str:
 def rate_of(mode: str, name="bfloat16") -> str:
     """The best learning rate in 500 steps, with a seed of its own, of the variant whose rate this one takes;
     for aogpt in all 1,000, for what is best of its rates after 500 steps is not later (real.md)."""
-    [(rated_as, changed)] = [row for of, modes, *row in VARIANTS if of == name and mode in modes.split()]
+    [(rated_as, changed)] = [row for of, modes, *row in [*VARIANTS, OF_AOGPT]
+                             if of == name and mode in modes.split()]
     if rated_as != name:
         return rate_of(mode, rated_as)
     settings = THOUSAND | changed | dict(mode=mode, seed=4, max_steps=1000 if mode == "aogpt" else 500)
