@@ -112,6 +112,28 @@ def test_it_stays_small():
         [told] = re.findall(rf"\[{path.name}\]\({path.name}\) \((\d+)", readme)
         assert abs(int(told) - len(lines[path])) <= 10
 
+def test_commands_of_the_pages():
+    """Each stands in backticks or on an indented line of its own; its files and flags are there."""
+    code = "".join(path.read_text("utf-8") for folder in (".", "experiments")
+                   for path in Path(ROOT, folder).glob("*.py"))
+    flags = set(re.findall(r"^    (\w+): ", code, re.MULTILINE)) | {"help", "standalone", "nproc_per_node",
+            "nnodes", "node_rank", "master_addr", "master_port"} | {"top_k"}    # torchrun's; an exercise's
+    for page in [*Path(ROOT).glob("*.md"), *Path(ROOT, "results").glob("*.md")]:
+        text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+        lines = [line for line in text.splitlines() if line.startswith("    ")]
+        words = re.sub(r"`[^`]*`", "", "\n".join(line for line in text.splitlines() if line not in lines))
+        assert not re.search(r"python .*\.py|--\w+=", words), page.name
+        for line in lines:
+            command = line.split(" # ")[0]
+            assert command.count("python ") <= 1 + command.count("&&"), line
+        commands = [*lines, *re.findall(r"`(python [^`]+)`", text)]
+        for command in commands:
+            assert set(re.findall(r" --(\w+)", command)) <= flags, command
+            for script in re.findall(r"python (\w+\.py)", command):
+                assert Path(ROOT, script).exists(), command
+            for name in re.findall(r"-m experiments\.(\w+)", command):
+                assert Path(ROOT, "experiments", f"{name}.py").exists(), command
+
 def test_readmes_ten_lines(trained, monkeypatch, capsys):
     """They run, and score an ar exactly."""
     text = Path(ROOT, "README.md").read_text("utf-8")
