@@ -117,7 +117,7 @@ def parse_flags(doc: str, *classes, named: str = "", several=()) -> dict:
             form = {bool: "true|false", int: "N", float: "X", str: "TEXT"}.get(kind, "|".join(get_args(kind)))
             default = f.default if isinstance(f.default, tuple) else [f.default]
             default = ",".join(map(str, default)).lower()
-            text = comments[f.name] + ("" if default in ("", "0", "none") else f" ({default})")
+            text = comments[f.name] + ("" if f.default in ("", None) or default == "0" else f" ({default})")
             optional = {"nargs": "?", "const": "true"} if kind is bool else {}
             group.add_argument(f"--{f.name}", metavar=form, help=text.replace("%", "%%"), **optional)
     if named:

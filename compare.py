@@ -31,7 +31,7 @@ class CompareOptions:
 def score(folder: str, o: CompareOptions) -> tuple:
     """Nats per token of o.text's stories under a run's best model, and the standard error of the draws."""
     model, tokenizer, windows = open_model(folder, "auto")
-    draws, found = 1 if model.config.mode == "ar" else max(2, o.draws), []
+    found, draws = [], 1 if model.config.mode == "ar" else max(2, o.draws)
     end = [] if windows == "paper" else [tokenizer.eot]     # such a model has never seen one
     for i, text in enumerate(read_stories(o.text)):
         ids = [*tokenizer.encode(text), *end][:model.config.block_size]

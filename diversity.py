@@ -36,7 +36,7 @@ class DiversityOptions:
     data: str = ""              # data set whose stories are the real text
     judge: str = ""             # folder of an ar model that scores the stories; several: A,B
     json: str = ""              # file for the results
-    plot: str = ""              # file for a figure (.png): distances to real text
+    plot: str = ""              # file for a figure (.png, .svg or .pdf): distances to real text
     device: str = "auto"        # auto, cpu, cuda or mps
 
 # ---- Counting. All samples' words in one row: ids (M,), and owner (M,), the sample each belongs to ---------
@@ -77,8 +77,8 @@ def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
     gap = abs(lengths[:, None] - lengths).astype(float)
     gap[np.diag(times == 1)] = np.inf                               # not with oneself
     closest = lengths[gap.argmin(axis=1)][among]                    # of two equally close the shorter
-    brevity = np.where(length > closest, 0.0, 1 - closest / np.maximum(1, length))
-    return np.where(length > 0, np.exp(np.minimum(0, brevity) + log_precision), 0.0)
+    brevity = np.minimum(0, 1 - closest / np.maximum(1, length))
+    return np.where(length > 0, np.exp(brevity + log_precision), 0.0)
 
 def longest_copies(samples: list, training: np.ndarray) -> np.ndarray:
     """Tokens of each sample's longest stretch that occurs in the training tokens, (len(samples),). Stretches

@@ -218,8 +218,8 @@ class Transformer(nn.Module):
         into the residual stream shrink with depth, as in GPT-2. init=paper leaves all as PyTorch has it:
         embeddings N(0, 1), so that the logits of a tied head begin with a standard deviation of √C.
 
-        With shared_init embeddings start around one common vector (a tied head adds as much to all logits),
-        from which layer 1 learns what keys share; mdlm finds neighbours by it (results/plateau.md)."""
+        With shared_init embeddings start around one common vector (by a tied head it adds the same to all
+        logits). Layer 1 learns from it what keys share; mdlm finds neighbours by it (results/plateau.md)."""
         scaled = self.config.init == "scaled"
         for name, p in self.named_parameters() if scaled else ():
             if p.dim() == 1 or name.startswith("embed_target"):     # a gain: 1; a bias, a target position: 0
@@ -321,10 +321,10 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     over all masked tokens of the batch has not: heavily masked rows dominate it, and it bounds nothing.
 
     Rows 2p and 2p+1 are an antithetic pair, masking k and T+1-k tokens, and the k's are stratified over the
-    batch: less variance. As the first row always has the smaller k, this is unbiased only where rows come
-    in random order, as in training, or a pair is one row twice, as in evaluation. Every
-    pair has exactly T+1 masked tokens, so shapes are static and the head runs on masked slots alone. B must
-    be even. A pair with T = 6 and k = 2, T+1-k = 5:
+    batch: less variance. The first row never masks more than the second, so this is unbiased only where
+    rows come in random order, as in training, or a pair is one row twice, as in evaluation. Every pair has
+    exactly T+1 masked tokens, so shapes are static and the head runs on masked slots alone. B must be even.
+    A pair with T = 6 and k = 2, T+1-k = 5:
 
         row 2p       BOS   x_0  [M]  x_2  x_3  [M]  x_5         2 predictions, each with weight 1/2 · 1/2
         row 2p+1     BOS   [M]  [M]  [M]  x_3  [M]  [M]         5 predictions, each with weight 1/2 · 1/5

@@ -3,12 +3,10 @@ Text in, tokens out: data/<name>/{train.bin, val.bin, meta.json}.
 
     python prepare_data.py                          the toy: stories of a small grammar, entropy known exactly
     python prepare_data.py --dataset=tinystories    TinyStories through the `datasets` package, 50M tokens
-    python prepare_data.py --dataset=tinystories --vocab_size=4096          the same in tokens for laptops
-    python prepare_data.py --text=stories.txt --val=more.txt --name=mine    any UTF-8 text, its stories split
-                                                                            at <|endoftext|>
+    python prepare_data.py --dataset=tinystories --vocab_size=4096    the same in tokens for laptops
+    python prepare_data.py --text=a.txt --val=b.txt --name=mine       any UTF-8 text, split at <|endoftext|>
 
-A .bin file is a row of uint16 tokens in which every story is preceded by end-of-text. Train and val share
-no story.
+A .bin file is a row of uint16 tokens, end-of-text before every story. Train and val share no story.
 """
 import codecs
 import functools
@@ -25,7 +23,7 @@ import numpy as np
 import tiktoken
 from tqdm import tqdm
 
-from cli import InputError, build, command, nearest, parse_flags, provenance
+from cli import InputError, build, command, nearest, parse_flags, provenance, write_json
 from toy import TOY, join_words, split_words, toy_stories
 
 EOT = "<|endoftext|>"
@@ -201,7 +199,7 @@ def prepare(o: PrepareOptions) -> Path:
                 "tokenizer": tokenizer.to_dict(), "eot": tokenizer.eot, **provenance(o.seed)}
         if o.toy:       # nats per token, one end-of-text a story
             meta["entropy"] = TOY.entropy() / (TOY.mean_words() + 1)
-        (new / "meta.json").write_text(json.dumps(meta, indent=1))
+        write_json(new / "meta.json", meta)
         folder.mkdir(exist_ok=True)
         (folder / "meta.json").unlink(missing_ok=True)  # a folder without meta.json is not a data set
         for file in ("train.bin", "val.bin", "meta.json"):

@@ -93,7 +93,7 @@ def load(path: str, device="cpu", needs=()):
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no checkpoint at {path}; train one with train.py, to its first evaluation")
     try:
-        with zipfile.ZipFile(path) as file:     # torch checks no checksum, and skips folders (bit 4)
+        with zipfile.ZipFile(path) as file:     # torch checks no CRC, and skips parts marked as folders
             folders = [part.filename for part in file.infolist() if part.external_attr & 16]
             if damaged := file.testzip() or ", ".join(folders):
                 raise ValueError(f"its part {damaged} has changed since it was written")

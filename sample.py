@@ -53,7 +53,7 @@ class SampleOptions:
     batch_size: int = 64        # stories at a time; changes speed, not stories
     full_length: bool = False   # keep what comes after the end of the story
     show: bool = False          # watch the tokens appear, several models side by side
-    picture: str = ""           # file for a picture of each setting's first story: .png, or .svg, which moves
+    picture: str = ""           # file for a picture of each setting's first story: .png, .pdf, moving .svg
     out: str = ""               # where the stories go; default: out_dir's samples.jsonl (--show: shown.jsonl)
     json: str = ""              # file for summaries: settings, seconds, and the grammatical share on the toy
     seed: int = 1337            # of the stories
@@ -104,7 +104,7 @@ def draw(logits, u, temperature: float, top_p: float):
     return tokens.to(logits.device), probability.float().to(logits.device)
 
 # ---- Samplers, the plain ones first (the first is written to be read; below, states takes faster ones) -----
-# write_… and unmask… yield B stories of L tokens (B, L) after each step; u or generators are the chance.
+# write_… and unmask… yield B stories of L tokens (B, L) after each step; u, generators: their randomness.
 
 def write_left_to_right(model, tokens, u, o: SampleOptions):
     """ar as one first writes it: after the given tokens each new one takes a pass over all before it."""
@@ -131,8 +131,8 @@ def slots_in_order(model, tokens, order, o: SampleOptions, spare: int = 0):
             torch._dynamo.mark_static_address(kept, guard=False)
 
     def predict(slots, filled, m: int):
-        """(B, m, V), logits of the last m of slots (B, S). A slot after `filled` (B, 1), the last with a
-        token, holds that token too, has a target of its own, and sees neither `filled` nor other copies."""
+        """(B, m, V), logits of the last m of slots (B, S). Those after `filled` (B, 1), the last with a
+        token, are copies of it with targets of their own: each sees itself and the slots before `filled`."""
         # all slots, one shape, where kernels are planned for it; else no more than is needed
         n = L + spare if o.compile or device.type == "cuda" else int(slots.max()) + 1
         original, others = slots.minimum(filled), torch.arange(n, device=device)
@@ -169,11 +169,11 @@ def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOpt
 def confirm(p, q, draft, u):
     """Tokens (B, m+1) and count (B, 1): the first `count` of them follow the law of one token at a time.
 
-    Drafts 0 … m-1, draft (B, m), come from q (B, m, V), none knowing the others. 0 has none to know: it is
-    kept. p (B, m, V): the laws of drafts 1 … m-1 and of one token more, given those before. Draft j is kept
-    with probability min(1, p / q) of its token, until one is not: a token drawn from max(0, p − q) in its
-    place makes up for that exactly (Leviathan et al. 2023). Where all are kept, one is drawn from the last p.
-    u (B, m): uniforms."""
+    Drafts 0 … m-1, draft (B, m), were drawn independently from q (B, m, V). Draft 0 is kept: none comes
+    before it. p (B, m, V): the laws of drafts 1 … m-1 and of one token more, given all drafts before. Each
+    is kept with probability min(1, p / q) of its token, up to the first that is not: in its place a token
+    drawn from max(0, p − q) makes up for that exactly (Leviathan et al. 2023). Where all are kept, one more
+    is drawn from the last p. u (B, m): uniforms."""
     p, q = (law / law.sum(dim=-1, keepdim=True) for law in (p, q))                  # top_p leaves less than 1
     q = F.pad(q[:, 1:], (0, 0, 0, 1))       # of drafts 1 … m-1; the one token more had no draft: 0
     p_own, q_own = (law[:, :-1].gather(2, draft[:, 1:, None])[:, :, 0] for law in (p, q))       # (B, m-1)
@@ -337,7 +337,7 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
         o.need(getattr(o, name) == getattr(SampleOptions, name), name, f"means nothing {where}; leave it out")
     o = replace(o, full_length=o.full_length or windows == "paper")     # such a model knows no end-of-text
     ids = []
-    for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # a space begins GPT-2's next word
+    for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # GPT-2's words bring their own space
         ids += [config.mask_id] * (o.blank if i else 0) + tokenizer.encode(piece)
     blanks, paper = ids.count(config.mask_id), o.protocol == "paper"
     most = len(ids) if blanks else 128 if paper else config.block_size

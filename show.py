@@ -32,8 +32,8 @@ def token_texts(tokenizer: Tokenizer, ids, mask_id: int) -> list:
     return [" ░░░" if i == mask_id else next(texts).replace("\n", "↵").replace("\r", "") for i in ids]
 
 def play(panels: list):
-    """Panels, see draw_picture, side by side in the terminal: a step of one beside a step of the others, what
-    is new in colour. Into a pipe just the stories."""
+    """Panels (title, pieces of text, step at which each appeared, -1 if given) side by side in the terminal:
+    a step of one beside a step of the others, what is new in colour. Into a pipe just the stories."""
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         print(*("".join(pieces).replace("↵", "\n").strip() for _, pieces, _ in panels), sep="\n\n")
         return
@@ -58,7 +58,7 @@ def play(panels: list):
     print()
 
 def draw_picture(panels: list, path: str):
-    """panels: (title, pieces of text, step at which each appeared, -1 if given); x in characters, y lines."""
+    """Panels, as in play; x counts characters, y lines."""
     from matplotlib import colormaps, patches       # here: they take a second
     from matplotlib.figure import Figure
     width, y, colour = 100, 0.0, colormaps["YlGnBu"]

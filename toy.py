@@ -2,6 +2,7 @@
 The toy: stories of a small grammar whose law is known exactly, so that a model's loss has a floor to be read
 against, and every story is right or wrong.
 """
+import functools
 import math
 import random
 import re
@@ -33,13 +34,14 @@ class Grammar:
             self.owner[name], self.texts[name] = (name, list(rule)) if isinstance(rule, dict) else rule
             weights = rules[self.owner[name]].values()
             self.weights[name] = [w / sum(weights) for w in weights]
+        self.parts = functools.cache(self.PART.findall)     # of a text: (=, name, "") or ("", "", word)
 
     def tell(self, choose) -> str:
         """The story in which each choice takes its alternative number choose(name, words so far)."""
         words, chosen = [], {}
 
         def expand(text):
-            for _, name, word in self.PART.findall(text):   # {=name} repeats: chosen has it
+            for _, name, word in self.parts(text):          # {=name} repeats: chosen has it
                 if word:
                     words.append(word)
                 else:

@@ -89,7 +89,7 @@ def resolve(flags: dict):
     preset, why = flags.get("preset", "auto"), "as asked"
     if preset == "auto":
         cuda = flags.get("device") not in ("cpu", "mps") and torch.cuda.is_available()
-        preset, why = ("controlled", "CUDA is present") if cuda else ("toy", "no CUDA here")
+        preset, why = ("controlled", "CUDA is present") if cuda else ("toy", "not on CUDA")
     extra = PAPER_MDLM if (preset, flags.get("mode")) == ("paper", "mdlm") else {}
     values = PRESETS[preset] | extra | flags | {"preset": preset}
     s = build(Settings, values)
@@ -309,7 +309,7 @@ def main():
     tokenizer = Tokenizer(**val.meta["tokenizer"])
 
     # the model, its optimizers, and how they take a step
-    torch.set_flush_denormal(True)      # sharp attention has many, and may slow a CPU to a third
+    torch.set_flush_denormal(True)      # sharp attention makes many denormals: a CPU may slow to a third
     torch.manual_seed(s.seed)
     model = Transformer(config).to(device)
     if s.init_from and not s.resume:
