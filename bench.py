@@ -125,10 +125,9 @@ def training_step(config: Config, batch_size: int, device, tuned=True):
     return step, needs | {"logits_mb": slots * config.padded_vocab * dtype.itemsize / 2 ** 20}
 
 def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
-    """Prints a table; {mode: figures}."""
+    """Prints a table; {mode: figures}. The baseline has mdlm's head on every slot."""
     steps, figures = {}, {}
     for mode in o.modes:
-        # the baseline has mdlm's head on every slot
         every_slot = dict(objective="masked_ce", schedule="cosine") if mode == "mdlm" else {}
         steps[mode, "tuned"], figures[mode] = training_step(Config(mode, **sizes), batch_size, device)
         baseline = Config(mode, **sizes | every_slot)
@@ -151,8 +150,7 @@ def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
                      f"{f['ratio_to_ar']:.2f}", f"{f['ms_per_step']:.1f}", f"{flops / 1e6:.1f}",
                      f"{f['mfu']:.1%}", f"{f['peak_mem_mb']:,.0f}", f"{f['baseline_peak_mem_mb']:,.0f}",
                      f"{f['logits_mb']:,.0f}"])
-    print(f"\ntraining, {batch_size} windows of {block_size} tokens a step, median of {o.repeats}; peak "
-          f"{peak / 1e12:.3g} TFLOP/s")
+    print(f"\n{batch_size} x {block_size} tokens, median of {o.repeats}; peak {peak / 1e12:.3g} TFLOP/s")
     print_table(rows)
     return figures
 

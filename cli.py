@@ -80,8 +80,7 @@ def read_value(name: str, kind, text: str):
 
 def check_outputs(flags: dict):
     """Files that could not be written, or should not be, are refused before the work, not after it."""
-    names = "out json md plot forest picture".split()
-    outputs = {name: Path(flags[name]) for name in names if flags.get(name)}
+    outputs = {n: Path(flags[n]) for n in "out json md plot forest picture".split() if flags.get(n)}
     given = flags | flags.get("named", {})      # outputs, and what is read
     used = [Path(part) for value in given.values() for part in str(value).split(",")]
     for name, path in outputs.items():

@@ -59,6 +59,9 @@ def main():
         run["table"] = {"best_step": best["step"], **dict(zip(rows[0][1:], numbers))}
         rows.append([name, *(f"{x:.4f}".replace("nan", "–") for x in numbers)])
     print_table(rows)
+    if len({(run["settings"]["data"], run["settings"]["windows"], run["config"]["block_size"])
+            for run in runs.values()}) > 1:
+        print("  ! losses on other data, windows or block_size cannot be compared")
     if o.plot:
         draw_losses(runs, o.plot)
     if o.json:

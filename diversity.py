@@ -56,8 +56,7 @@ def ngrams(ids: np.ndarray, owner: np.ndarray, n: int):
 
 def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
     """BLEU-4 (Papineni et al. 2002) of each sample against all others, (samples,): clipped counts, no
-    smoothing, the closest reference length (the shorter of two equally close). 0 where an n-gram order has
-    no match.
+    smoothing, the closest reference length (the shorter of two equally close). 0 without any match.
 
     A count is clipped by the largest of that n-gram in another sample: for who holds it, by the second."""
     length = np.bincount(owner, minlength=samples)
@@ -280,6 +279,10 @@ def columns_of(sets: dict, o: DiversityOptions, corpus, judges: dict, bleu_of=se
         reference, held_out = real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus.tokenizer)
         if more := len(reference) - held_out:
             notes.append(f"real text: {held_out} pieces were held out; {more} more are training text")
+        if len(reference) < 2:
+            raise InputError(f"data/{o.data} holds {len(reference)} pieces of that length; choose another")
+        if settings.get("vocab_size", corpus.tokenizer.vocab_size) != corpus.tokenizer.vocab_size:
+            notes.append(f"real text: data/{o.data} has another vocabulary, so its lengths in tokens differ")
         if len(reference) < len(texts):
             notes.append(f"real text: data/{o.data} holds {len(reference)} pieces only")
     for name, seeds in sets.items():

@@ -13,6 +13,7 @@ import functools
 import itertools
 import json
 import re
+import shlex
 import tempfile
 import zlib
 from dataclasses import dataclass
@@ -36,8 +37,7 @@ class Tokenizer:
     """Text <-> token ids. The last id is end-of-text.
 
     kind "gpt2": GPT-2's byte-level BPE, cut to its first vocab_size-1 ranks. Merges are ordered by rank, so
-    any prefix is a valid BPE, and 50,257 is GPT-2's own. kind "words": a closed list of words and
-    punctuation marks."""
+    any prefix is a valid BPE, and 50,257 is GPT-2's own. kind "words": a closed list of them."""
 
     def __init__(self, kind: str = "gpt2", vocab_size: int = 50257, words=()):
         self.kind, self.words = kind, list(words)
@@ -160,6 +160,8 @@ class PrepareOptions:
         if not self.name:
             cut = "" if self.toy or self.vocab_size == 50257 else f"-{self.vocab_size}"
             self.name = (Path(self.text).stem or self.dataset) + cut
+        if self.text and self.name == "toy":
+            raise InputError("data/toy is the grammar's; give another --name=NAME")
         if Path(self.name).name != self.name or self.name == "..":
             raise InputError(f"--name={self.name} must be the plain name of a folder, made under {DATA_DIR}/")
         self.max_tokens = self.max_tokens or (4_000_000 if self.toy else 50_000_000)
@@ -193,8 +195,8 @@ def prepare(o: PrepareOptions) -> Path:
                   "train": write_split(new / "train.bin", train, tokenizer, o.max_tokens)}
         for split, file in (("train", o.text), ("val", o.val or o.text)):
             if not splits[split]["stories"]:
-                raise InputError(f"{file or o.dataset} holds no story for {split}; give more text (stories "
-                                 f"are split at {EOT})")
+                raise InputError(f"{file or o.dataset} holds no story for {split}, or none that is not in "
+                                 f"val; give more text (stories are split at {EOT})")
         meta = {"format": FORMAT, "name": o.name, "source": Path(o.text).name or o.dataset, "splits": splits,
                 "tokenizer": tokenizer.to_dict(), "eot": tokenizer.eot, **provenance(o.seed)}
         if o.toy:       # nats per token, one end-of-text a story
@@ -229,8 +231,7 @@ def load_meta(name: str) -> dict:
         if not (file.exists() and file.stat().st_size == 2 * counts["tokens"]
                 and zlib.crc32(tokens := np.memmap(file, np.uint16, "r")) == counts["crc32"]
                 and tokens.max() <= meta["eot"]):
-            raise InputError(f"{file} does not hold the {counts['tokens']:,} tokens that meta.json promises; "
-                             f"prepare it again")
+            raise InputError(f"{file} holds not meta.json's {counts['tokens']:,} tokens; prepare it again")
     return meta
 
 class Windows:
@@ -313,7 +314,8 @@ def main():
     entropy = f", entropy {meta['entropy']:.4f} nats per token" if o.toy else ""
     first = np.fromfile(folder / "val.bin", np.uint16, count=33)[1:]
     print(f"vocabulary {tokenizer.vocab_size:,}{entropy}\nfirst story: {tokenizer.decode_story(first)} …")
-    print(f"next: python train.py --mode=mdlm --data={o.name}{'' if o.toy else ' --preset=laptop'}")
+    data = shlex.quote(o.name) + ("" if o.toy else " --preset=laptop")
+    print(f"next: python train.py --mode=mdlm --data={data}")
 
 if __name__ == "__main__":
     command(main, "nothing was kept of this run")

@@ -131,7 +131,7 @@ def read_run(folder: str) -> dict:
         run["curve"] = [entry for entry in log if "val_nll" in entry]
         run["training"] = [[entry["step"], entry["train_loss"]] for entry in log if "train_loss" in entry]
     except (OSError, ValueError, KeyError, TypeError) as e:
-        raise InputError(f"{folder} holds no readable run ({type(e).__name__}: {e}); give NAME=FOLDER") from e
+        raise InputError(f"{folder} holds no readable run ({type(e).__name__}: {e}); restore it") from e
     if not run["curve"]:
         raise InputError(f"{folder} has no evaluation yet; let it train on")
     return run
@@ -152,8 +152,7 @@ def open_locked(path: str):
         if fcntl:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
-        raise InputError(f"another process is training in {os.path.dirname(path)}; wait for it or choose "
-                         f"another folder (--out_dir=DIR)") from e
+        raise InputError(f"another process is writing {path}; wait for it or choose another folder") from e
     return file
 
 def check_resumable(folder: str, was: dict, now: dict, checkpoint: dict, trained_on: dict, config: Config):
@@ -163,8 +162,7 @@ def check_resumable(folder: str, was: dict, now: dict, checkpoint: dict, trained
                    if name not in MAY_CHANGE and was.get(name) != value]:
         raise InputError(f"{path} was made with other settings: {'; '.join(changed)}; give the same flags")
     if other := " and ".join(name for name in trained_on if checkpoint[name] != trained_on[name]):
-        raise InputError(f"data/{now['data']} is no longer what {path} was trained on ({other} changed); "
-                         f"restore it")
+        raise InputError(f"data/{now['data']} is not what {path} was trained on ({other}); restore it")
     if os.path.getsize(log) < checkpoint["log"]:
         raise InputError(f"{log} has lost lines since {path} was written; restore it")
     if checkpoint["best"] < math.inf and not (os.path.exists(best) and load(best)[0].config == config):

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from cli import InputError, build, command, parse_flags, provenance, write_json
 from model import Cache, Config, Transformer, masking_batch, new_keys_values, timestep
 from prepare_data import Tokenizer
-from runs import open_model
+from runs import open_locked, open_model
 from show import draw_moving, draw_picture, play, token_texts
 from toy import TOY
 
@@ -277,8 +277,7 @@ def reveal_order(time_of, free, o: SampleOptions, mode: str):
 
 def states(model: Transformer, stories, pattern, o: SampleOptions):
     """Yield (B, L) tokens after every step of writing the stories with these numbers, [MASK] where nothing
-    is revealed yet. Story i does not depend on which others are in the batch. pattern (L,) holds the tokens
-    given, else [MASK].
+    is revealed yet. Story i does not depend on others in its batch. pattern (L,): tokens given, else [MASK].
 
     Tokens of one step are drawn independently of each other, so one token a step is exact (not confidence,
     which looks at what it drew) and several are not, unless confirmed. All steps reveal equally many, but
@@ -363,10 +362,11 @@ def write_stories(model, tokenizer: Tokenizer, windows: str, pattern, o: SampleO
     config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
     given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)    # after these a story may end
     settings = {**asdict(o), "start": "story" if windows == "aligned" else "anywhere", "mode": config.mode,
-                **provenance(o.seed)}
+                "vocab_size": config.vocab_size, **provenance(o.seed)}
     began, texts, panels, rounds = time.perf_counter(), [], [], []  # rounds: tokens of each revealing step
     bar = tqdm(total=o.num_samples, unit="story", desc=title, leave=False, disable=None)
-    with open(f"{o.out}.tmp", "w") as f, bar:
+    with open_locked(f"{o.out}.tmp") as f, bar:
+        f.truncate(0)
         print(json.dumps({"settings": settings}), file=f)
         for first in range(0, o.num_samples, o.batch_size):
             stories = range(o.num_samples)[first:first + o.batch_size]

@@ -25,7 +25,6 @@ class Grammar:
     information: every other token is certain."""
 
     REFERENCE = re.compile(r"{(=?)(\w+)}")
-    PART = re.compile(rf"{REFERENCE.pattern}|(\w+|[^\w\s])")    # a reference, or a word or punctuation mark
 
     def __init__(self, rules: dict):
         self.rules, self.owner, self.texts, self.weights = rules, {}, {}, {}
@@ -34,14 +33,14 @@ class Grammar:
             self.owner[name], self.texts[name] = (name, list(rule)) if isinstance(rule, dict) else rule
             weights = rules[self.owner[name]].values()
             self.weights[name] = [w / sum(weights) for w in weights]
-        self.parts = functools.cache(self.PART.findall)     # of a text: (=, name, "") or ("", "", word)
+        self.parts = functools.cache(re.compile(rf"{self.REFERENCE.pattern}|(\w+|[^\w\s])").findall)
 
     def tell(self, choose) -> str:
         """The story in which each choice takes its alternative number choose(name, words so far)."""
         words, chosen = [], {}
 
         def expand(text):
-            for _, name, word in self.parts(text):          # {=name} repeats: chosen has it
+            for _, name, word in self.parts(text):  # a reference or a word; {=name} repeats: chosen has it
                 if word:
                     words.append(word)
                 else:
@@ -92,7 +91,7 @@ class Grammar:
     def words(self) -> list:
         """The vocabulary, sorted."""
         texts = [text for texts in self.texts.values() for text in texts]
-        return sorted({word for text in texts for *_, word in self.PART.findall(text) if word})
+        return sorted({word for text in texts for *_, word in self.parts(text) if word})
 
 TOY = Grammar({
     "story": {"{opening}, a {hero} {got} a {look} {thing} {where} the {place}. {She} took it to {her} "

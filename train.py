@@ -96,8 +96,7 @@ def resolve(flags: dict):
     missing = data_to_prepare(s.data)
     vocab_size = missing.tokenizer().vocab_size if missing else load_meta(s.data)["eot"] + 1
     if values.setdefault("vocab_size", vocab_size) != vocab_size:
-        raise InputError(f"--vocab_size={values['vocab_size']} is not that of data/{s.data}, {vocab_size}; "
-                         f"leave it out")
+        raise InputError(f"--vocab_size={values['vocab_size']}: data/{s.data} has {vocab_size}; leave it out")
     config = build(Config, values)
     s.out_dir = s.out_dir or os.path.join("out", f"{s.data}-{config.mode}")
     paired = config.mode == "mdlm" and config.objective == "nelbo"
@@ -261,13 +260,12 @@ def announce(run: Run, why: str, windows: int, floor: float | None):
     """What is about to happen, on the screen and in config.json."""
     s, config, device = run.s, run.model.config, run.model.head.weight.device
     dtype, compile_it = numerics(s, device)
-    parameters = count_parameters(run.model)
+    parameters, epochs = count_parameters(run.model), s.max_steps * s.batch_size / windows
     compiled = "compiled (that takes a while)" if compile_it else "not compiled"
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     law = "" if floor is None else f"; the true law itself scores {floor:.4f} nats per token"
     print(f"preset {s.preset} ({why}): {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
-          f"{s.batch_size} windows of {config.block_size} tokens, {s.max_steps * s.batch_size / windows:.1f} "
-          f"epochs of {windows:,}")
+          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs of {windows:,}")
     print(f"{parameters:,} parameters, {flops_per_token(config) / 1e6:.1f} training MFLOP per token; "
           f"{WORLD_SIZE} x {machine}, {str(dtype).removeprefix('torch.')}, {compiled}{law}")
     if RANK == 0 and not (s.resume and os.path.exists(run.path("config.json"))):

@@ -30,6 +30,7 @@ BAD = [
     ("train.py", [*TINY, "--mode=mdlm", "--schedule=cosine"], ["schedule", "nelbo"]),
     ("train.py", ["--mode=ar", "--data=toy-4096"], ["no data set at data/toy-4096/meta.json"]),
     ("prepare_data.py", ["--vocab_size=70000", "--name=new"], ["--vocab_size=70000 means nothing for"]),
+    ("prepare_data.py", ["--text=toy.txt"], ["data/toy is the grammar's", "--name"]),
     ("prepare_data.py", ["--text=a.txt", "--seed=7"], ["--seed=7 means nothing for text"]),
     ("prepare_data.py", ["--text=a.txt", "--dataset=tinystories"], ["--dataset=tinystories means nothing"]),
     ("train.py", ["--data=damaged", *TINY[2:]], ["data/damaged/train.bin", "prepare it again"]),

@@ -100,6 +100,14 @@ def test_a_story_in_both_files_is_kept_out_of_training(gpt2, workdir):
     (workdir / "b.txt").write_text((workdir / "a.txt").read_text() + f"{prepare_data.EOT}one more")
     prepare(PrepareOptions(text="b.txt", val="a.txt", vocab_size=300, name="x"))
     assert load_meta("x")["splits"]["train"]["stories"] == 1
+    with pytest.raises(InputError, match="a.txt holds no story for train, or none that is not in val"):
+        prepare(PrepareOptions(text="a.txt", val="a.txt", vocab_size=300, name="y"))
+
+def test_the_next_command_is_quoted(gpt2, workdir, monkeypatch, capsys):
+    write_text(workdir / "my stories.txt", 30)
+    monkeypatch.setattr("sys.argv", ["prepare_data.py", "--text=my stories.txt", "--vocab_size=300"])
+    prepare_data.main()
+    assert "--data='my stories-300' --preset=laptop" in capsys.readouterr().out
 
 def test_another_text_under_the_same_name_leaves_no_floor_behind(gpt2, workdir):
     prepare(PrepareOptions(name="x", max_tokens=20_000))

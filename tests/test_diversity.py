@@ -210,6 +210,17 @@ def test_seeds_text_files_and_warnings(sampled):
     columns = json.load(open(sampled / "d.json"))["columns"]
     assert columns["own"]["distinct first words"][0] == 2 / 3 and columns["ar"]["distinct-1"][1] > 0
 
+def test_real_text_of_another_kind(sampled):
+    """In another vocabulary as many tokens are another length; and there may be none so long."""
+    first, *rows = (sampled / "ar-d.jsonl").read_text().splitlines(keepends=True)
+    for changed, words in ({"vocab_size": 300}, "! real text: data/t has another vocabulary"), \
+                          ({"length": 10 ** 6, "start": "anywhere"}, "data/t holds 0 pieces of that length"):
+        settings = json.dumps({"settings": json.loads(first)["settings"] | changed})
+        (sampled / "other.jsonl").write_text("".join([settings + "\n", *rows]))
+        done = run("diversity.py", "other=other.jsonl", "--data=t", cwd=sampled)
+        assert words in done.stdout + done.stderr and "Traceback" not in done.stderr
+        assert done.returncode == (2 if "pieces" in words else 0)
+
 def test_samples_are_read_with_settings_and_without(sampled, monkeypatch):
     """sample.py writes settings in a line of their own. A user's file may have none."""
     monkeypatch.chdir(sampled)

@@ -445,6 +445,8 @@ def test_an_interrupted_run_keeps_what_it_wrote(trained):
     while not (trained / "i.jsonl.tmp").exists() or not (trained / "i.jsonl.tmp").stat().st_size:
         assert process.poll() is None
         time.sleep(0.05)
+    other = run("sample.py", "--out_dir=out/mdlm", "--num_samples=4", "--out=i.jsonl", cwd=trained)
+    assert other.returncode == 2 and "another process is writing i.jsonl.tmp" in other.stderr
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2 and "ends in .tmp" in errors and "Traceback" not in errors

@@ -3,6 +3,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,7 +118,7 @@ def test_a_run_is_locked_and_a_loss_that_is_not_finite_stops_it(trained):
     process.send_signal(signal.SIGINT)
     process.communicate()
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "another process is training in out/busy" in done.stderr
+    assert "another process is writing out/busy" in done.stderr
     done = run("train.py", *TINY, "--lr=1e30", "--warmup=0", "--out_dir=out/wild", cwd=trained)
     assert done.returncode == 2
     assert all(words in done.stderr for words in ("max_grad_norm", "step 10 ", "--lr"))
@@ -307,7 +308,13 @@ def test_compare_command(trained):
     (trained / "two.txt").write_text("<|endoftext|>".join(stories))
     done = run("compare.py", "ar=out/ar", "mdlm=out/mdlm", "--text=two.txt", "--json=c.json", "--plot=c.png",
                cwd=trained)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "cannot be compared" not in done.stdout, done.stderr
+    shutil.copytree(trained / "out/ar", trained / "out/far")
+    config = json.loads((trained / "out/far/config.json").read_text())
+    config["settings"]["data"] = "elsewhere"
+    (trained / "out/far/config.json").write_text(json.dumps(config))
+    done = run("compare.py", "ar=out/ar", "far=out/far", cwd=trained)
+    assert "! losses on other data, windows or block_size cannot be compared" in done.stdout, done.stderr
     content = json.load(open(trained / "c.json"))
     ar, mdlm = (content["runs"][name]["table"] for name in ("ar", "mdlm"))
     log = [e for e in read_log(trained / "out/mdlm") if "val_nll" in e]
