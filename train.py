@@ -21,7 +21,7 @@ import timeit
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")     # waiting threads soon give way to other programs
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")     # waiting threads soon give way to other programs
 import torch
 
 from cli import InputError, build, command, parse_flags, provenance, write_json

@@ -40,6 +40,7 @@ from cli import InputError, command, nearest, provenance
 from experiments.trials import stored
 from prepare_data import EOT, read_stories
 from runs import open_locked, read_run
+from train import bfloat16_is_faster
 
 MODES, SEEDS = ("ar", "mdlm", "aogpt"), (1, 2, 3)
 KEPT = [f"results/{name}.json" for name in (    # scores of runs that need not be made again
@@ -587,8 +588,9 @@ def speed(text: str):
     python("experiments.sampling_cost", preset="paper", stories=16, lengths=256,
            json="results/sampling-cost-16.json")
     python("experiments.scaling", modes="ar,mdlm", repeats=2, json="results/scaling.json")
-    python("experiments.contention", json="results/contention.json")
-    python("experiments.first_command", "results/first-command.json")
+    kind = "" if bfloat16_is_faster() else "-float32"       # two machines beside each other
+    python("experiments.contention", json=f"results/contention{kind}.json")
+    python("experiments.first_command", f"results/first-command{kind}.json")
     python("experiments.time_self_bleu", "results/self-bleu-speed.json")
     python("experiments.try_load", f"{text}/valid.txt", "out/toy-ar", "results/load.json")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from conftest import ROOT
 from experiments import few_stories, first_minute, held_out, orders, plateau
@@ -204,18 +205,27 @@ def test_parts_of_a_step():
             assert cell == (f"{np.median(np.divide(of, seconds['tuned'])):.2f}" if of else "")
 
 def test_contention():
-    found = results("contention.json")["tokens_per_second"]
-    rows = table("results/speed.md", "`GOMP_SPINCOUNT` | idle")
-    for row, spin in zip(rows, found["nothing"], strict=True):
-        idle, *beside = (np.median(of[spin]) for of in found.values())
-        shares = ", ".join(f"{speed / idle:.0%}" for speed in beside)
-        assert row == [f"{int(spin):,}", f"{idle:,.0f}", *(f"{speed:,.0f}" for speed in beside), shares]
+    rows, told = [], []
+    for kind in "", "float32":
+        name = "-".join(filter(None, ["contention", kind]))
+        found = results(f"{name}.json")["tokens_per_second"]
+        for spin in found["nothing"]:
+            idle, *beside = (np.median(of[spin]) for of in found.values())
+            shares = [f"{speed / idle:.0%}" for speed in beside]
+            rows.append([", ".join(filter(None, [f"{int(spin):,}", kind])), f"{idle:,.0f}",
+                         *(f"{speed:,.0f}" for speed in beside), ", ".join(shares)])
+            told += [shares] if spin == "10000" else []
+        for than in "300000", "3000":
+            ratio = np.divide(found["nothing"]["10000"], found["nothing"][than])
+            told.append([f"{of:.2f}" for of in (np.median(ratio), ratio.mean(), stats.sem(ratio))])
+    assert table("results/speed.md", "`GOMP_SPINCOUNT` | idle") == rows
+    (busy, both), usual, few, (busy_32, both_32), usual_32, few_32 = told
     text = prose("results/speed.md")
-    ratio = np.divide(found["nothing"]["3000"], found["nothing"]["300000"])
-    error = ratio.std(ddof=1) / np.sqrt(len(ratio))
-    assert f"{len(ratio)} rounds: median {np.median(ratio):.2f}, s.e. {error:.2f})" in text
-    idle, busy, training = (np.median(of["3000"]) for of in found.values())
-    assert f"it keeps {busy / idle:.0%} of the speed" in text and f"have {training / idle:.0%} each" in text
+    assert (f"{busy} of the speed is left then ({busy_32} in float32); two trainings at the same time have "
+            f"{both} each ({both_32})") in text
+    assert f"median {usual[0]}, s.e. {usual[2]} ({usual_32[0]}, {usual_32[2]})" in text
+    assert f"is {few[1]} ± {few[2]} on average ({few_32[1]} ± {few_32[2]})" in text
+    assert f"Beside a busy process per core it keeps {busy} of its speed." in prose("README.md")
 
 def test_denormals():
     runs = results("denormals.json")["runs"]
@@ -226,11 +236,13 @@ def test_denormals():
         assert speeds == [*(f"{speed:,.0f}" for speed in run["tokens_per_second"]), f"{run['ratio']:.2f}"]
 
 def test_first_command():
-    runs = {run["mode"]: run for run in results("first-command.json")["runs"]}
+    runs = {f"`{run['mode']}`{kind}": run for kind, file in (("", ""), (", float32", "-float32"))
+            for run in results(f"first-command{file}.json")["runs"]}
     assert table("results/speed.md", "from an empty folder") == [
-        [f"`{mode}`", *(f"{run[of]:.0f}" for of in ("seconds", "of_steps", "of_sampling")),
-         f"{run['grammatical']:.1%}"] for mode, run in runs.items()]
-    assert f"{runs['mdlm']['seconds']:.0f} seconds on two cores" in prose("README.md")
+        [name, *(f"{run[of]:.0f}" for of in ("seconds", "of_steps", "of_sampling")),
+         f"{run['grammatical']:.1%}"] for name, run in runs.items()]
+    assert ("{:.0f} seconds on two cores of an Intel Xeon with AMX, {:.0f} without bfloat16.".format(
+        runs["`mdlm`"]["seconds"], runs["`mdlm`, float32"]["seconds"])) in prose("README.md")
 
 def test_first_minute():
     done = results("first-minute.json")["trials"]
@@ -277,6 +289,8 @@ def test_preset_laptop():
         prose("results/speed.md")
     now = runs["mdlm"]["curve"][-1]
     each = now["seconds of training"] / now["steps"]
+    adam = (results(f"confounds-{mode}.json")["compared"]["AdamW"]["above"] for mode in ("ar", "aogpt"))
+    assert "costs them](confounds.md) {:.2f} and {:.2f} nats".format(*adam) in prose("results/speed.md")
     assert f"in {now['steps']:,} steps ({each:.1f} s each on a core of that Xeon)" in prose("README.md")
 
 def test_load():
@@ -462,9 +476,9 @@ def test_real_text_ten_times_as_long():
 
 def test_confounds():
     text, readme = prose("results/confounds.md"), prose("README.md")
-    mdlm, ar = (results(f"confounds-{mode}.json")["compared"] for mode in ("mdlm", "ar"))
+    mdlm, ar, aogpt = (results(f"confounds-{mode}.json")["compared"] for mode in ("mdlm", "ar", "aogpt"))
     gaps, rates = results("confounds.json")["gaps"], results("confounds-rates.json")["runs"]
-    for mode, found in ("mdlm", mdlm), ("ar", ar):
+    for mode, found in ("mdlm", mdlm), ("ar", ar), ("aogpt", aogpt):
         rows = [held_out.row_of(name, of)[:4] for name, of in found.items()]
         assert table("results/confounds.md", f"{mode}, 1,000 steps") == rows
 
@@ -483,7 +497,8 @@ def test_confounds():
     best = {name: min(tried, key=tried.get) for name, tried in by_rate.items()}
     for words in ("the best after 500 steps (seed 4): {mdlm-as-it-is}, but",
                   "its init {mdlm-its-init-untied-head} (`ar` {ar-its-init}), "
-                  "AdamW {mdlm-AdamW} ({ar-AdamW}), all of it {mdlm-all-of-it} ({ar-all-of-it})."):
+                  "AdamW {mdlm-AdamW} ({ar-AdamW}), all of it {mdlm-all-of-it} ({ar-all-of-it}).",
+                  "has {aogpt-bfloat16}, the best in bfloat16, with AdamW {aogpt-AdamW}, both after 1,000"):
         assert words.format(**best) in text
     start, time, common = (mdlm[name] for name in (
         "its init, untied head", "its init, head, time", "no common vector"))
@@ -510,7 +525,10 @@ def test_confounds():
             f"`mdlm` (with its untied head) {by(start)} nats, `ar` {by(ar['its init'])}.",
             f"ends at {seeds(time)}, {by(time)} above as it is.",
             f"resolve it ({by(held_out.compare(with_time, without))})",
-            f"costs `ar` {by(ar['AdamW'])}; of `mdlm` each seed is above all as it is "
+            f"without it {by(aogpt['no target embedding'])} (left to right "
+            f"{by(aogpt['no target embedding, left to right'])})",
+            f"costs `ar` {by(ar['AdamW'])}, `aogpt` {by(aogpt['AdamW'])} (left to right "
+            f"{by(aogpt['AdamW, left to right'])}); of `mdlm` each seed is above all as it is "
             f"({seeds(mdlm['AdamW'])}), by {by(mdlm['AdamW'])}; its",
             f"leaves the bound {by(uniform).removeprefix('−')} nats lower",
             f"make `ar` {-cut['above']:.3f} ± {cut['half']:.3f} better on such windows and "
@@ -559,8 +577,8 @@ def test_orders():
     spreads = [run["spread"] for run in runs["as it is"]]
     said = {name: np.mean([run[name] for run in spreads]) for name in spreads[0]}
     last = np.mean([run["mixture"]["32"] - run["mixture"]["64"] for run in runs["as it is"]])
-    rates = {folder.split("-")[-1]: min(entry["val_nll"] for entry in run["curve"])
-             for folder, run in results("confounds-rates.json")["runs"].items() if "/aogpt-" in folder}
+    rates = {folder.split("-")[-1]: min(entry["val_nll"] for entry in run["curve"]) for folder, run
+             in results("confounds-rates.json")["runs"].items() if "/aogpt-bfloat16" in folder}
     assert min(rates, key=rates.get) == "0.016" and f"{min(rates)} to {max(rates)} (seed 4)" in text
     for words in (
             f"costs the bound nothing** ({by(of['l2r_fraction 0'])}) and makes the network "

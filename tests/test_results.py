@@ -47,8 +47,11 @@ def test_every_command_takes_its_flags_and_every_result_has_its_command(commands
     lines = commands("real", "texts")       # first, for others take its runs
     for command in results.COMMANDS:
         takes = "".join(inspect.signature(command).parameters)
-        for arguments in {"": [()], "text": [("texts",)], "mode": [("mdlm",), ("ar",)]}[takes]:
+        for arguments in {"": [()], "text": [("texts",)], "mode": [("mdlm",), ("ar",), ("aogpt",)]}[takes]:
             lines += commands(command.__name__, *arguments)
+    for faster in (True, False):        # on one machine and on another
+        monkeypatch.setattr(results, "bfloat16_is_faster", lambda: faster)
+        lines += commands("speed", "texts")
     assert len(lines) > 350
     written = {argument.split("=")[-1] for _, arguments in lines for argument in arguments
                if "results/" in argument}
