@@ -56,7 +56,7 @@ def ngrams(ids: np.ndarray, owner: np.ndarray, n: int):
 
 def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
     """BLEU-4 (Papineni et al. 2002) of each sample against all others, (samples,): clipped counts, no
-    smoothing, the closest reference length (the shorter of two equally close). 0 without any match.
+    smoothing, the closest reference length (the shorter of two equally close). 0 where some n has no match.
 
     A count is clipped by the largest of that n-gram in another sample: for who holds it, by the second."""
     length = np.bincount(owner, minlength=samples)

@@ -37,7 +37,7 @@ class Tokenizer:
     """Text <-> token ids. The last id is end-of-text.
 
     kind "gpt2": GPT-2's byte-level BPE, cut to its first vocab_size-1 ranks. Merges are ordered by rank, so
-    any prefix is a valid BPE, and 50,257 is GPT-2's own. kind "words": a closed list of them."""
+    any prefix is a valid BPE, and 50,257 is GPT-2's own. kind "words": a list, with punctuation."""
 
     def __init__(self, kind: str = "gpt2", vocab_size: int = 50257, words=()):
         self.kind, self.words = kind, list(words)
@@ -231,7 +231,7 @@ def load_meta(name: str) -> dict:
         if not (file.exists() and file.stat().st_size == 2 * counts["tokens"]
                 and zlib.crc32(tokens := np.memmap(file, np.uint16, "r")) == counts["crc32"]
                 and tokens.max() <= meta["eot"]):
-            raise InputError(f"{file} holds not meta.json's {counts['tokens']:,} tokens; prepare it again")
+            raise InputError(f"{file} is not the {counts['tokens']:,} tokens of meta.json; prepare it again")
     return meta
 
 class Windows:

@@ -131,7 +131,7 @@ def read_run(folder: str) -> dict:
         run["curve"] = [entry for entry in log if "val_nll" in entry]
         run["training"] = [[entry["step"], entry["train_loss"]] for entry in log if "train_loss" in entry]
     except (OSError, ValueError, KeyError, TypeError) as e:
-        raise InputError(f"{folder} holds no readable run ({type(e).__name__}: {e}); restore it") from e
+        raise InputError(f"{folder} holds no readable run ({e!r}); choose another or restore it") from e
     if not run["curve"]:
         raise InputError(f"{folder} has no evaluation yet; let it train on")
     return run
@@ -152,7 +152,7 @@ def open_locked(path: str):
         if fcntl:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
-        raise InputError(f"another process is writing {path}; wait for it or choose another folder") from e
+        raise InputError(f"another process is writing {path}; wait for it, or write elsewhere") from e
     return file
 
 def check_resumable(folder: str, was: dict, now: dict, checkpoint: dict, trained_on: dict, config: Config):

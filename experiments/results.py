@@ -588,7 +588,7 @@ def speed(text: str):
     python("experiments.sampling_cost", preset="paper", stories=16, lengths=256,
            json="results/sampling-cost-16.json")
     python("experiments.scaling", modes="ar,mdlm", repeats=2, json="results/scaling.json")
-    kind = "" if bfloat16_is_faster() else "-float32"       # two machines beside each other
+    kind = "" if bfloat16_is_faster() else "-float32"       # of another machine, beside it
     python("experiments.contention", json=f"results/contention{kind}.json")
     python("experiments.first_command", f"results/first-command{kind}.json")
     python("experiments.time_self_bleu", "results/self-bleu-speed.json")

@@ -225,7 +225,7 @@ def test_contention():
             f"{both} each ({both_32})") in text
     assert f"median {usual[0]}, s.e. {usual[2]} ({usual_32[0]}, {usual_32[2]})" in text
     assert f"is {few[1]} ± {few[2]} on average ({few_32[1]} ± {few_32[2]})" in text
-    assert f"Beside a busy process per core it keeps {busy} of its speed." in prose("README.md")
+    assert f"Beside a busy process per core the toy keeps {busy} of its speed." in prose("README.md")
 
 def test_denormals():
     runs = results("denormals.json")["runs"]
