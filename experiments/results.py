@@ -286,13 +286,14 @@ def real(text: str):
     compare_real("helped", "Real text, 500 stories, each mode at the best of what was tried", runs)
 
 def laptop(text: str):
-    """mdlm by the preset laptop, and as it was: AdamW, twice the steps, slots not told what they predict."""
+    """The preset laptop, and as it was: AdamW, twice the steps, slots not told what they predict."""
     halves(text)
     os.environ["OMP_NUM_THREADS"] = "1"         # two calls, a core each: their seconds can be compared
     before, runs = dict(optimizer="adamw", lr="2e-3", max_steps=3000, target_embedding=False), {}
-    for name, changed in {"mdlm": {}, "mdlm, as it was": before}.items():
-        runs[name] = [train(f"out/laptop/{dashed(name)}-1", mode="mdlm", preset="laptop", seed=1,
-                            data="excerpt-choose", eval_windows=150, dtype="bfloat16", **changed)]
+    for mode in ("mdlm", "ar", "aogpt"):
+        for name, changed in {mode: {}, f"{mode}, as it was": before}.items():
+            runs[name] = [train(f"out/laptop/{dashed(name)}-1", mode=mode, preset="laptop", seed=1,
+                                data="excerpt-choose", eval_windows=150, dtype="bfloat16", **changed)]
     compare_real("laptop", "The preset laptop, now and as it was", runs)
 
 def longer(text: str):
