@@ -11,7 +11,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results written           right after real: what its models write
     python -m experiments.results confounds MODE    mdlm, ar or aogpt; after real; hours
     python -m experiments.results weights           right after confounds mdlm; likewise
-    python -m experiments.results gaps              right after both of confounds
+    python -m experiments.results gaps              after confounds mdlm and ar
     python -m experiments.results orders            after real; likewise
     python -m experiments.results plateau           after real; hours, likewise
     python -m experiments.results adapt             after confounds, whose runs must be in out/; likewise

@@ -223,7 +223,8 @@ def test_contention():
     text = prose("results/speed.md")
     assert (f"{busy} of the speed is left then ({busy_32} in float32); two trainings at the same time have "
             f"{both} each ({both_32})") in text
-    assert f"median {usual[0]}, s.e. {usual[2]} ({usual_32[0]}, {usual_32[2]})" in text
+    assert (f"is {usual[1]} ± {usual[2]} on average, s.e. of {len(ratio)} rounds ({usual_32[1]} ± "
+            f"{usual_32[2]}, median {usual_32[0]})") in text
     assert f"is {few[1]} ± {few[2]} on average ({few_32[1]} ± {few_32[2]})" in text
     assert f"Beside a busy process per core the toy keeps {busy} of its speed." in prose("README.md")
 
@@ -250,6 +251,8 @@ def test_first_minute():
     _, *rows = first_minute.table_of(done)
     assert table("results/first-minute.md", "differs from") == rows
     thrice = [row for row in rows if row[2].count(",") == 2]
+    [averaged] = [row[1].split()[0] for row in rows if row[0] == "final_lr=0.2, ema=0.99"]
+    assert f"averages in place of the decay ({averaged})" in prose("results/speed.md")
     text = prose("results/speed.md")
     assert table("results/speed.md", "the preset but for") == thrice and f"`mdlm` in {len(rows)} ways" in text
     of = {}
@@ -660,6 +663,9 @@ def test_weights():
         "a-row-as-k", "as-k-a-third-predicted", "the-bound-k-at-least-32"))
     of = found["compared"]["the bound, k at least 32"]
     assert f"gains {-of['above']:.2f} ± {of['half']:.2f} nats (95%)" in text
+    less = found["compared"]["as k, a third predicted"]
+    assert f"worse also, it seems ({less['above']:.2f} ± {less['half']:.2f}), than the bound" in text
+    assert 0 < less["above"] < less["half"]
     for runs, words in (least, "within {} of counting"), (third, "is {} *worse*"):
         gap = held_out.compare(runs, alike)
         assert words.format(f"{gap['above']:.2f} ± {gap['half']:.2f}") in text
@@ -794,6 +800,12 @@ def test_plateau():
                   f"on average ({below(common, **untold)})", f"{span('nothing', mode='aogpt')} steps, with c "
                   f"{span(common, mode='aogpt')}, against 26, which"):
         assert words in page
+
+    def ended(added, **of):
+        return np.array([plateau.ended(run) for run in runs(added, **of)])
+
+    assert (ended(common, **start) < ended("nothing", **start)).sum() == 2          # "two seeds end sooner"
+    assert (ended("nothing", mode="aogpt") < ended("nothing")).sum() == 2           # "shorter for two seeds"
     short = [f"{min(steps):.0f} to {max(steps):.0f}" for steps in list(last.values())[:3]]
     assert "at step {} with windows of 32, at {} with 64, {} with 128;".format(*short) in page
     most, third = sorted(last["256", "16"])[1:], last["256", "16"][2]
@@ -947,6 +959,9 @@ def test_as_many_stories_as_the_paper():
         mdlm["mdlm by the paper"], grown["twice as wide"], grown["three times the steps"], mdlm["real text"]))
     assert f"nats from {first} to {long}, towards real text's {real}; twice the width" in text
     assert f"and {wide} nats." in text
+    fourth = (of_stories("", column, "distinct-4", ".3f") for column in (
+        mdlm["mdlm by the paper"], grown["three times the steps"], grown["twice as wide"]))
+    assert "(distinct-4 the other way round: {}, longer {}, wider {})".format(*fourth) in text
 
 def test_diversity():
     for head, columns in diversity_columns().items():
