@@ -11,8 +11,7 @@ Every mode trains p(token | some of the other tokens). A *slot* holds a token, k
 
     ar     autoregressive, left to right; its loss is the exact negative log-likelihood
     mdlm   masked diffusion (Sahoo et al. 2024, arXiv 2406.07524); its loss is an upper bound (NELBO)
-    aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935), σ a random order; an upper bound, exact for a
-           fixed order
+    aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935), order σ random; a bound, exact for a fixed one
 
 So `ar` is `aogpt` with the identity order, and `mdlm` is the same blocks without the causal mask. All losses
 but masked_ce are nats per token of the same T tokens, so they can be compared. BOS is the end-of-text token.

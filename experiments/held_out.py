@@ -99,7 +99,8 @@ def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
         raise InputError(f"the stories of data/{o.report} chose {folder}/best.pt; report others")
     epochs = spent(run, s, 0)["steps"] * run["settings"]["batch_size"] / run["train_windows"]
     result = {"scored": scored_how(stories, o), "step": s, "epochs": epochs,
-              "command": run["command"], "commit": run["commit"], "seconds": run["curve"][-1]["seconds"],
+              "command": run["command"], "commit": run["commit"], "machine": run["machine"],
+              "seconds": run["curve"][-1]["seconds"],
               "nats": score(model, x, o.draws, o.seed, False, o.without_end)}
     if c.mode == "aogpt":
         result["nats_l2r"] = score(model, x, 1, o.seed, True, o.without_end)

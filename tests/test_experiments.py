@@ -227,13 +227,17 @@ def test_first_minute(few, monkeypatch, capsys):
     assert len({trial["distance"] for trial in done}) == 3 and len({trial["flops"] for trial in done}) == 1
 
 def test_first_command(tmp_path, monkeypatch):
-    """From nothing: the data, the run, its stories."""
+    """From nothing: the data, the run, its stories; and a first step, with and without the trials."""
     monkeypatch.setattr(first_command, "MODES", ("mdlm",))
+    monkeypatch.setattr(first_command, "ROUNDS", 1)
+    monkeypatch.setattr(first_command, "ONE_STEP", ["--max_steps=1"])
     monkeypatch.setattr(first_command, "TRAIN", ["train.py", *(flag for flag in TINY if flag != "--data=t")])
     monkeypatch.setattr(first_command, "SAMPLE", ["sample.py", "--num_samples=3"])
     monkeypatch.setattr(sys, "argv", ["first_command.py", str(tmp_path / "f.json")])
     first_command.main()
-    [run] = json.load(open(tmp_path / "f.json"))["runs"]
+    found = json.load(open(tmp_path / "f.json"))
+    [run], starts = found["runs"], found["first_step"]
+    assert [len(of) for of in starts.values()] == [1, 1] and all(s > 0 for of in starts.values() for s in of[0])
     assert 0 < run["of_steps"] < run["seconds"] and run["mode"] == "mdlm" and 0 <= run["grammatical"] <= 1
 
 def test_held_out(trained, monkeypatch):
