@@ -237,7 +237,8 @@ def test_first_command(tmp_path, monkeypatch):
     first_command.main()
     found = json.load(open(tmp_path / "f.json"))
     [run], starts = found["runs"], found["first_step"]
-    assert [len(of) for of in starts.values()] == [1, 1] and all(s > 0 for of in starts.values() for s in of[0])
+    assert [len(of) for of in starts.values()] == [1, 1]        # rounds
+    assert all(s > 0 for of in starts.values() for s in of[0])
     assert 0 < run["of_steps"] < run["seconds"] and run["mode"] == "mdlm" and 0 <= run["grammatical"] <= 1
 
 def test_held_out(trained, monkeypatch):
