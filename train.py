@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")            # waiting threads soon give way to other programs
-os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")      # no trial (7 s) of what the C++ compiler can do
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")      # no trial (6 s) of what the C++ compiler can do
 import torch
 
 from cli import InputError, build, command, parse_flags, provenance, write_json
