@@ -55,9 +55,10 @@ def main():
         times = (f"{run[of]:.0f}" for of in ("seconds", "of_steps", "of_sampling"))
         rows.append([run["mode"], *times, f"{run['grammatical']:.1%}"])
     print_table(rows)
-    starts = {"trials": [], "none": []}
+    ways = {"trials": "", "none": "1"}
+    starts = {name: [] for name in ways}
     for _ in range(ROUNDS):
-        for name, told in ("trials", ""), ("none", "1"):
+        for name, told in ways.items():
             starts[name].append(first_step(told))
     print_table([["seconds to one step, and again", *(f"round {n + 1}" for n in range(ROUNDS))],
                  *([name, *(", ".join(f"{s:.1f}" for s in times) for times in of)]
