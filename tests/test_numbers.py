@@ -1027,3 +1027,26 @@ def test_readme_shows_the_code_as_it_is():
     assert len(lines) == 4 and all(line.strip() in code for line in lines)
     files = [Path(ROOT, name).read_text("utf-8") for name in ("model.py", "train.py", "sample.py")]
     assert abs(sum(len(file.splitlines()) for file in files) - 1240) < 25 and "1,240 lines" in text
+
+@pytest.mark.parametrize("page, sentence, files", [
+    ("README.md", "seconds on two cores of an AMD EPYC with bfloat16", "first-command"),
+    ("README.md", "(two Xeon cores with AMX, vocabulary 50,257)", "speed, speed-paper"),
+    ("results/speed.md", "Two cores of an Intel Xeon with AMX, bfloat16, vocabulary 50,257 (speed.json, "
+                         "speed-paper.json)", "speed, speed-paper, scaling"),
+    ("results/speed.md", "On two cores of an Intel Xeon with AMX a large product",
+     "step-parts, speed-tried-ar, speed-tried-mdlm"),
+    ("results/speed.md", "Two cores of an AMD EPYC with instructions for bfloat16",
+     "first-command, first-command-float32"),
+    ("results/speed.md", "an AMD EPYC with bfloat16, and in float32 one without (contention.json, "
+                         "contention-float32.json)", "contention, contention-float32"),
+    ("results/speed.md", "denormals.json; one core of an Intel Xeon", "denormals"),
+    ("results/speed.md", "two cores of an AMD EPYC without AVX-512, float32", "speed-muon"),
+    ("results/sampling.md", "real-speculative.json, one core of an Intel Xeon", "real-speculative"),
+    ("results/sampling.md", "speculative.json, two cores of an AMD EPYC", "speculative"),
+    ("results/sampling.md", "124M models on two cores of an AMD EPYC", "sampling-cost, sampling-cost-16"),
+    ("results/trust.md", "two cores of an Intel Xeon (`python -m experiments.try_load", "load")])
+def test_machines(page, sentence, files):
+    """What a page says of the machine is what the files say."""
+    assert sentence in prose(page)
+    maker = "Intel" if "Xeon" in sentence else "AMD"
+    assert all(maker in results(f"{file}.json")["machine"] for file in files.split(", "))
