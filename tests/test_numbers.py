@@ -11,6 +11,7 @@ from scipy import stats
 
 from conftest import ROOT
 from experiments import few_stories, first_minute, held_out, orders, plateau
+from experiments.report import mean_of
 
 def results(name):
     return json.loads(Path(ROOT, "results", name).read_text("utf-8"))
@@ -243,8 +244,10 @@ def test_first_command():
     assert table("results/speed.md", "from an empty folder") == [
         [name, *(f"{run[of]:.0f}" for of in ("seconds", "of_steps", "of_sampling")),
          f"{run['grammatical']:.1%}"] for name, run in runs.items()]
-    assert ("{:.0f} seconds on two cores of an AMD EPYC with bfloat16, {:.0f} without.".format(
-        runs["`mdlm`"]["seconds"], runs["`mdlm`, float32"]["seconds"])) in prose("README.md")
+    mdlm, slow = runs["`mdlm`"], runs["`mdlm`, float32"]
+    assert (f"{mdlm['seconds']:.0f} seconds on two cores of an AMD EPYC with bfloat16, "
+            f"{slow['seconds']:.0f} without.") in prose("README.md")
+    assert f"step 2,000: val_nll {mdlm['val_nll']:.4f}, …" in prose("README.md")
     first, again = zip(*(np.mean(found[""]["first_step"][name], axis=0) for name in ("none", "trials")))
     assert "after {:.1f} instead of {:.1f} s, the second time there after {:.1f} instead of {:.1f}".format(
         *first, *again) in prose("results/speed.md")
@@ -295,12 +298,12 @@ def test_preset_laptop():
     assert "at their best they are {:.2f}, {:.2f} and {} nats lower".format(
         *lower[:2], ", ".join(f"{of:.2f}" for of in lower[2:])) in told
     orders = (held_out.runs_of(found, name)[0]["nats_l2r"] for name in ("aogpt", "aogpt, as it was"))
-    assert "than it was**, {:.3f} against {:.3f}.".format(*map(np.mean, orders)) in told
+    assert "Left to right `aogpt` is at {:.3f}, as it was at {:.3f}.".format(*map(np.mean, orders)) in told
     adam = (results(f"confounds-{mode}.json")["compared"]["AdamW"]["above"] for mode in ("ar", "aogpt"))
     assert "AdamW instead of Muon [costs them](confounds.md) {:.2f} and {:.2f} nats".format(*adam) in told
     now = held_out.runs_of(found, "mdlm")[1]["curve"][-1]       # of the machine of all but the first seed
     each = now["seconds of training"] / now["steps"]
-    assert f"in {now['steps']:,} steps ({each:.1f} s each on a core of an EPYC)" in prose("README.md")
+    assert f"in {now['steps']:,} steps ({each:.1f} s each on an EPYC core with bfloat16)" in prose("README.md")
 
 def test_load():
     def numbers(text):
@@ -470,7 +473,9 @@ def test_real_text_ten_times_as_long():
     assert all((mdlm[step] < aogpt[step]) == (step >= first) for step in mdlm)
     assert (f"after 2,500 steps ({mdlm[2500]:.3f} against {aogpt[2500]:.3f} on the stories that choose), "
             f"lower from {first:,} on, and {lower:.2f} lower at the end") in text
-    assert f"gains {np.mean(short['ar']['seeds']) - found['ar']['seeds'][0]:.2f} with dropout" in text
+    beside = held_out.compare(*(held_out.runs_of(results(f"real-{name}.json"), "ar")
+                                for name in ("longer", "all")))
+    assert f"is {-beside['above']:.2f} lower (± {beside['half']:.2f}, 95%: not resolved)" in text
     ends = [of["seeds"][0] for of in found.values()]
     assert ("(one seed), `mdlm` has {1:.2f}, `aogpt` {2:.2f} (left to right {3:.2f}); `ar`, after 3,000, "
             "with dropout and noise, {0:.2f} ").format(*ends) in prose("README.md")
@@ -836,9 +841,9 @@ def test_plateau():
             f"{near[150]:.0f} at 150, {near[200]:.0f} at 200") in page
     longer = [done[f"{added}-steps=1500-final_lr=0.0"]["curve"][-1]["val_nll"] for added in (
         "c_to_all_embeddings", "plain_bias_of_k_of_layer_1,_72_times_as_fast",
-        "c_to_real_tokens,_-c_to_[MASK]", "nothing")]
+        "c_to_real_tokens,_-c_to_[MASK]", "nothing", "nothing-seed=2")]
     assert ("c is at {:.2f}, the fast bias of k at {:.2f}, c with −c on [MASK] at {:.2f}, "
-            "nothing at {:.2f}.").format(*longer) in page
+            "nothing at {:.2f} and, with a second seed, {:.2f}:").format(*longer) in page
     assert f"each token is, {first['unigram']:.2f} nats" in page
     assert f"ends at step {plateau.ended(last):.0f} without help, as with c" in page
 
@@ -910,7 +915,7 @@ def test_what_readme_finds():
     exact = f"(left to right: {best['aogpt, left to right']})"
     assert (f"{best['ar']} nats per token; in random orders `aogpt` has at most {best['aogpt']} {exact}, "
             f"`mdlm` {best['mdlm']}") in text
-    fair, paper = diversity_columns().values()
+    fair = diversity_columns()["on fair terms"]
     assert ("as diverse as real ones (distinct-4 {:.2f} against {:.2f}), `mdlm`'s more ({:.2f})".format(
         *(fair[name]["distinct-4"][0] for name in ("ar", "real text", "mdlm")))) in text
     judged = [[fair[name][f"nats/token, judge out/diversity/judge-{judge}"][0] for judge in (1, 2)]
@@ -918,8 +923,8 @@ def test_what_readme_finds():
     assert all(f"{one:.1f}" == f"{two:.1f}" for one, two in judged)
     assert ("two judges give them {:.1f} nats per token, `ar`'s {:.1f}, real text {:.1f}".format(
         *(one for one, _ in judged))) in text
-    words = (paper[f"real text, {start}"]["distinct first words"][0]
-             for start in ("story starts", "anywhere"))
+    words = (results(f"diversity-thousand-{mode}.json")["columns"]["real text"]["distinct first words"][0]
+             for mode in ("ar", "mdlm"))
     assert "real text has {:.2f} from story starts, {:.2f} from anywhere".format(*words) in text
 
 def of_stories(name, column, metric, how):
@@ -985,8 +990,15 @@ def test_diversity():
         *(of(name, "distinct-4") for name in ("mdlm", "aogpt", "real text"))) in text
     forwards = "aogpt, left to right"
     assert f"has {of(forwards, judge):.1f} nats and a distinct-4 of {of(forwards, 'distinct-4'):.2f}." in text
-    assert "has {:.3f} distinct first words a sample and `mdlm` {:.2f}".format(
-        *(of(f"{mode} by the paper", "distinct first words", paper) for mode in ("ar", "mdlm"))) in text
+    first = [[column["distinct first words"][0] for column in (
+        paper[f"{mode} by the paper"], more[f"{mode}, 1,000 stories"], paper[real], more["real text"])]
+        for mode, real in (("ar", "real text, story starts"), ("mdlm", "real text, anywhere"))
+        for more in [results(f"diversity-thousand-{mode}.json")["columns"]]]
+    (ar, ar_more, *starts), (mdlm, mdlm_more, *anywhere) = first
+    assert (f"has {ar:.3f} distinct first words a sample and `mdlm` {mdlm:.2f}; with as many stories as the "
+            f"paper, 1,000, {ar_more:.3f} and {mdlm_more:.2f} (the paper: 0.002 and 0.361). Real text has "
+            f"{starts[0]:.2f} at the starts of stories and {anywhere[0]:.2f} anywhere, of 1,000 "
+            f"{starts[1]:.2f} and {anywhere[1]:.2f}") in text
     beside = [[of(name, "distinct-4", paper) for name in pair] for pair in (
         ("ar by the paper", "real text, story starts"), ("mdlm by the paper", "real text, anywhere"))]
     assert ("distinct-4 is {:.2f} where real text has {:.2f}, and {:.2f} where it has {:.2f}."
@@ -1050,3 +1062,34 @@ def test_machines(page, sentence, files):
     assert sentence in prose(page)
     maker = "Intel" if "Xeon" in sentence else "AMD"
     assert all(maker in results(f"{file}.json")["machine"] for file in files.split(", "))
+
+def tables_of(page):
+    """Every table of a page that a command wrote: its rows, without the head."""
+    found = re.findall(r"^\|[-|]+\|\n((?:\|.*\n)+)", Path(ROOT, page).read_text("utf-8"), re.MULTILINE)
+    return [[[cell.strip() for cell in line.strip("|").split("|")] for line in rows.splitlines()]
+            for rows in found]
+
+@pytest.mark.parametrize("page, file", [
+    *((name, name) for name in ("real-500", "real-all", "real-helped", "real-laptop", "real-longer",
+                                "confounds-ar", "confounds-mdlm", "confounds-aogpt")),
+    ("weights-table", "weights")])
+def test_pages_of_held_out(page, file):
+    compared = results(f"{file}.json")["compared"]
+    assert tables_of(f"results/{page}.md") == [[held_out.row_of(*of) for of in compared.items()]]
+
+def test_pages_of_other_commands():
+    for name in "toy-orders", "real-orders":
+        runs = results(f"{name}.json")["runs"]
+        assert tables_of(f"results/{name}.md") == [
+            orders.table_of(runs, key)[1:] for key in ("orders", "mixture", "spread")
+            if key in next(iter(runs.values()))[0]]                     # toy-orders.json is older than spread
+    done = results("plateau.json")["trials"]
+    assert tables_of("results/plateau-tables.md") == [
+        plateau.table_of(part, done)[1:] for part in plateau.PARTS]
+    kinds = few_stories.kinds_of(results("few-stories.json")["trials"])
+    assert tables_of("results/few-stories-tables.md") == [
+        few_stories.table_of(*kind)[1:] for kind in kinds.items()]
+    found = results("by-ratio.json")
+    assert tables_of("results/by-ratio.md") == [[
+        [str(k), *(mean_of([nats[i] for nats in seeds], 3) for seeds in found["nats"].values())]
+        for i, k in enumerate(found["masked"])]]
