@@ -36,7 +36,7 @@ def score(folder: str, o: CompareOptions) -> tuple:
     for i, text in enumerate(read_stories(o.text)):
         ids = [*tokenizer.encode(text), *end][:model.config.block_size]
         batch = evaluation_batch(model.config, torch.tensor([ids] * draws), mask_generator(i))
-        nats = len(ids) * losses_in_parts(model, batch, 16).numpy()                 # (draws,)
+        nats = len(ids) * losses_in_parts(model, batch).numpy()                     # (draws,)
         found.append((len(ids), nats.mean(), nats.var() / max(1, draws - 1)))
     if not found:
         raise InputError(f"--text={o.text} is empty; give a file with a text")

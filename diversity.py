@@ -138,8 +138,7 @@ def score(model, encoded: list):
     x = torch.tensor([row + [config.bos_id] * (config.block_size - len(row)) for row in ids])       # (N, T)
     order, count = identity_order(x), torch.tensor([len(row) for row in ids])       # (N, T), (N,)
     batch = order_batch(config, x, order)._replace(weight=(order < count[:, None]).float())
-    rows = max(1, 2 ** 27 // (config.block_size * config.vocab_size))       # half a gigabyte of logits
-    return losses_in_parts(model, batch, rows).numpy(), count.numpy()
+    return losses_in_parts(model, batch).numpy(), count.numpy()
 
 def measure(texts: list, judges: dict, corpus, bleu_of=self_bleu) -> dict:
     """{metric: (value, half of its 95% interval)}; judges: {name: (model, tokenizer)}."""
@@ -300,6 +299,8 @@ def main(doc=__doc__, bleu_of=self_bleu):
     o = build(DiversityOptions, flags)
     if o.plot and not o.data:
         raise InputError(f"--plot={o.plot} draws distances to real text; give --data=NAME")
+    if "real text" in flags["named"]:
+        raise InputError("NAME=real text is the last column's; choose another NAME")
     corpus = load_corpus(o.data) if o.data else None
     judges = open_judges(o, corpus)
     sets = {name: [read_samples(path) for path in files.split(",")] for name, files in flags["named"].items()}

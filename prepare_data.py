@@ -196,7 +196,7 @@ def prepare(o: PrepareOptions) -> Path:
         for split, file in (("train", o.text), ("val", o.val or o.text)):
             if not splits[split]["stories"]:
                 raise InputError(f"{file or o.dataset} holds no story for {split}, or none that is not in "
-                                 f"val; give more text (stories are split at {EOT})")
+                                 f"val; give more stories (they are split at {EOT}), or --val=FILE")
         meta = {"format": FORMAT, "name": o.name, "source": Path(o.text).name or o.dataset, "splits": splits,
                 "tokenizer": tokenizer.to_dict(), "eot": tokenizer.eot, **provenance(o.seed)}
         if o.toy:       # nats per token, one end-of-text a story
@@ -262,7 +262,8 @@ class Windows:
             self.starts = starts[:held_out] if split == "val" else starts[held_out:]
         if len(self.starts) < (2 if split == "val" else 1):     # a standard error takes two
             raise InputError(f"block_size {block_size} is too long for {DATA_DIR}/{name}: {len(self.starts)} "
-                             f"{kind} {split} windows; take a smaller one, or more text")
+                             f"{kind} {split} windows; take a smaller one, more text or other --windows")
+        self.phases = self.block_size if kind == "random" and not at_most else 1
         if at_most:
             self.starts = np.random.default_rng(seed).permutation(self.starts)[:at_most]
         self.tokens_per_byte = len(self.tokens) / self.meta["splits"][file]["bytes"]
@@ -273,26 +274,21 @@ class Windows:
     @functools.lru_cache(maxsize=2)
     def _epoch(self, epoch: int):
         rng = np.random.default_rng((self.seed, epoch))
-        phase = rng.integers(self.block_size) if self.kind == "random" else 0
-        return rng.permutation(self.starts) + phase
-
-    def _rows(self, values, starts):
-        """(n, T): of the values, one for each token, those of the windows at starts (n,)."""
-        return values[starts[:, None] + np.arange(self.block_size)]
+        return rng.integers(self.phases) + rng.permutation(self.starts)
 
     def batch(self, step: int, batch_size: int):
         """(batch_size, T): the rows that training step `step` reads. Every window is read once an epoch."""
         rows = range(step * batch_size, (step + 1) * batch_size)
         starts = np.array([self._epoch(row // len(self))[row % len(self)] for row in rows])
-        return self._rows(self.tokens, starts).astype(np.int64)
+        return self.tokens[starts[:, None] + np.arange(self.block_size)].astype(np.int64)
 
     def spread(self, n: int, values=None):
         """(up to n, T): fixed windows for evaluation, spread evenly over the split (paper: its first n, for
         they are shuffled); of the tokens, or of other values, one for each token."""
         even = np.linspace(0, len(self) - 1, min(n, len(self))).astype(int)
         starts = self.starts[:n] if self.kind == "paper" else self.starts[even]
-        rows = self._rows(self.tokens if values is None else values, starts)
-        return rows.astype(np.int64) if values is None else rows
+        where = starts[:, None] + np.arange(self.block_size)
+        return self.tokens[where].astype(np.int64) if values is None else values[where]
 
     def floor(self, n: int):
         """For the toy, nats per token of spread(n) under the true law, which no model beats but by chance."""
@@ -314,8 +310,8 @@ def main():
     entropy = f", entropy {meta['entropy']:.4f} nats per token" if o.toy else ""
     first = np.fromfile(folder / "val.bin", np.uint16, count=33)[1:]
     print(f"vocabulary {tokenizer.vocab_size:,}{entropy}\nfirst story: {tokenizer.decode_story(first)} …")
-    data = shlex.quote(o.name) + ("" if o.toy else " --preset=laptop")
-    print(f"next: python train.py --mode=mdlm --data={data}")
+    preset = "" if o.toy else " --preset=laptop"
+    print(f"next: python train.py --mode=mdlm --data={shlex.quote(o.name)}{preset}")
 
 if __name__ == "__main__":
     command(main, "nothing was kept of this run")

@@ -410,8 +410,8 @@ def plan(folders: list, flags: dict, lenient: bool):
         for values in itertools.product(*(mine[name] for name in swept)):
             given = mine | dict(zip(swept, values))
             if given.get("protocol") == "paper":
-                given = {k: v for k, v in PAPER.get(config.mode, {}).items() if k not in CONFIDENCE
-                         or given.get("sampler", "confidence") == "confidence"} | given
+                skipped = CONFIDENCE if given.get("sampler", "confidence") != "confidence" else ()
+                given = {k: v for k, v in PAPER.get(config.mode, {}).items() if k not in skipped} | given
             o = build(SampleOptions, given | {"out_dir": folder})
             o, pattern = complete(o, config, tokenizer, windows)
             varied = [str(value) for name, value in zip(swept, values) if len(mine[name]) > 1]

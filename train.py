@@ -71,7 +71,7 @@ class Settings:
             if not low <= getattr(self, name) <= high:
                 raise InputError(f"--{name}={getattr(self, name)} must be at least {low} and at most {high}")
 
-SMALL = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=250)     # what both below share
+SMALL = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=250)     # of both, unless said
 PRESETS = {
     # a window is one story and its end; what must be learned is to look far back, not next door
     "toy": dict(SMALL, data="toy", block_size=48, n_layer=2, n_embd=128, n_hidden=384, batch_size=64,
@@ -257,21 +257,23 @@ def make_update(model: Transformer, s: Settings):
 
 # ---- The command -------------------------------------------------------------------------------------------
 
-def announce(run: Run, why: str, windows: int, floor: float | None):
+def announce(run: Run, why: str, train: Windows, floor: float | None):
     """What is about to happen, on the screen and in config.json."""
     s, config, device = run.s, run.model.config, run.model.head.weight.device
     dtype, compile_it = numerics(s, device)
-    parameters, epochs = count_parameters(run.model), s.max_steps * s.batch_size / windows
+    parameters, epochs = count_parameters(run.model), s.max_steps * s.batch_size / len(train)
+    share = min(1, len(train) * config.block_size / len(train.tokens))  # at most: windows may overlap
     compiled = "compiled (that takes a while)" if compile_it else "not compiled"
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     law = "" if floor is None else f"; the true law itself scores {floor:.4f} nats per token"
     print(f"preset {s.preset} ({why}): {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
-          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs of {windows:,}")
+          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs of {len(train):,} "
+          f"({share:.1%} of the text)")
     print(f"{parameters:,} parameters, {flops_per_token(config) / 1e6:.1f} training MFLOP per token; "
           f"{WORLD_SIZE} x {machine}, {str(dtype).removeprefix('torch.')}, {compiled}{law}")
     if RANK == 0 and not (s.resume and os.path.exists(run.path("config.json"))):
         facts = dict(config=asdict(config), settings=asdict(s), parameters=parameters, processes=WORLD_SIZE,
-                     train_windows=windows, dtype=str(dtype), compiled=compile_it, device=machine,
+                     train_windows=len(train), dtype=str(dtype), compiled=compile_it, device=machine,
                      torch=torch.__version__)
         write_json(run.path("config.json"), facts | provenance(s.seed))
 
@@ -320,7 +322,7 @@ def main():
     # the run: its folder, its log, and with --resume its past
     trained_on = {"tokenizer": tokenizer.to_dict(), "windows": s.windows, "data": val.meta["splits"]}
     run = Run(s, model, optimizers, trained_on)
-    announce(run, why, len(train), floor)
+    announce(run, why, train, floor)
     # mdlm evaluates a window in a pair of rows: half a step's windows surely fit in memory
     windows_at_once = max(1, s.batch_size // (s.grad_accum * WORLD_SIZE) // 2)
     law = {} if floor is None else {"val_floor": floor}     # the true law's own loss on x_val
@@ -353,9 +355,9 @@ def main():
     if run.best < math.inf:     # there has been an evaluation
         draw_losses({f"{config.mode} on {s.data}": read_run(s.out_dir)}, run.path("loss.png"))
     if run.stopped and run.step < s.max_steps:
-        again = shlex.join(flag for flag in sys.argv[1:] if flag != "--resume")
+        again = provenance(s.seed)["command"].removeprefix("python").replace(" --resume", "")
         how = f"torchrun --standalone --nproc_per_node={WORLD_SIZE}" if WORLD_SIZE > 1 else "python"
-        print(f"stopped and saved; go on with: {how} train.py {again} --resume")
+        print(f"stopped and saved; go on with: {how}{again} --resume")
         raise SystemExit(128 + (run.signals or [signal.SIGTERM])[0])
     show_best(run, tokenizer)
 

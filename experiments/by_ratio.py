@@ -41,7 +41,7 @@ def nats_by_masked(model, x, o: RatioOptions) -> list:
         masked = torch.rand(rows.shape, generator=generator).argsort(dim=1) < k
         t = timestep(model.config, torch.full((len(rows),), k / x.size(1)))
         batch = masking_batch(model.config, rows, masked, t)
-        found.append(losses_in_parts(model, batch._replace(weight=batch.weight / k), 8).mean().item())
+        found.append(losses_in_parts(model, batch._replace(weight=batch.weight / k)).mean().item())
     return found
 
 def main():

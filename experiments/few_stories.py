@@ -227,7 +227,7 @@ def held_out(trial: Trial, config: Config, x, tokenizer: Tokenizer, draws: int =
 def score(model, batches: list) -> torch.Tensor:
     """(N,) nats per token of each story, averaged over the batches."""
     model.eval()
-    return torch.stack([losses_in_parts(model, batch, 64) for batch in batches]).mean(dim=0)
+    return torch.stack([losses_in_parts(model, batch) for batch in batches]).mean(dim=0)
 
 def distance(model, batches: list, law):
     """Nats per token above the law (N,), and the standard error over stories."""

@@ -70,7 +70,7 @@ def score(model, x, draws: int, seed: int, left_to_right=False, without_end=Fals
         if without_end:
             words = (x != model.config.bos_id).float().mean(dim=1, keepdim=True)                # (N, 1) share
             batch = batch._replace(weight=batch.weight * (batch.targets != model.config.bos_id) / words)
-        total += losses_in_parts(model, batch, 8).numpy()
+        total += losses_in_parts(model, batch).numpy()
     return (total / (1 if exact else draws)).round(6).tolist()
 
 def spent(run: dict, step: int, seconds: float) -> dict:

@@ -46,11 +46,11 @@ def starts_of(length: int, T: int, places: int) -> list:
     """Where the blanks of so many tokens begin."""
     return [round((T - length) * (i + 1) / (places + 1)) for i in range(places)]
 
-def losses(model, batch: Batch, slots, weight, rows: int = 64):
-    """(G,) as group_losses, of these slots (n,) only, with weights (G, n); some rows at a time."""
+def losses(model, batch: Batch, slots, weight):
+    """(G,) as group_losses, of these slots (n,) only, with weights (G, n)."""
     select = slots.expand(len(weight), -1)                                          # (G, n)
     batch = batch._replace(select=select, targets=batch.targets.gather(1, select), weight=weight)
-    return losses_in_parts(model, batch, rows)
+    return losses_in_parts(model, batch)
 
 @torch.no_grad()
 def nats(model, x, start: int, length: int, o: InfillOptions):

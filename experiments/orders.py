@@ -66,7 +66,7 @@ def nats(model, x, orders: list):
         if config.mode == "mdlm":
             batches = tqdm(one_by_one(config, x, order), total=x.size(1), leave=False, disable=None)
         for batch in batches:
-            score += losses_in_parts(model, batch, 16)
+            score += losses_in_parts(model, batch)
         rows.append(score)
     return torch.stack(rows).numpy()
 

@@ -37,7 +37,7 @@ class CostOptions:
 @torch.no_grad()
 def story_seconds(model, length: int, stories: int, places: int, few=None, plain=False, **flags) -> float:
     """Seconds to write so many stories at once, one token a step or in `few` steps: three steps at each of
-    the places. plain: by write_left_to_right, the same stories without a cache."""
+    the places. plain: by write_left_to_right, without a cache."""
     steps, seconds = min(few or length, length), []
     for place in range(places):
         given = length * (2 * place + 1) // (2 * places)

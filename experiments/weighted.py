@@ -9,7 +9,7 @@ in the bound's pairs of rows. With least=32 each token of a row of fewer counts 
 bound but for an eighth of the rows, without its heaviest tokens. With share=0.3333 only a random third of
 the masked tokens is predicted, each counting three times: the same objective, with the noise of a third.
 """
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 
 import torch
 
@@ -42,6 +42,7 @@ def main():
     if flags.get("mode") != "mdlm" or "objective" in flags or not 0 < w.share <= 1:
         raise InputError("give --mode=mdlm, no --objective, and a --share above 0, at most 1")
     train.parse_flags = lambda *_: flags
+    train.Settings = make_dataclass("Settings", [], bases=(train.Settings, Weights))    # config.json has both
     train.training_batch = lambda config, x, generator: weighted_batch(config, x, generator, w)
     train.main()
 

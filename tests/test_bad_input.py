@@ -101,6 +101,7 @@ BAD = [
     ("compare.py", ["ar=out/none"], ["out/none holds no readable run"]),
     ("compare.py", ["ar=out/ar", "--json=no/such/folder/c.json"], ["no/such/folder"]),
     ("diversity.py", [], ["NAME=FILE"]),
+    ("diversity.py", ["real text=two.jsonl"], ["NAME=real text"]),
     ("diversity.py", ["mine=none.jsonl"], ["none.jsonl cannot be read"]),
     ("diversity.py", ["mine=malformed.jsonl"], ["malformed.jsonl, line 2", "object with a text"]),
     ("diversity.py", ["mine=single.jsonl"], ["single.jsonl holds 1 samples", "at least 2"]),

@@ -281,6 +281,8 @@ def test_windows(workdir):
     places = {tuple(anywhere.tokens[i:i + T].tolist()): i for i in range(len(anywhere.tokens) - T + 1)}
     starts = sorted(places[tuple(row)] for row in rows.tolist())
     assert all(b - a == T for a, b in zip(starts, starts[1:]))              # tiles, at a phase drawn anew
+    few = Windows("x", "train", T, "random", at_most=5)
+    assert len({tuple(row) for row in few.batch(0, 50).tolist()}) == 5      # the same ones in every epoch
 
     paper = {split: Windows("x", split, T, "paper") for split in ("train", "val")}
     assert not set(paper["train"].starts) & set(paper["val"].starts)

@@ -416,6 +416,8 @@ def test_a_run_with_other_weights(trained):
     assert abs(read_log(trained / "out/weighted")[-1]["val_nll"] - its[-1]["val_nll"]) > 0.001
     assert json.load(open(trained / "out/weighted/config.json"))["command"].startswith(
         "python -m experiments.weighted --power=2 --share=0.5 ")
+    done = experiment("weighted", "--power=1", "--share=0.5", *flags, "--resume", cwd=trained)
+    assert done.returncode == 2 and "power was 2.0, is now 1.0" in done.stderr
     done = experiment("weighted", "--mode=ar", cwd=trained)
     assert done.returncode == 2 and "give --mode=mdlm" in done.stderr
 
@@ -423,7 +425,7 @@ def test_the_bound_is_the_mean_over_how_much_is_masked():
     model, x = small_model("mdlm"), torch.randint(10, (40, 8))
     by_masked = nats_by_masked(model, x.repeat(20, 1), RatioOptions(masked=tuple(range(1, 9))))
     batch = evaluation_batch(model.config, x.repeat(100, 1), mask_generator(3))
-    bound = losses_in_parts(model, batch, 400)
+    bound = losses_in_parts(model, batch)
     assert np.mean(by_masked) == pytest.approx(bound.mean().item(), abs=0.02)
 
 def test_the_mixture_over_orders():
@@ -455,7 +457,7 @@ def test_mdlm_order_by_order():
     permuted = itertools.permutations(range(4))
     scores = orders.nats(model, x, [torch.tensor([order, order]) for order in permuted])
     batch = evaluation_batch(model.config, x.repeat_interleave(5000, dim=0), mask_generator(0))
-    losses = losses_in_parts(model, batch, 5000).view(2, -1).numpy()
+    losses = losses_in_parts(model, batch).view(2, -1).numpy()
     error = losses.std(axis=1) / math.sqrt(losses.shape[1])
     assert (abs(losses.mean(axis=1) - scores.mean(axis=0)) < 5 * error).all() and (error < 0.02).all()
     assert scores.std(axis=0).min() > 1e-3

@@ -303,7 +303,8 @@ def test_preset_laptop():
     assert "AdamW instead of Muon [costs them](confounds.md) {:.2f} and {:.2f} nats".format(*adam) in told
     now = held_out.runs_of(found, "mdlm")[1]["curve"][-1]       # of the machine of all but the first seed
     each = now["seconds of training"] / now["steps"]
-    assert f"in {now['steps']:,} steps ({each:.1f} s each on an EPYC core with bfloat16)" in prose("README.md")
+    assert (f"in {now['steps']:,} steps ({each:.1f} s each on an EPYC core with bfloat16)"
+            in prose("README.md"))
 
 def test_load():
     def numbers(text):

@@ -499,3 +499,15 @@ def test_a_moving_picture(tmp_path):
 def test_layout_breaks_between_tokens():
     assert list(layout(["ab", " cd", " ef", " ghijkl", ".", " m"], 7)) == \
         [(0, 0, "ab"), (0, 2, " cd"), (1, 0, "ef"), (2, 0, "ghijkl"), (2, 6, "."), (3, 0, "m")]
+
+@torch.no_grad()
+def test_the_sampler_that_one_reads_first_writes_the_same_stories():
+    """write_left_to_right, which has no cache."""
+    model = small_model("ar")
+    for given in (0, 3):
+        pattern = torch.tensor([1] * given + [model.config.mask_id] * (8 - given))
+        o = SampleOptions(full_length=True, temperature=0.8, top_p=0.9)
+        generators = [np.random.default_rng((o.seed, story)) for story in range(20)]
+        _, u = (uniforms(generators, 8, torch.device("cpu")) for _ in range(2))     # the first are an order's
+        *_, plain = sample.write_left_to_right(model, pattern.expand(20, -1), u, o)
+        assert plain.equal(generate(model, range(20), pattern, o)[0])
