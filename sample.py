@@ -184,19 +184,19 @@ def confirm(p, q, draft, u):
 
 def write_and_confirm(model, tokens, order, generators: list, given: int, o: SampleOptions):
     """aogpt: as write_in_order one token a step, by the same law, in fewer passes (any-subset speculative
-    decoding, Guo & Ermon 2025, arXiv 2504.20456). Each round drafts the next o.draft tokens at once; in a
-    second pass, where each has its own slot and sees those before, it learns how many of them to keep.
+    decoding, Guo & Ermon 2025, arXiv 2504.20456). Each round drafts the next o.draft tokens at once, and by
+    a second pass learns how many of them to keep. With 2 tokens known and 3 to draft:
 
-    mdlm can't: a token revealed there changes what all slots compute, so that each draft takes a pass of its
-    own to be judged given those before."""
+        first pass     slot 2, and copies of it as slots 3, 4    draft the tokens at order[2], [3], [4]
+        second pass    slots 3, 4, 5, which hold these drafts    give the laws at order[3], [4], [5]"""
     (B, L), m, device = order.shape, min(o.draft, order.size(1) - given), order.device
     held, predict = slots_in_order(model, tokens, order, o, spare=m + 1)
     order = F.pad(order, (0, m + 1), value=L)                   # what goes beyond the end goes into a bin
     known = torch.full((B, 1), given, device=device)            # tokens known
-    begin = -given              # the first round reads the prompt's slots too, others begin at slot known
+    first = -given              # the first round reads the prompt's slots too, others begin at slot known
     while (known < L).any():
         u = uniforms(generators, 2 * m, device)                                     # (B, 2m)
-        logits = predict(known + torch.arange(begin, m, device=device), known, m)
+        logits = predict(known + torch.arange(first, m, device=device), known, m)
         q = probabilities(logits.to(u.device), o.temperature, o.top_p)              # (B, m, V)
         draft = invert(q, u[:, :m])                                                 # (B, m)
         ahead = known + torch.arange(m + 1, device=device)                          # (B, m+1)
@@ -209,7 +209,7 @@ def write_and_confirm(model, tokens, order, generators: list, given: int, o: Sam
         held.scatter_(1, ahead + 1, new)
         where = order.gather(1, ahead).where(ahead < known + count, L)
         tokens = F.pad(tokens, (0, 1)).scatter(1, where, new)[:, :L]
-        known, begin = (known + count).clamp(max=L), 0
+        known, first = (known + count).clamp(max=L), 0
         yield tokens
 
 def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: float | None = None):
