@@ -34,8 +34,8 @@ def command(main, interrupted: str):
     """Run a script's main. What the user or the machine got wrong is one line and exit code 2, no traceback;
     any other exception is a fault of the code, and shows itself. interrupted: what Ctrl-C leaves behind."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)   # like Ctrl-C: it cleans up
-    for stream in filter(None, (sys.stdout, sys.stderr)):       # a terminal may not know all characters
-        stream.reconfigure(errors="backslashreplace")
+    for stream in filter(None, (sys.stdout, sys.stderr)):       # any character; logs grow by the line
+        stream.reconfigure(errors="backslashreplace", line_buffering=True)
     try:
         return main()
     except KeyboardInterrupt:
@@ -51,8 +51,7 @@ def command(main, interrupted: str):
 
 def nearest(word: str, words) -> str:
     """A guess at what a mistyped word should have been, to end an error message with."""
-    match = difflib.get_close_matches(word, words, n=1)
-    return f"; did you mean {match[0]}?" if match else ""
+    return "".join(f"; did you mean {match}?" for match in difflib.get_close_matches(word, words, n=1))
 
 # ---- Flags: --name=value for each field of a dataclass, the field's comment is the help --------------------
 
@@ -81,8 +80,7 @@ def read_value(name: str, kind, text: str):
 def check_outputs(flags: dict):
     """Files that could not be written, or should not be, are refused before the work, not after it."""
     outputs = {n: Path(flags[n]) for n in "out json md plot forest picture".split() if flags.get(n)}
-    given = flags | flags.get("named", {})      # outputs, and what is read
-    used = [Path(part) for value in given.values() for part in str(value).split(",")]
+    used = [Path(p) for value in (flags | flags.get("named", {})).values() for p in str(value).split(",")]
     for name, path in outputs.items():
         if not path.parent.is_dir() or path.is_dir():
             raise InputError(f"--{name}={path} lies in a folder that does not exist, or is one itself")

@@ -54,7 +54,7 @@ class SampleOptions:
     full_length: bool = False   # keep what comes after the end of the story
     show: bool = False          # watch the tokens appear, several models side by side
     picture: str = ""           # file for a picture of each setting's first story: .png, .pdf, moving .svg
-    out: str = ""               # where the stories go; default: out_dir's samples.jsonl (--show: shown.jsonl)
+    out: str = ""               # file; default: out_dir's samples.jsonl, with --show or --picture shown.jsonl
     json: str = ""              # file for summaries: settings, seconds, and the grammatical share on the toy
     seed: int = 1337            # of the stories
     device: str = "auto"        # auto, cpu, cuda or mps
@@ -218,13 +218,15 @@ def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: 
 
     Logits are computed only where they are read, for rows that read some; a gigabyte of them at a time."""
     config, new, probability = model.config, tokens.clone(), torch.zeros(tokens.shape, device=tokens.device)
+    rest = 0 if o.protocol == "paper" else config.block_size - tokens.size(1)   # masked, as in training
     rows_at_once = max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))
     for rows in now.any(dim=1).nonzero()[:, 0].split(rows_at_once):
-        masked, here = tokens[rows] == config.mask_id, now[rows]
+        window = F.pad(tokens[rows], (0, rest), value=config.mask_id)               # (rows, T)
+        masked, here = window == config.mask_id, now[rows]
         ratio = masked.float().mean(dim=1)                                          # (rows,)
         times = timestep(config, ratio) if t is None else torch.full_like(ratio, t)
-        batch = masking_batch(config, tokens[rows], masked, times)
-        select = F.pad(here, (1, 0)).flatten().nonzero().T                          # (1, N), one group
+        batch = masking_batch(config, window, masked, times)
+        select = F.pad(here, (1, rest)).flatten().nonzero().T                       # (1, N), one group
         logits = model(batch.tokens, batch.key_pos, batch.target_pos, select, batch.t)[0]           # (N, V)
         row, column = here.nonzero(as_tuple=True)
         if o.repetition_penalty != 1:
@@ -385,11 +387,10 @@ def write_stories(model, tokenizer: Tokenizer, windows: str, pattern, o: SampleO
             f.flush()
             bar.update(len(stories))
     os.replace(f"{o.out}.tmp", o.out)
-    passes, written = sum(map(len, rounds)), sum(map(sum, rounds))
-    summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began}
-    if o.draft:     # two passes a round, but for a last token that comes alone
-        passes = 2 * passes - sum(counts[-1] == 1 for counts in rounds)
-    summary |= {"passes": passes / len(texts), "tokens_per_pass": written / passes}
+    # with drafts two passes a round, but for a last token that comes alone
+    passes = sum(2 * len(counts) - (counts[-1] == 1) if o.draft else len(counts) for counts in rounds)
+    summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began,
+               "passes": passes / len(texts), "tokens_per_pass": sum(map(sum, rounds)) / passes}
     whole = windows == "aligned" and o.length >= TOY.mean_words() and not o.full_length
     if whole and tokenizer.kind == "words":             # stories of the toy, whose grammar is known
         summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
@@ -415,9 +416,9 @@ def plan(folders: list, flags: dict, lenient: bool):
             o = build(SampleOptions, given | {"out_dir": folder})
             o, pattern = complete(o, config, tokenizer, windows)
             varied = [str(value) for name, value in zip(swept, values) if len(mine[name]) > 1]
-            name = "-".join(["shown" if o.show else "samples", *varied]) + ".jsonl"
+            name = "-".join(["shown" if o.show or o.picture else "samples", *varied]) + ".jsonl"
             o = replace(o, out=o.out or os.path.join(folder, name))
-            how = {"ar": "left to right", "mdlm": o.sampler, "aogpt": f"{o.order} order"}[config.mode]
+            how = {"ar": "left to right", "mdlm": o.sampler, "aogpt": f"{o.order:.20} order"}[config.mode]
             how = how.replace("_", " ") + (f", drafts of {o.draft}" if o.draft else f", {o.steps} steps")
             how += f", temperature {o.temperature:g}" if len(mine.get("temperature", ())) > 1 else ""
             yield model, tokenizer, windows, pattern, o, f"{config.mode}, {how}"

@@ -35,7 +35,7 @@ def play(panels: list):
     """Panels (title, pieces of text, step at which each appeared, -1 if given) side by side in the terminal:
     a step of one beside a step of the others, what is new in colour. Into a pipe just the stories."""
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        print(*("".join(pieces).replace("↵", "\n").strip() for _, pieces, _ in panels), sep="\n\n")
+        print(*("".join(p).replace("↵", "\n").strip() for _, p, _ in panels), sep="\n\n", end="\n\n")
         return
     new = "{}" if "NO_COLOR" in os.environ else "\x1b[1;32m{}\x1b[0m"
     columns, rows = shutil.get_terminal_size()
@@ -136,7 +136,8 @@ def draw_losses(runs: dict, path: str):
             axes.set(xlabel=label)
         run, *others = runs.values()
         if not others and run["config"]["objective"] == "nelbo":        # masked_ce is something else
-            panels[0].plot(*zip(*run["training"]), color="0.75", lw=1, zorder=0, label="training")
+            later = [row for row in run["training"] if row[0] >= run["curve"][0]["step"]]   # of that scale
+            panels[0].plot(*zip(*later), color="0.75", lw=1, zorder=0, label="training")
         panels[0].set(ylabel="validation loss, nats per token (± 2 s.e.)")
 
 def draw_distances(columns: dict, path: str):

@@ -355,7 +355,7 @@ def main():
     if run.best < math.inf:     # there has been an evaluation
         draw_losses({f"{config.mode} on {s.data}": read_run(s.out_dir)}, run.path("loss.png"))
     if run.stopped and run.step < s.max_steps:
-        again = provenance(s.seed)["command"].removeprefix("python").replace(" --resume", "")
+        again = provenance(s.seed)["command"].removeprefix("python").removesuffix(" --resume")
         how = f"torchrun --standalone --nproc_per_node={WORLD_SIZE}" if WORLD_SIZE > 1 else "python"
         print(f"stopped and saved; go on with: {how}{again} --resume")
         raise SystemExit(128 + (run.signals or [signal.SIGTERM])[0])

@@ -382,10 +382,10 @@ def test_several_models_and_settings_in_one_call(trained):
     summaries = json.load(open(trained / "sweep.json"))
     got = [(s["mode"], s["sampler"], s["steps"], os.path.basename(s["out"])) for s in summaries]
     assert got == [
-        ("ar", "first_hitting", 48, "samples.jsonl"),
-        *(("mdlm", sampler, steps, f"samples-{sampler}-{steps}.jsonl")
+        ("ar", "first_hitting", 48, "shown.jsonl"),
+        *(("mdlm", sampler, steps, f"shown-{sampler}-{steps}.jsonl")
           for sampler in ("ancestral", "first_hitting") for steps in (48, 6)),
-        *(("aogpt", "first_hitting", steps, f"samples-{steps}.jsonl") for steps in (48, 6))]
+        *(("aogpt", "first_hitting", steps, f"shown-{steps}.jsonl") for steps in (48, 6))]
     assert os.path.getsize(trained / "modes.png") > 5000
     os.remove(trained / "modes.png")
     assert all(s["tokens_per_pass"] == pytest.approx(48 / s["steps"]) for s in summaries
@@ -460,7 +460,7 @@ def test_show_in_a_pipe_and_in_a_terminal(trained):
     piped = run("sample.py", *command, cwd=trained)
     assert piped.returncode == 0 and "\x1b" not in piped.stdout and "░" not in piped.stdout
     texts = [stories(trained / f"out/{mode}/shown.jsonl")[0]["text"] for mode in ("mdlm", "ar")]
-    assert piped.stdout.endswith("\n\n".join(texts) + "\n")
+    assert piped.stdout.endswith("\n\n".join(texts) + "\n\n")
     plain = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     for extra, colour in (({}, True), ({"NO_COLOR": "1"}, False)):
         leader, follower = pty.openpty()
@@ -511,3 +511,17 @@ def test_the_sampler_that_one_reads_first_writes_the_same_stories():
         _, u = (uniforms(generators, 8, torch.device("cpu")) for _ in range(2))     # the first are an order's
         *_, plain = sample.write_left_to_right(model, pattern.expand(20, -1), u, o)
         assert plain.equal(generate(model, range(20), pattern, o)[0])
+
+@torch.no_grad()
+def test_mdlm_reads_whole_windows():
+    """It writes a shorter text as if the rest of the window were masked, which is what it has learned from."""
+    model = small_model("mdlm")
+    hidden = model.config.mask_id
+    short = torch.randint(hidden, (20, 5))
+    short[:, 2] = hidden
+    whole = torch.nn.functional.pad(short, (0, 3), value=hidden)
+    now = (torch.arange(8) == 2).expand(20, -1)
+    u = torch.rand(20, 8, dtype=torch.float64)
+    (a, p), (b, q) = (sample.draw_masked(model, x, now[:, :n], u[:, :n], 1.0, SampleOptions())
+                      for x, n in ((short, 5), (whole, 8)))
+    assert a.equal(b[:, :5]) and p.equal(q[:, :5]) and (p > 0).sum() == 20
