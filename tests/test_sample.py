@@ -514,7 +514,7 @@ def test_the_sampler_that_one_reads_first_writes_the_same_stories():
 
 @torch.no_grad()
 def test_mdlm_reads_whole_windows():
-    """It writes a shorter text as if the rest of the window were masked, which is what it has learned from."""
+    """It writes a shorter text as if the rest of the window were masked, as it has learned to."""
     model = small_model("mdlm")
     hidden = model.config.mask_id
     short = torch.randint(hidden, (20, 5))
