@@ -34,7 +34,7 @@ def command(main, interrupted: str):
     """Run a script's main. What the user or the machine got wrong is one line and exit code 2, no traceback;
     any other exception is a fault of the code, and shows itself. interrupted: what Ctrl-C leaves behind."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)   # like Ctrl-C: it cleans up
-    for stream in filter(None, (sys.stdout, sys.stderr)):       # any character; logs grow by the line
+    for stream in filter(None, (sys.stdout, sys.stderr)):       # any character, each line at once
         stream.reconfigure(errors="backslashreplace", line_buffering=True)
     try:
         return main()

@@ -376,8 +376,8 @@ def group_losses(model: nn.Module, batch: Batch) -> Tensor:
 
 @torch.no_grad()
 def losses_in_parts(model: nn.Module, batch: Batch) -> Tensor:
-    """group_losses without gradients, half a gigabyte of logits at a time: (G,), float64, on the CPU."""
-    groups = max(1, min(64, 2 ** 27 // (batch.targets.size(1) * model.config.vocab_size)))
+    """group_losses without gradients, 64 groups or 64 MB of logits at a time: (G,), float64, on the CPU."""
+    groups = max(1, min(64, 2 ** 24 // (batch.targets.size(1) * model.config.vocab_size)))
     parts = batch.to(model.head.weight.device).split(groups)
     return torch.cat([group_losses(model, part) for part in parts]).cpu().double()
 

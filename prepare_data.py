@@ -287,8 +287,8 @@ class Windows:
         they are shuffled); of the tokens, or of other values, one for each token."""
         even = np.linspace(0, len(self) - 1, min(n, len(self))).astype(int)
         starts = self.starts[:n] if self.kind == "paper" else self.starts[even]
-        where = starts[:, None] + np.arange(self.block_size)
-        return self.tokens[where].astype(np.int64) if values is None else values[where]
+        rows = starts[:, None] + np.arange(self.block_size)
+        return self.tokens[rows].astype(np.int64) if values is None else values[rows]
 
     def floor(self, n: int):
         """For the toy, nats per token of spread(n) under the true law, which no model beats but by chance."""

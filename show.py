@@ -136,7 +136,7 @@ def draw_losses(runs: dict, path: str):
             axes.set(xlabel=label)
         run, *others = runs.values()
         if not others and run["config"]["objective"] == "nelbo":        # masked_ce is something else
-            later = [row for row in run["training"] if row[0] >= run["curve"][0]["step"]]   # of that scale
+            later = [row for row in run["training"] if row[0] >= run["curve"][0]["step"]]   # else it sets y
             panels[0].plot(*zip(*later), color="0.75", lw=1, zorder=0, label="training")
         panels[0].set(ylabel="validation loss, nats per token (± 2 s.e.)")
 

@@ -44,6 +44,12 @@ def nats_by_masked(model, x, o: RatioOptions) -> list:
         found.append(losses_in_parts(model, batch._replace(weight=batch.weight / k)).mean().item())
     return found
 
+def table_of(found: dict, masked, T: int) -> list:
+    """A row for each number of masked tokens, a column for each NAME: mean ± s.d. over seeds."""
+    return [[f"masked, of {T}", *found], *(
+        [str(k), *(mean_of([nats[i] for nats in seeds], 3) for seeds in found.values())]
+        for i, k in enumerate(masked))]
+
 def main():
     flags = parse_flags(__doc__, RatioOptions, named="NAME=FOLDER")
     o = build(RatioOptions, flags)
@@ -62,9 +68,7 @@ def main():
             x = torch.from_numpy(Windows(o.data, "val", T).spread(o.windows))
             found[name].append(nats_by_masked(model, x, o))
 
-    rows = [[f"masked, of {T}", *found]] + [
-        [str(k), *(mean_of([nats[i] for nats in seeds], 3) for seeds in found.values())]
-        for i, k in enumerate(o.masked)]
+    rows = table_of(found, o.masked, T)
     print_table(rows)
     facts = provenance(o.seed) | {"windows": len(x), "masked": o.masked, "block_size": T}
     if o.json:

@@ -10,8 +10,7 @@ import pytest
 from scipy import stats
 
 from conftest import ROOT
-from experiments import few_stories, first_minute, held_out, orders, plateau
-from experiments.report import mean_of
+from experiments import by_ratio, few_stories, first_minute, held_out, orders, plateau
 
 def results(name):
     return json.loads(Path(ROOT, "results", name).read_text("utf-8"))
@@ -20,11 +19,15 @@ def prose(page):
     """The page's text in one line."""
     return re.sub(r"\s+", " ", Path(ROOT, page).read_text("utf-8"))
 
+def cells_of(rows):
+    """Of a Markdown table's lines, below its head."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in rows.splitlines()]
+
 def table(page, head):
     """The rows below the line that begins so, of the page's only table that has one: lists of cells."""
     text = Path(ROOT, page).read_text("utf-8")
     [found] = re.findall(rf"^\| *{re.escape(head)}.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found.splitlines()]
+    return cells_of(found)
 
 def percent(values):
     """Mean, and over several seeds their standard deviation."""
@@ -1067,8 +1070,7 @@ def test_machines(page, sentence, files):
 def tables_of(page):
     """Every table of a page that a command wrote: its rows, without the head."""
     found = re.findall(r"^\|[-|]+\|\n((?:\|.*\n)+)", Path(ROOT, page).read_text("utf-8"), re.MULTILINE)
-    return [[[cell.strip() for cell in line.strip("|").split("|")] for line in rows.splitlines()]
-            for rows in found]
+    return [*map(cells_of, found)]
 
 @pytest.mark.parametrize("page, file", [
     *((name, name) for name in ("real-500", "real-all", "real-helped", "real-laptop", "real-longer",
@@ -1091,6 +1093,5 @@ def test_pages_of_other_commands():
     assert tables_of("results/few-stories-tables.md") == [
         few_stories.table_of(*kind)[1:] for kind in kinds.items()]
     found = results("by-ratio.json")
-    assert tables_of("results/by-ratio.md") == [[
-        [str(k), *(mean_of([nats[i] for nats in seeds], 3) for seeds in found["nats"].values())]
-        for i, k in enumerate(found["masked"])]]
+    assert tables_of("results/by-ratio.md") == [
+        by_ratio.table_of(found["nats"], found["masked"], found["block_size"])[1:]]
