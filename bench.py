@@ -5,8 +5,7 @@ How fast it trains, with random weights and random tokens.
     python bench.py --preset=paper --batch_size=2   the same at 124M parameters
 
 All that the table compares is measured in one process, by turns. tuned: as train.py trains by default.
-baseline: eager float32 and logits of every slot, as the paper's code has it. Sampling:
-experiments/sampling_cost.py.
+baseline: eager float32, logits of every slot, as in the paper's code. Sampling: experiments/sampling_cost.py
 """
 import ctypes
 import math

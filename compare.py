@@ -6,8 +6,7 @@ Several runs in one table, one JSON and one figure: validation loss at equal ste
 
 --text: UTF-8, its stories split at <|endoftext|>. Each is scored from its start to its end, or as far as
 block_size reaches, exactly by ar, else by the bound: the standard error is that of --draws masks or orders
-(for mdlm somewhat too large, for its masks are stratified).
-mdlm reads a text shorter than block_size in a window shorter than any it was trained on.
+(for mdlm too large: its masks are stratified). mdlm reads a short text in a window shorter than any it knows.
 """
 from dataclasses import dataclass
 

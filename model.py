@@ -152,8 +152,11 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, rotary_q, rotary_k, cache=None):
-        x = x + self.dropout(self.attention(self.norm1(x), rotary_q, rotary_k, cache))
+    def forward(self, x, rotary_q, rotary_k, cache=None, select=None):
+        x = x + self.dropout(self.attention(self.norm1(x), rotary_q, rotary_k, cache))     # (B, S, C)
+        if select is not None:      # the last block: what is not predicted needs only keys and values
+            x = x.view(len(select), -1, x.size(-1))                                 # (G, B·S/G, C)
+            x = x.gather(1, select[:, :, None].expand(-1, -1, x.size(-1)))          # (G, N, C)
         return x + self.dropout(self.mlp(self.norm2(x)))
 
 class TimeEmbedding(nn.Module):
@@ -206,10 +209,8 @@ class Transformer(nn.Module):
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                         # (2, B or 1, 1, S, D/2)
         rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2) if self.config.target_rotation else rotary_k
         for i, block in enumerate(self.blocks):
-            x = block(x, rotary_q, rotary_k, cache and cache._replace(keys_values=cache.keys_values[i]))
-        if select is not None:      # the head, a third of the work at 124M parameters, runs where it is asked
-            x = x.view(len(select), -1, x.size(-1))                                 # (G, B·S/G, C)
-            x = x.gather(1, select[:, :, None].expand(-1, -1, x.size(-1)))          # (G, N, C)
+            kept = cache and cache._replace(keys_values=cache.keys_values[i])
+            x = block(x, rotary_q, rotary_k, kept, select if block is self.blocks[-1] else None)
         return self.head(self.norm(x))[..., :self.config.vocab_size]                # padding cut off
 
     def init_weights(self):
@@ -322,7 +323,7 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     Rows 2p and 2p+1 are an antithetic pair, masking k and T+1-k tokens, and the k's are stratified over the
     batch: less variance. The first row never masks more than the second, so this is unbiased only where
     rows come in random order, as in training, or a pair is one row twice, as in evaluation. Every pair has
-    exactly T+1 masked tokens, so shapes are static and the head runs on masked slots alone. B must be even.
+    exactly T+1 masked tokens: shapes are static, last MLP and head run on masked slots alone. B must be even.
     A pair with T = 6 and k = 2, T+1-k = 5:
 
         row 2p       BOS   x_0  [M]  x_2  x_3  [M]  x_5         2 predictions, each with weight 1/2 · 1/2
@@ -400,12 +401,13 @@ def count_parameters(model: Transformer) -> int:
 
 def flops_per_token(config: Config) -> float:
     """Matrix-product FLOPs of training on one token: 2 per weight forward, twice that backward; attention
-    reaches T slots, on average half of them where it is causal; the NELBO's head sees (T+1)/2 of T. (Left
-    out: mdlm's BOS slot in the blocks, 1/T of them.)"""
+    reaches T slots, on average half of them where it is causal; the NELBO's last MLP and head see (T+1)/2 of
+    T. (Left out: mdlm's BOS slot in the blocks, 1/T of them.)"""
     C, T = config.n_embd, config.block_size
-    layer = 4 * C * C + 3 * C * config.n_hidden + 2 * C * T * (1 if config.mode == "mdlm" else 0.5)
-    head_share = (T + 1) / (2 * T) if config.mode == "mdlm" and config.objective == "nelbo" else 1
-    return 6 * (config.n_layer * layer + head_share * C * config.vocab_size)
+    attention = 4 * C * C + 2 * C * T * (1 if config.mode == "mdlm" else 0.5)
+    mlp, head = 3 * C * config.n_hidden, C * config.vocab_size
+    selected = (T + 1) / (2 * T) if config.mode == "mdlm" and config.objective == "nelbo" else 1
+    return 6 * (config.n_layer * attention + (config.n_layer - 1) * mlp + selected * (mlp + head))
 
 def main():
     configs = {mode: Config(mode) for mode in ("ar", "mdlm", "aogpt")}

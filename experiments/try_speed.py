@@ -7,6 +7,7 @@
 import ctypes
 import statistics
 import sys
+import types
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +25,7 @@ from train import PRESETS, Muon, Settings, make_update, numerics
 CPU = torch.device("cpu")
 torch._dynamo.config.recompile_limit = 64       # all variants share a few functions
 written_out, attention_forward = model_module.attend, model_module.Attention.forward
+block_forward = model_module.Block.forward
 
 def fused_attention(q, k, v, visible, causal):
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -93,6 +95,14 @@ def rotate_before_transpose(self, x, rotary_q, rotary_k, cache=None):
     y = model_module.attend(*(a.transpose(1, 2) for a in (q, k, v)), None, self.causal)
     return self.proj(y.transpose(1, 2).reshape(B, S, C))
 
+def mlp_on_every_slot(self, x, rotary_q, rotary_k, cache=None, select=None):
+    """Block.forward, the head alone on the slots that are predicted."""
+    x = block_forward(self, x, rotary_q, rotary_k, cache)
+    if select is not None:
+        x = x.view(len(select), -1, x.size(-1))
+        x = x.gather(1, select[:, :, None].expand(-1, -1, x.size(-1)))
+    return x
+
 def padded_logits(h, weight, y):
     return F.cross_entropy(F.linear(h, weight), y, reduction="none")
 
@@ -137,6 +147,7 @@ VARIANTS = {                # what differs from train.py's way
     "blocks_compiled": dict(settings=dict(compile="false"), blocks=True),
     "float32": dict(settings=dict(dtype="float32")),
     "bfloat16": dict(settings=dict(dtype="bfloat16")),      # also where train.py finds it slower
+    "mlp_on_every_slot": dict(block=mlp_on_every_slot),
     "head_on_every_slot": dict(full=True),
     "padded_logits": dict(losses=with_loss(padded_logits)),
     "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy)),
@@ -162,7 +173,9 @@ def make_step(name, mode, sizes, rows):
         step = nanogpt_step(config, rows)
     else:
         net, x = Transformer(config), torch.randint(config.vocab_size, (rows, config.block_size))
-        train.group_losses, train.Muon = v.get("losses", group_losses), v.get("muon", Muon)
+        # what is compiled is kept with a function's code, and would serve a variant of a method too
+        own = types.FunctionType(group_losses.__code__.replace(), group_losses.__globals__)
+        train.group_losses, train.Muon = v.get("losses", own), v.get("muon", Muon)
         if "compile_mode" in v:
             train.group_losses = torch.compile(group_losses, mode=v["compile_mode"], dynamic=False)
         s = Settings(**v.get("settings", {}) | ({"compile": "false"} if "compile_mode" in v else {}))
@@ -184,6 +197,7 @@ def make_step(name, mode, sizes, rows):
     def run():
         model_module.attend = v.get("attend", written_out)
         model_module.Attention.forward = v.get("attention", attention_forward)
+        model_module.Block.forward = v.get("block", block_forward)
         torch.use_deterministic_algorithms(v.get("deterministic", True))
         step()
 
@@ -219,7 +233,7 @@ def main():
     rows = sizes.pop("batch_size")
     steps, memory = {}, {}
     for name in o.variants:
-        if o.mode == "mdlm" or name != "head_on_every_slot":
+        if o.mode == "mdlm" or not name.endswith("_on_every_slot"):
             steps[name], memory[name] = make_step(name, o.mode, sizes, rows)
             print(f"{name} is ready", file=sys.stderr)
     seconds = by_turns(steps, 6, CPU)

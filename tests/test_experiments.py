@@ -226,12 +226,13 @@ def test_first_minute(few, monkeypatch, capsys):
     done = json.load(open("f.json"))["trials"].values()
     assert len({trial["distance"] for trial in done}) == 3 and len({trial["flops"] for trial in done}) == 1
 
-def test_first_command(tmp_path, monkeypatch):
-    """From nothing: the data, the run, its stories; and a first step, with and without the trials."""
+def test_first_command(trained, tmp_path, monkeypatch):
+    """The run and its stories; and a first step, with and without the trials. (The toy's data, which take
+    seconds to make, are there.)"""
     monkeypatch.setattr(first_command, "MODES", ("mdlm",))
     monkeypatch.setattr(first_command, "ROUNDS", 1)
     monkeypatch.setattr(first_command, "ONE_STEP", ["--max_steps=1"])
-    monkeypatch.setattr(first_command, "TRAIN", ["train.py", *(flag for flag in TINY if flag != "--data=t")])
+    monkeypatch.setattr(first_command, "TRAIN", ["train.py", *TINY, f"--data={trained}/data/t"])
     monkeypatch.setattr(first_command, "SAMPLE", ["sample.py", "--num_samples=3"])
     monkeypatch.setattr(sys, "argv", ["first_command.py", str(tmp_path / "f.json")])
     first_command.main()

@@ -221,12 +221,18 @@ def test_stratified_pairs_have_less_variance():
     assert abs(ours.mean() - every.mean()) < 5 * ours.std() / math.sqrt(300)        # unbiased
     assert ours.var() < 0.02 * every.var() / B
 
-def test_head_on_selected_slots_is_the_full_head_then_selected():
-    model = small_model("mdlm")
+def test_last_mlp_and_head_on_selected_slots_are_those_of_every_slot_then_selected():
+    """And so are their gradients."""
+    model = small_model("mdlm", dtype=torch.float64)
     batch = nelbo_batch(model.config, tokens(model, rows=6), rng())
-    full = logits_of(model, batch._replace(select=None))                                 # (6, T+1, V)
-    full = full.view(3, -1, full.size(-1)).gather(1, batch.select[..., None].expand(-1, -1, full.size(-1)))
-    assert torch.allclose(logits_of(model, batch), full, atol=1e-5)
+    logits = logits_of(model, batch)                                                     # (3, T+1, V)
+    every = logits_of(model, batch._replace(select=None))                                # (6, T+1, V)
+    index = batch.select[..., None].expand_as(logits)
+    every = every.view(3, -1, every.size(-1)).gather(1, index)
+    assert torch.allclose(logits, every, rtol=1e-12)
+    parameters = list(model.parameters())
+    for one, other in zip(*(torch.autograd.grad(of.square().sum(), parameters) for of in (logits, every))):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
 
 @pytest.mark.parametrize("fields", [
     dict(mode="ar"), dict(mode="mdlm"), dict(mode="aogpt"), dict(mode="mdlm", time_embedding="add"),
