@@ -585,6 +585,9 @@ def speed(text: str):
                variants=f"tuned,gradient_with_loss,linear_cross_entropy,fused_attention{nanogpt}")
     python("experiments.try_speed", mode="mdlm", preset="laptop", variants="muon,pytorch_muon",
            json="results/speed-muon.json")
+    for preset in "toy", "laptop":
+        python("experiments.try_speed", mode="mdlm", preset=preset, json=f"results/speed-slots-{preset}.json",
+               variants="tuned,mlp_on_every_slot,rotate_before_transpose")
     python("experiments.sampling_cost", lengths="64,128,256", stories="1,16",
            json="results/sampling-small.json")
     python("experiments.sampling_cost", preset="paper", json="results/sampling-cost.json")

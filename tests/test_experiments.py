@@ -17,7 +17,7 @@ from scipy import stats
 
 import sample
 from cli import InputError
-from conftest import TINY, experiment, read_log, run, small_model
+from conftest import ROOT, TINY, experiment, read_log, run, small_model
 from experiments import few_stories, first_command, first_minute, held_out, orders, plateau, weighted
 from experiments.by_ratio import RatioOptions, nats_by_masked
 from experiments.few_stories import Trial
@@ -121,8 +121,8 @@ def few(workdir, monkeypatch):
     prepare(PrepareOptions(max_tokens=30_000))
     small = dict(n_layer=1, n_head=1, n_embd=16, n_hidden=16, batch_size=8, compile="false", dtype="float32")
     monkeypatch.setattr(few_stories, "PRESETS", {"toy": PRESETS["toy"] | small})
-    monkeypatch.setattr(few_stories, "STEPS", 50)
-    monkeypatch.setattr(few_stories, "LONG", 50)
+    monkeypatch.setattr(few_stories, "STEPS", 30)
+    monkeypatch.setattr(few_stories, "LONG", 30)
     monkeypatch.setattr(few_stories, "FIGURE", 20)
     monkeypatch.setattr(few_stories, "SIZES", (20, 40))
     monkeypatch.setattr(few_stories, "HELPED", (20,))
@@ -163,12 +163,12 @@ def test_few_stories(few, monkeypatch, capsys):
     """Every part, resumed, then its tables and figures: small sizes."""
     def sweep(stories):
         for mode in ("ar", "aogpt", "mdlm"):
-            yield Trial(mode, 20, seed=0, steps=50)
-        yield Trial("ar", 20, seed=0, steps=50, dropout=0.5, noise=0.5)
+            yield Trial(mode, 20, seed=0, steps=30)
+        yield Trial("ar", 20, seed=0, steps=30, dropout=0.5, noise=0.5)
 
     def other_tasks(done):
-        yield Trial("aogpt", 20, steps=50, orders=2)
-        yield Trial("mdlm", 20, steps=50, repeat=1)
+        yield Trial("aogpt", 20, steps=30, orders=2)
+        yield Trial("mdlm", 20, steps=30, repeat=1)
 
     monkeypatch.setattr(few_stories, "sweep", sweep)
     monkeypatch.setattr(few_stories, "other_tasks", other_tasks)
@@ -232,8 +232,10 @@ def test_first_command(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(first_command, "MODES", ("mdlm",))
     monkeypatch.setattr(first_command, "ROUNDS", 1)
     monkeypatch.setattr(first_command, "ONE_STEP", ["--max_steps=1"])
-    monkeypatch.setattr(first_command, "TRAIN", ["train.py", *TINY, f"--data={trained}/data/t"])
-    monkeypatch.setattr(first_command, "SAMPLE", ["sample.py", "--num_samples=3"])
+    train = [f"{ROOT}/train.py", *TINY, f"--data={trained}/data/t"]
+    monkeypatch.setattr(first_command, "TRAIN", train)
+    monkeypatch.setattr(first_command, "STORIES", 3)
+    monkeypatch.setattr(first_command, "SEEDS", (1,))
     monkeypatch.setattr(sys, "argv", ["first_command.py", str(tmp_path / "f.json")])
     first_command.main()
     found = json.load(open(tmp_path / "f.json"))
@@ -241,6 +243,7 @@ def test_first_command(trained, tmp_path, monkeypatch):
     assert [len(of) for of in starts.values()] == [1, 1]        # rounds
     assert all(s > 0 for of in starts.values() for s in of[0])
     assert 0 < run["of_steps"] < run["seconds"] and run["mode"] == "mdlm" and 0 <= run["grammatical"] <= 1
+    assert run["of_one_story"] > 0 and run["of_import_torch"] > 0 and run["seed"] == 1
 
 def test_held_out(trained, monkeypatch):
     """The numbers of best.pt on other stories; what is above itself is nothing."""
