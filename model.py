@@ -154,7 +154,7 @@ class Block(nn.Module):
 
     def forward(self, x, rotary_q, rotary_k, cache=None, select=None):
         x = x + self.dropout(self.attention(self.norm1(x), rotary_q, rotary_k, cache))     # (B, S, C)
-        if select is not None:      # the last block: what is not predicted needs only keys and values
+        if select is not None:      # in the last block: other slots only lend their keys and values
             x = x.view(len(select), -1, x.size(-1))                                 # (G, B·S/G, C)
             x = x.gather(1, select[:, :, None].expand(-1, -1, x.size(-1)))          # (G, N, C)
         return x + self.dropout(self.mlp(self.norm2(x)))

@@ -1,11 +1,16 @@
 """What bench.py says: the figures hang together; and they are of the work that train.py does."""
+import functools
 import json
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
+import model
+import train
 from bench import BenchOptions, begin, by_turns, training_step
 from conftest import experiment, run
+from experiments import try_speed
 from experiments.scaling import exponent
 from model import Config, flops_per_token
 
@@ -44,6 +49,20 @@ def test_a_bench_step_trains():
     assert sum(losses[-5:]) < sum(losses[:5]) and len(set(losses)) == 60 and needs["dtype"] == "float32"
     # (T + 1) of a pair's 2T slots predict, each a padded row of logits
     assert needs["logits_mb"] * 2 ** 20 == 2 * 9 * 64 * 4
+
+def test_every_variant_is_compiled_for_itself(monkeypatch):
+    """What is compiled is kept with a function's code: a variant of a method would get the first one's."""
+    for of, name in ((train, "group_losses"), (train, "Muon"), (model, "attend"), (torch, "compile"),
+                     (model.Attention, "forward"), (model.Block, "forward")):
+        monkeypatch.setattr(of, name, getattr(of, name))        # is put back afterwards
+    torch.compile = functools.partial(torch.compile, backend="eager")
+    sizes = dict(vocab_size=50, block_size=8, n_layer=1, n_head=2, n_embd=16, n_hidden=16)
+    graphs = [counters["stats"]["unique_graphs"]]
+    for name in ("tuned", "mlp_on_every_slot", "rotate_before_transpose", "bfloat16_residual",
+                 "fused_attention", "gradient_with_loss", "head_on_every_slot"):
+        try_speed.make_step(name, "mdlm", sizes, rows=4)
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs == sorted(set(graphs))        # more with each
 
 def test_turns_are_taken_and_the_first_does_not_count():
     order = []

@@ -169,6 +169,11 @@ def test_speed():
         ratios = [row["tok_per_s"] / row["baseline_tok_per_s"] for row in rows]
         assert times == ", ".join(f"{ratio:.2f}" for ratio in ratios)
 
+def test_slots():
+    found = [results(f"speed-slots-{preset}.json")["seconds"] for preset in ("toy", "laptop")]
+    for name, *cells, _ in table("results/speed.md", "time of a step |"):
+        assert cells == [f"{np.median(np.divide(of[name.strip('`')], of['tuned'])):.2f}" for of in found]
+
 def test_scaling():
     names = {"block_size": "block_size", "batch size": "batch_size", "width": "n_embd"}
     rows = {(row["mode"], row["against"]): row for row in results("scaling.json")["scaling"]}
@@ -1057,6 +1062,8 @@ def test_readme_shows_the_code_as_it_is():
                          "contention-float32.json)", "contention, contention-float32"),
     ("results/speed.md", "denormals.json; one core of an Intel Xeon", "denormals"),
     ("results/speed.md", "two cores of an AMD EPYC without AVX-512, float32", "speed-muon"),
+    ("results/speed.md", "two cores of an AMD EPYC, float32, median of 6 ratios",
+     "speed-slots-toy, speed-slots-laptop"),
     ("results/sampling.md", "real-speculative.json, one core of an Intel Xeon", "real-speculative"),
     ("results/sampling.md", "speculative.json, two cores of an AMD EPYC", "speculative"),
     ("results/sampling.md", "124M models on two cores of an AMD EPYC", "sampling-cost, sampling-cost-16"),
