@@ -5,8 +5,7 @@ Several runs in one table, one JSON and one figure: validation loss at equal ste
     python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --text=story.txt      how likely each finds that text
 
 --text: UTF-8, its stories split at <|endoftext|>. Each is scored from its start to its end, or as far as
-block_size reaches, exactly by ar, else by the bound: the standard error is that of --draws masks or orders
-(for mdlm too large: its masks are stratified). mdlm reads a short text in a window shorter than any it knows.
+block_size reaches, exactly by ar, else by the bound ± s.e. of --draws (too large for mdlm: stratified).
 """
 from dataclasses import dataclass
 

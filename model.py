@@ -293,20 +293,23 @@ def aogpt_batch(config: Config, x: Tensor, generator: torch.Generator, l2r_fract
     left_to_right = torch.rand(len(x), 1, generator=generator) < l2r_fraction
     return order_batch(config, x, torch.where(left_to_right, identity_order(x), order))
 
-def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor) -> Batch:
-    """Predict the masked tokens of x (B, T) from the others; weight (B, T+1) is 1 where masked (B, T) is.
-
-    Slot 0 holds BOS, as in the other modes. (With neither it nor --target_embedding a fully masked row looks
-    the same from every position: rotary attention sees distances only.)"""
-    targets = F.pad(x, (1, 0), value=config.bos_id)                                 # (B, T+1)
-    masked = F.pad(masked, (1, 0))                                                  # (B, T+1)
-    position = torch.arange(-1, x.size(1), device=x.device).expand_as(targets)
-    return Batch(tokens=torch.where(masked, config.mask_id, targets), key_pos=position, target_pos=position,
-                 targets=targets, weight=masked.float(), t=t)
-
 def timestep(config: Config, ratio: Tensor) -> Tensor:
     """The t that training showed with this ratio of masked tokens (the inverse of the schedule)."""
     return torch.acos((1 - ratio).sqrt()) * 2 / math.pi if config.schedule == "cosine" else ratio
+
+def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor | None = None) -> Batch:
+    """Predict the masked tokens of x (B, L) from the others; weight (B, T+1) is 1 where masked (B, L) is.
+
+    The window is whole, as in training: what lies beyond x is masked too, but not to be predicted. Slot 0
+    holds BOS, as in the other modes. (With neither it nor --target_embedding a fully masked row looks the
+    same from every position: rotary attention sees distances only.) t (B,): default, of the share masked."""
+    rest = config.block_size - x.size(1)
+    targets = F.pad(x, (1, rest), value=config.bos_id)                              # (B, T+1)
+    hidden = F.pad(F.pad(masked, (1, 0)), (0, rest), value=True)                    # (B, T+1)
+    position = torch.arange(-1, config.block_size, device=x.device).expand_as(targets)
+    t = timestep(config, hidden[:, 1:].float().mean(dim=1)) if t is None else t
+    return Batch(tokens=torch.where(hidden, config.mask_id, targets), key_pos=position, target_pos=position,
+                 targets=targets, weight=F.pad(masked, (1, rest)).float(), t=t)
 
 def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     """Mask a random set M of k of the T tokens, k uniform on 1 … T:
@@ -337,10 +340,10 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     k = 1 + (u * T).long()
     k = torch.stack([k, T + 1 - k], dim=1)                                          # (P, 2)
     masked = torch.rand(B, T, generator=generator).argsort(dim=1) < k.view(B, 1)    # (B, T), k random places
-    batch = masking_batch(config, x, masked, t=timestep(config, k.view(B) / T))
+    batch = masking_batch(config, x, masked)
     select = batch.weight.view(P, -1).nonzero()[:, 1].view(P, T + 1)                # of a pair's 2T+2 slots
     return batch._replace(targets=batch.targets.view(P, -1).gather(1, select), select=select,
-                          weight=(0.5 / k).gather(1, select // (T + 1)))
+                          weight=(0.5 / k).gather(1, select // batch.tokens.size(1)))
 
 def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator, schedule: str) -> Batch:
     """The paper's loss (arXiv 2603.22075; cosine): t uniform on (0, 1) for each row, each token masked with

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from cli import InputError, build, command, parse_flags, provenance, write_json
-from model import Cache, Config, Transformer, masking_batch, new_keys_values, timestep
+from model import Cache, Config, Transformer, masking_batch, new_keys_values
 from prepare_data import Tokenizer
 from runs import open_locked, open_model
 from show import draw_moving, draw_picture, play, token_texts
@@ -216,17 +216,15 @@ def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: 
     """mdlm: tokens (B, L) in which those where now (B, L) is true, all masked, are drawn by u, and each one's
     probability (B, L), 0 elsewhere. t: the timestep told to the network, by default that of the share masked.
 
-    Logits are computed only where they are read, for rows that read some; a gigabyte of them at a time."""
-    config, new, probability = model.config, tokens.clone(), torch.zeros(tokens.shape, device=tokens.device)
-    rest = 0 if o.protocol == "paper" else config.block_size - tokens.size(1)   # masked, as in training
+    The window is whole, by the paper's protocol L long; logits are of `now` alone, a gigabyte at a time."""
+    config = model.config if o.protocol == "own" else replace(model.config, block_size=tokens.size(1))
+    new, probability = tokens.clone(), torch.zeros(tokens.shape, device=tokens.device)
     rows_at_once = max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))
     for rows in now.any(dim=1).nonzero()[:, 0].split(rows_at_once):
-        window = F.pad(tokens[rows], (0, rest), value=config.mask_id)               # (rows, T)
-        masked, here = window == config.mask_id, now[rows]
-        ratio = masked.float().mean(dim=1)                                          # (rows,)
-        times = timestep(config, ratio) if t is None else torch.full_like(ratio, t)
-        batch = masking_batch(config, window, masked, times)
-        select = F.pad(here, (1, rest)).flatten().nonzero().T                       # (1, N), one group
+        x, here = tokens[rows], now[rows]                                           # (rows, L) each
+        times = None if t is None else torch.full((len(rows),), t, device=tokens.device)
+        batch = masking_batch(config, x, x == config.mask_id, times)
+        select = F.pad(here, (1, config.block_size - here.size(1))).flatten().nonzero().T   # (1, N), a group
         logits = model(batch.tokens, batch.key_pos, batch.target_pos, select, batch.t)[0]           # (N, V)
         row, column = here.nonzero(as_tuple=True)
         if o.repetition_penalty != 1:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.held_out import demand_tokenizer
 from experiments.report import mean_of, write_markdown
-from model import losses_in_parts, mask_generator, masking_batch, timestep
+from model import losses_in_parts, mask_generator, masking_batch
 from prepare_data import Windows
 from runs import load
 from show import figure
@@ -39,8 +39,7 @@ def nats_by_masked(model, x, o: RatioOptions) -> list:
         generator, draws = mask_generator(o.seed, k), max(1, 16 // k)
         rows = x.repeat_interleave(draws, dim=0)                                    # (N · draws, T)
         masked = torch.rand(rows.shape, generator=generator).argsort(dim=1) < k
-        t = timestep(model.config, torch.full((len(rows),), k / x.size(1)))
-        batch = masking_batch(model.config, rows, masked, t)
+        batch = masking_batch(model.config, rows, masked)
         found.append(losses_in_parts(model, batch._replace(weight=batch.weight / k)).mean().item())
     return found
 

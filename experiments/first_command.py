@@ -30,7 +30,8 @@ def seconds(folder: str, *line, **environment) -> float:
     """From start to end of a command of Python in the folder, which also keeps what is compiled."""
     began = time.perf_counter()
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"} | environment
-    subprocess.run([sys.executable, *line], cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([sys.executable, *line], cwd=folder, env=environment, stdout=subprocess.DEVNULL,
+                   check=True)
     return time.perf_counter() - began
 
 def measure(mode: str, seed: int) -> dict:

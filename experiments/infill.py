@@ -23,7 +23,7 @@ import sample
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.held_out import demand_tokenizer, difference
 from experiments.oracle import toy_conditionals
-from model import Batch, identity_order, losses_in_parts, masking_batch, order_batch, timestep
+from model import Batch, identity_order, losses_in_parts, masking_batch, order_batch
 from prepare_data import Windows, load_meta
 from runs import open_model, read_run
 from toy import TOY
@@ -72,7 +72,7 @@ def nats(model, x, start: int, length: int, o: InfillOptions):
         hidden[:, inside] = torch.rand(N, length, generator=generator).argsort(dim=1) < count
         slots = 1 + place[inside]                                                   # after BOS's
         weight = hidden[:, inside].float() / count
-        batch = masking_batch(config, x, hidden, timestep(config, hidden.float().mean(dim=1)))
+        batch = masking_batch(config, x, hidden)
         total = total + losses(model, batch, slots, weight) / draws
     return total
 

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.held_out import demand_tokenizer, difference
 from experiments.report import mean_of, write_markdown
-from model import identity_order, losses_in_parts, mask_generator, masking_batch, order_batch, timestep
+from model import identity_order, losses_in_parts, mask_generator, masking_batch, order_batch
 from prepare_data import Windows
 from runs import open_model
 from show import figure
@@ -52,8 +52,7 @@ def one_by_one(config, x, order):
     N, T = x.shape
     rank = order.argsort(dim=1)
     for j in range(T):
-        masked = rank >= j
-        batch = masking_batch(config, x, masked, timestep(config, masked.float().mean(dim=1)))
+        batch = masking_batch(config, x, rank >= j)
         slot = 1 + order[:, j, None]                                                # (N, 1), after BOS's
         target, weight = batch.targets.gather(1, slot), torch.full((N, 1), 1 / T)
         yield batch._replace(select=slot, targets=target, weight=weight)

@@ -13,7 +13,7 @@ import torch
 import sample
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.oracle import distance, toy_conditionals
-from model import masking_batch, timestep
+from model import masking_batch
 from prepare_data import Windows
 from runs import open_model, read_run
 
@@ -36,9 +36,8 @@ def network(model):
     @torch.no_grad()
     def conditionals(x):
         masked = torch.from_numpy(x == model.config.mask_id)
-        t = timestep(model.config, masked.float().mean(dim=1))
-        batch = masking_batch(model.config, torch.from_numpy(x), masked, t)
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos, t=t)[:, 1:]
+        batch = masking_batch(model.config, torch.from_numpy(x), masked)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, t=batch.t)[:, 1:]
         return logits.double().softmax(dim=-1).numpy()
 
     return conditionals

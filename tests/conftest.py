@@ -19,7 +19,7 @@ import torch  # noqa: E402
 sys.path.insert(0, ROOT)
 
 import sample  # noqa: E402
-from model import Config, Transformer, masking_batch, order_batch, timestep  # noqa: E402
+from model import Config, Transformer, masking_batch, order_batch  # noqa: E402
 
 @pytest.fixture
 def workdir(tmp_path, monkeypatch):
@@ -75,9 +75,9 @@ def unmask_plainly(model, tokens, reveal_step, u, o):
     """sample.unmask as one first writes it: every step predicts all tokens."""
     for step in range(int(reveal_step.max()) + 1):
         masked = tokens == model.config.mask_id
-        t = timestep(model.config, masked.float().mean(dim=1))
-        batch = masking_batch(model.config, tokens, masked, t)
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos, t=t)[:, 1:]       # without BOS's
+        batch = masking_batch(model.config, tokens, masked)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, t=batch.t)
+        logits = logits[:, 1:1 + tokens.size(1)]        # without BOS's, and what lies beyond
         now = reveal_step == step
         new, _ = sample.draw(logits[now], u[now], o.temperature, o.top_p)
         tokens = tokens.masked_scatter(now, new)

@@ -51,17 +51,17 @@ def test_mdlm_sees_visible_tokens_on_both_sides_and_no_masked_one():
     model = small_model("mdlm", dtype=torch.float64)
     x = tokens(model, rows=1)
     masked = torch.tensor([[False, False, True, False, True, False, False, False]])
-    base = logits_of(model, masking_batch(model.config, x, masked, None))
+    base = logits_of(model, masking_batch(model.config, x, masked))
     for j in range(8):
         y = x.clone()
         y[0, j] = (y[0, j] + 1) % model.config.vocab_size
-        moved = (logits_of(model, masking_batch(model.config, y, masked, None)) - base).abs().amax(dim=-1)[0]
+        moved = (logits_of(model, masking_batch(model.config, y, masked)) - base).abs().amax(dim=-1)[0]
         assert (moved == 0).all() if masked[0, j] else (moved > 1e-6).all()
 
 def test_a_fully_masked_row_still_knows_its_positions():
     model = small_model("mdlm")
     x = tokens(model, rows=1)
-    batch = masking_batch(model.config, x, torch.ones_like(x, dtype=torch.bool), None)
+    batch = masking_batch(model.config, x, torch.ones_like(x, dtype=torch.bool))
     assert torch.pdist(logits_of(model, batch)[0, 1:]).min() > 1e-3
 
 @pytest.mark.parametrize("mode, matters", [("ar", True), ("aogpt", True), ("mdlm", False)])
@@ -93,18 +93,23 @@ def test_attention_written_out_equals_the_fused_kernel():
 # ------------------------------------------------------------------------------------------------ the bounds
 
 def masked_nll(model, x, masked):
-    """−ln p of every token of x (T,) given the unmasked ones, (T,), computed the plain way."""
-    config = model.config
-    slots = torch.where(masked, config.mask_id, x)
-    slots = torch.cat([torch.tensor([config.bos_id]), slots])[None]
-    position = torch.arange(-1, len(x))[None]
-    return -model(slots, position, position)[0, 1:].log_softmax(dim=-1)[torch.arange(len(x)), x]
+    """−ln p of every token of x (L,) given the unmasked ones, (L,), computed the plain way: all that lies
+    beyond it in the window is masked too."""
+    config, place = model.config, torch.arange(len(x))
+    slots = torch.full((1, config.block_size + 1), config.mask_id)
+    slots[0, 0], slots[0, 1:1 + len(x)] = config.bos_id, torch.where(masked, config.mask_id, x)
+    position, t = torch.arange(-1, config.block_size)[None], (slots == config.mask_id).double().sum(dim=1)
+    logits = model(slots, position, position, t=t / config.block_size)
+    return -logits[0, 1:].log_softmax(dim=-1)[place, x]
 
+@pytest.mark.parametrize("beyond", [0, 3])
 @torch.no_grad()
-def test_nelbo_over_all_masks_is_the_chain_rule_over_all_orders():
+def test_nelbo_over_all_masks_is_the_chain_rule_over_all_orders(beyond):
+    """Of a text that fills the window, or leaves so many places."""
     T = 4
-    model = small_model("mdlm", seed=1, vocab_size=5, block_size=T, dtype=torch.float64)
-    x = tokens(model, rows=1)[0]
+    model = small_model("mdlm", seed=1, vocab_size=5, block_size=T + beyond, dtype=torch.float64,
+                        time_embedding="add" if beyond else "none")
+    x = tokens(model, rows=1)[0, :T]
     masks = [torch.tensor(m) for m in itertools.product([False, True], repeat=T) if any(m)]
     nll = {tuple(m.tolist()): masked_nll(model, x, m) for m in masks}
 
