@@ -300,9 +300,9 @@ def timestep(config: Config, ratio: Tensor) -> Tensor:
 def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor | None = None) -> Batch:
     """Predict the masked tokens of x (B, L) from the others; weight (B, T+1) is 1 where masked (B, L) is.
 
-    The window is whole, as in training: what lies beyond x is masked too, but not to be predicted. Slot 0
-    holds BOS, as in the other modes. (With neither it nor --target_embedding a fully masked row looks the
-    same from every position: rotary attention sees distances only.) t (B,): default, of the share masked."""
+    The window is whole, as in training: what lies beyond x is masked too, with weight 0. t (B,) is by default
+    that of the share masked. Slot 0 holds BOS, as in the other modes. (With neither it nor --target_embedding
+    a fully masked row looks the same from every position: rotary attention sees distances only.)"""
     rest = config.block_size - x.size(1)
     targets = F.pad(x, (1, rest), value=config.bos_id)                              # (B, T+1)
     hidden = F.pad(F.pad(masked, (1, 0)), (0, rest), value=True)                    # (B, T+1)
