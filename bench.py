@@ -124,7 +124,7 @@ def training_step(config: Config, batch_size: int, device, tuned=True):
     return step, needs | {"logits_mb": slots * config.padded_vocab * dtype.itemsize / 2 ** 20}
 
 def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
-    """Prints a table; {mode: figures}. The baseline has mdlm's head on every slot."""
+    """Prints a table; {mode: figures}. The baseline has mdlm's last MLP and head on every slot."""
     steps, figures = {}, {}
     for mode in o.modes:
         every_slot = dict(objective="masked_ce", schedule="cosine") if mode == "mdlm" else {}

@@ -5,7 +5,7 @@ Several runs in one table, one JSON and one figure: validation loss at equal ste
     python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --text=story.txt      how likely each finds that text
 
 --text: UTF-8, its stories split at <|endoftext|>. Each is scored from its start to its end, or as far as
-block_size reaches, exactly by ar, else by the bound ± s.e. of --draws (too large for mdlm: stratified).
+block_size reaches, exactly by ar, else by the bound ± s.e. of --draws (mdlm's is too large: strata).
 """
 from dataclasses import dataclass
 

@@ -303,7 +303,7 @@ def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor | None = 
     The window is whole, as in training: what lies beyond x is masked too, with weight 0. t (B,) is by default
     that of the share masked. Slot 0 holds BOS, as in the other modes. (With neither it nor --target_embedding
     a fully masked row looks the same from every position: rotary attention sees distances only.)"""
-    rest = config.block_size - x.size(1)
+    rest = max(0, config.block_size - x.size(1))        # a longer text does not fit below, which raises
     targets = F.pad(x, (1, rest), value=config.bos_id)                              # (B, T+1)
     hidden = F.pad(F.pad(masked, (1, 0)), (0, rest), value=True)                    # (B, T+1)
     position = torch.arange(-1, config.block_size, device=x.device).expand_as(targets)
@@ -348,7 +348,7 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
 def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator, schedule: str) -> Batch:
     """The paper's loss (arXiv 2603.22075; cosine): t uniform on (0, 1) for each row, each token masked with
     probability t (schedule=uniform) or 1−cos²(πt/2) (cosine); then a plain mean over all masked tokens of
-    the batch. It bounds nothing. The head runs on every slot, as in the paper's code."""
+    the batch. It bounds nothing. Last MLP and head run on every slot, as in the paper's code."""
     t = torch.rand(len(x), generator=generator)
     ratio = 1 - torch.cos(math.pi / 2 * t) ** 2 if schedule == "cosine" else t
     masked = torch.rand(x.shape, generator=generator) < ratio[:, None]              # (B, T)

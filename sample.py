@@ -54,7 +54,7 @@ class SampleOptions:
     full_length: bool = False   # keep what comes after the end of the story
     show: bool = False          # watch the tokens appear, several models side by side
     picture: str = ""           # file for a picture of each setting's first story: .png, .pdf, moving .svg
-    out: str = ""               # file; default: out_dir/samples[-VALUE].jsonl, of --show and --picture shown
+    out: str = ""               # file; default: out_dir/samples[-VALUE].jsonl; --show, --picture: shown…
     json: str = ""              # file for summaries: settings, seconds, and the grammatical share on the toy
     seed: int = 1337            # of the stories
     device: str = "auto"        # auto, cpu, cuda or mps

@@ -117,7 +117,8 @@ def without_mean_key(model):
 
 def without_the_mean(model):
     """Takes from the outputs what the linear layers have learned to do to the mean of what they read, be it
-    of c or of all else that slots have in common: (W - V) u, u the mean of the batch."""
+    of c or of all else that slots have in common: (W - V) u, u the mean of the batch (in mdlm's last MLP: of
+    its masked tokens)."""
     for linear, _ in outputs_of(model, range(99), "qkv", mlp=True):
         first = linear.weight.detach().clone()
 

@@ -148,7 +148,7 @@ VARIANTS = {                # what differs from train.py's way
     "float32": dict(settings=dict(dtype="float32")),
     "bfloat16": dict(settings=dict(dtype="bfloat16")),      # also where train.py finds it slower
     "mlp_on_every_slot": dict(block=mlp_on_every_slot),
-    "head_on_every_slot": dict(full=True),
+    "head_on_every_slot": dict(full=True),                  # and the last MLP
     "padded_logits": dict(losses=with_loss(padded_logits)),
     "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy)),
     "gradient_with_loss": dict(losses=gradient_with_loss),

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from cli import InputError
 from conftest import small_model
-from model import (PAPER_MDLM, Config, Transformer, group_losses, masked_ce_batch, masking_batch, order_batch,
+from model import (PAPER_MDLM, Config, Transformer, group_losses, masked_ce_batch, order_batch,
                    identity_order)
 from prepare_data import Windows
 from sample import PAPER, SampleOptions, generate
@@ -153,10 +153,9 @@ def papers_sampler(model, seed, story, length, steps):
     tokens = torch.full((length,), config.mask_id)
     for step in range(steps):
         t, u = 1 - step / steps, torch.from_numpy(rng.random(length))
-        masked = tokens == config.mask_id
-        batch = masking_batch(config, tokens[None], masked[None], None)
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos, t=torch.tensor([t]).to(torch.float64))
-        logits = logits[0, 1:]
+        masked, position = tokens == config.mask_id, torch.arange(-1, length)[None]
+        slots = torch.cat([torch.tensor([config.bos_id]), tokens])[None]            # and nothing beyond
+        logits = model(slots, position, position, t=torch.tensor([t]).to(torch.float64))[0, 1:]
         for token in tokens[~masked].unique():
             logits[:, token] /= min(1.3 ** int((tokens == token).sum()), 5.0)       # whatever its sign
         p = (logits / max(0.8 * (0.4 + 0.6 * t), 0.1)).softmax(-1)                  # (L, V)
@@ -169,7 +168,7 @@ def papers_sampler(model, seed, story, length, steps):
 @torch.no_grad()
 @pytest.mark.parametrize("steps", [12, 16, 3])
 def test_the_papers_sampler(steps):
-    model = exact_model("mdlm", block_size=16, vocab_size=5, **PAPER_MDLM)
+    model = exact_model("mdlm", block_size=20, vocab_size=5, **PAPER_MDLM)
     model.embed_time.double()
     o = SampleOptions(protocol="paper", seed=3, steps=steps, **PAPER["mdlm"])
     ours, appeared = generate(model, range(20), torch.full((16,), model.config.mask_id), o)
