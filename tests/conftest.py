@@ -3,10 +3,13 @@ import contextlib
 import json
 import multiprocessing
 import os
+import resource
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")     # two tests at a time, of small models; torch reads it once
 TESTS = os.path.dirname(os.path.abspath(__file__))
@@ -99,26 +102,52 @@ TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", 
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(["conftest", "torch._dynamo", "matplotlib.figure"])    # by way of PYTHONPATH
 
-def become(script, arguments, folder, output):
+def become(script, arguments, folder, output, largest_file):
     """In a fork: `python script arguments` in that folder; its words go to the files output1 and output2."""
     os.chdir(folder)
     for stream in (1, 2):
         os.dup2(os.open(f"{output}{stream}", os.O_WRONLY | os.O_CREAT), stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)    # a shell's background jobs ignore Ctrl-C
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 
-def run(script, *arguments, cwd=".", **kwargs):
-    """What `python script arguments` has done, as subprocess.run gives it, which takes the kwargs, if any."""
-    script, folder = os.path.join(ROOT, script), os.path.abspath(cwd)
-    if kwargs:          # as an environment, which is read when torch is imported
-        return subprocess.run([sys.executable, script, *arguments], cwd=folder, capture_output=True,
-                              text=True, **kwargs)
-    with tempfile.TemporaryDirectory() as output:
-        process = forks.Process(target=become, args=(script, arguments, folder, os.path.join(output, "")))
-        process.start()
-        process.join()
-        said = [open(os.path.join(output, stream)).read() for stream in "12"]
-    return subprocess.CompletedProcess([script, *arguments], process.exitcode, *said)
+class Running:
+    """`python script arguments`, begun. Its output comes line by line."""
+
+    def __init__(self, script, *arguments, cwd=".", largest_file=resource.RLIM_INFINITY):
+        self.folder, self.line = tempfile.TemporaryDirectory(), [os.path.join(ROOT, script), *arguments]
+        self.process = forks.Process(target=become, args=(
+            self.line[0], arguments, os.path.abspath(cwd), os.path.join(self.folder.name, ""), largest_file))
+        self.process.start()
+
+    def said(self):
+        """Its output and its errors, up to now."""
+        paths = [os.path.join(self.folder.name, stream) for stream in "12"]
+        return [open(path).read() if os.path.exists(path) else "" for path in paths]
+
+    def wait_for(self, condition):
+        """Until the condition holds; it must not end before."""
+        while not condition():
+            assert self.process.exitcode is None, self.said()
+            time.sleep(0.01)
+
+    def end(self, kill=None):
+        """What it has done when it ends, maybe by a signal, as subprocess.run gives it."""
+        if kill and self.process.exitcode is None:
+            os.kill(self.process.pid, kill)
+        self.process.join()
+        done = subprocess.CompletedProcess(self.line, self.process.exitcode, *self.said())
+        self.folder.cleanup()
+        return done
+
+def run(script, *arguments, cwd=".", **environment):
+    """What `python script arguments` has done, as subprocess.run gives it."""
+    if not environment:
+        return Running(script, *arguments, cwd=cwd).end()
+    # some of it is read when torch is imported, so not in a fork
+    return subprocess.run([sys.executable, os.path.join(ROOT, script), *arguments], cwd=cwd,
+                          capture_output=True, text=True, env={**os.environ, **environment})
 
 def experiment(name, *arguments, **kwargs):
     return run(f"experiments/{name}.py", *arguments, **kwargs)

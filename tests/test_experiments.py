@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -234,16 +235,18 @@ def test_first_command(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(first_command, "ONE_STEP", ["--max_steps=1"])
     train = [f"{ROOT}/train.py", *TINY, f"--data={trained}/data/t"]
     monkeypatch.setattr(first_command, "TRAIN", train)
+    monkeypatch.setattr(first_command, "subprocess", types.SimpleNamespace(DEVNULL=None, run=(     # by forks
+        lambda line, cwd, **_: line[1] == "-c" or run(*line[1:], cwd=cwd).check_returncode())))
     monkeypatch.setattr(first_command, "STORIES", 3)
     monkeypatch.setattr(first_command, "SEEDS", (1,))
     monkeypatch.setattr(sys, "argv", ["first_command.py", str(tmp_path / "f.json")])
     first_command.main()
     found = json.load(open(tmp_path / "f.json"))
-    [run], starts = found["runs"], found["first_step"]
+    [made], starts = found["runs"], found["first_step"]
     assert [len(of) for of in starts.values()] == [1, 1]        # rounds
     assert all(s > 0 for of in starts.values() for s in of[0])
-    assert 0 < run["of_steps"] < run["seconds"] and run["mode"] == "mdlm" and 0 <= run["grammatical"] <= 1
-    assert run["of_one_story"] > 0 and run["of_import_torch"] > 0 and run["seed"] == 1
+    assert 0 < made["of_steps"] < made["seconds"] and made["mode"] == "mdlm" and made["seed"] == 1
+    assert 0 <= made["grammatical"] <= 1 and made["of_one_story"] > 0 and made["of_import_torch"] > 0
 
 def test_held_out(trained, monkeypatch):
     """The numbers of best.pt on other stories; what is above itself is nothing."""

@@ -2,7 +2,6 @@
 import os
 import pickle
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -13,10 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from conftest import ROOT, TINY, read_log, run, small_model
+from conftest import ROOT, TINY, Running, read_log, run, small_model
 from runs import load, save
-
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 def same_run(a, b):
     """Log, final state of everything, and best weights, bit for bit; nothing else lies about."""
@@ -46,13 +43,6 @@ def plain(entry):
         return entry
     return {k: plain(v) for k, v in entry.items() if not isinstance(v, torch.Tensor)}
 
-def start(*arguments, cwd):
-    """train.py, running; its output comes unbuffered. (A shell's background jobs, and what they start, ignore
-    Ctrl-C.)"""
-    return subprocess.Popen([sys.executable, "-u", os.path.join(ROOT, "train.py"), *arguments], cwd=cwd,
-                            env=ONE_THREAD, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-
 def test_killed_at_random_moments(trained):
     """A run of each mode is killed with SIGKILL twice, in between now and then stopped with SIGTERM or
     Ctrl-C, and resumed each time; it ends as one that was left alone. It saves every 30 ms, so that many
@@ -68,23 +58,24 @@ def test_killed_at_random_moments(trained):
     def kill_and_resume(mode):
         rng, kills, checkpoint = random.Random(mode), [], trained / f"out/killed-{mode}/ckpt.pt"
         while kills.count(signal.SIGKILL) < 2:
-            process = start(*arguments(mode, "killed"), *["--resume"] * checkpoint.exists(), cwd=trained)
+            process = Running("train.py", *arguments(mode, "killed"), *["--resume"] * checkpoint.exists(),
+                              cwd=trained)
             if rng.random() < 0.8:          # while it trains; else at any moment, perhaps while it starts
-                assert (line := process.stdout.readline()).startswith("preset"), line + process.stdout.read()
+                process.wait_for(lambda: process.said()[0].startswith("preset"))
             time.sleep(rng.uniform(0, 0.3))
             kills.append(rng.choice([signal.SIGKILL] * 4 + [signal.SIGTERM, signal.SIGINT]))
-            process.send_signal(kills[-1])
-            output = process.communicate()[0]
-            if process.returncode == 128 + kills[-1]:
-                assert output.splitlines()[-1].endswith("--resume") and "stopped and saved" in output
+            done = process.end(kills[-1])
+            if done.returncode == 128 + kills[-1]:
+                assert done.stdout.endswith("--resume\n") and "stopped and saved" in done.stdout
             elif kills[-1] == signal.SIGKILL:
-                assert process.returncode == -signal.SIGKILL
+                assert done.returncode == -signal.SIGKILL
                 assert not checkpoint.exists() or load(str(checkpoint))[1]["step"] < 300
                 if not checkpoint.exists():         # a best.pt without one is not written over
                     checkpoint.with_name("best.pt").unlink(missing_ok=True)
             else:
-                interrupted = process.returncode == 2 and "interrupted" in output
-                assert interrupted or process.returncode == -kills[-1], output
+                interrupted = done.returncode == 2 and "interrupted" in done.stderr
+                early = done.returncode == -kills[-1] or done.stderr.endswith("KeyboardInterrupt\n")
+                assert interrupted or early, done
         return run("train.py", *arguments(mode, "killed"), *["--resume"] * checkpoint.exists(),
                    cwd=trained).returncode
 
@@ -102,20 +93,16 @@ def test_the_disk_is_full_while_a_checkpoint_is_written(trained):
     limit = (trained / "out/mdlm/ckpt.pt").stat().st_size * 9 // 10
 
     def run_on_full_disk(*more):
-        done = run("train.py", *arguments, *more, cwd=trained,
-                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        done = Running("train.py", *arguments, *more, cwd=trained, largest_file=limit).end()
         assert done.returncode == 2 and done.stderr.count("\n") == 1
         assert "out/full/ckpt.pt could not be written" in done.stderr
 
     run_on_full_disk()
     assert not checkpoint.exists()
     checkpoint.with_name("best.pt").unlink()        # smaller, so there was room for it
-    process = start(*arguments, cwd=trained)
-    while not checkpoint.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
+    process = Running("train.py", *arguments, cwd=trained)
+    process.wait_for(checkpoint.exists)
+    process.end(signal.SIGTERM)
     before = checkpoint.read_bytes()
     run_on_full_disk("--resume")
     assert checkpoint.read_bytes() == before and not os.path.exists(f"{checkpoint}.tmp")
@@ -124,13 +111,10 @@ def test_the_disk_is_full_while_a_checkpoint_is_written(trained):
     same_run(trained / "out/full", trained / "out/roomy")
 
 def test_preparing_data_is_stopped(workdir):
-    command = [sys.executable, os.path.join(ROOT, "prepare_data.py"), "--name=t", "--max_tokens=10000000"]
-    process = subprocess.Popen(command, cwd=workdir, stderr=subprocess.PIPE, text=True)
-    while not list(workdir.glob("data/*/train.bin")):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    assert "nothing was kept" in process.communicate()[1] and process.returncode == 2
+    process = Running("prepare_data.py", "--name=t", "--max_tokens=10000000", cwd=workdir)
+    process.wait_for(lambda: list(workdir.glob("data/*/train.bin")))
+    done = process.end(signal.SIGTERM)
+    assert "nothing was kept" in done.stderr and done.returncode == 2
     assert os.listdir(workdir / "data") == []
 
 # ---------------------------------------------------------------------------------- damaged and foreign files
@@ -244,9 +228,10 @@ def test_a_poor_machine(trained, tmp_path):
     poor("prepare_data.py", "--name=my words", "--max_tokens=30000")
     tiny = [*TINY, "--data=my words", "--compile=auto"]
     assert "going on without it" in poor("train.py", "--mode=mdlm", *tiny)
+    environment["MPLCONFIGDIR"] = str(tmp_path / "fonts")       # else they are listed anew each time
     poor("train.py", "--mode=ar", *TINY, "--data=my words", "--out_dir=my ar")
-    poor("sample.py", "--out_dir=out/my words-mdlm", "--num_samples=20", "--picture=a picture.png")
-    poor("sample.py", "--out_dir=my ar", "--num_samples=20", "--show")
+    poor("sample.py", "--out_dir=out/my words-mdlm,my ar", "--num_samples=20", "--show",
+         "--picture=a picture.png")
     poor("compare.py", "ar=my ar", "mdlm=out/my words-mdlm", "--plot=a plot.png", "--json=a table.json")
     poor("diversity.py", "ar=my ar/shown.jsonl", "--data=my words", "--judge=my ar", "--plot=b plot.png")
     assert {p: p.read_bytes() for p in source.iterdir()} == before

@@ -19,7 +19,7 @@ from scipy.stats import chi2_contingency, chisquare
 
 import experiments.oracle
 import sample
-from conftest import ROOT, plain_samplers, run, small_model
+from conftest import ROOT, Running, plain_samplers, run, small_model
 from cli import InputError
 from model import Config, order_batch
 from prepare_data import Tokenizer
@@ -428,7 +428,7 @@ def test_what_is_compiled(trained, monkeypatch):
     with pytest.raises(InputError, match="--compile=True means nothing for mdlm"):
         list(plan(["out/mdlm"], {"compile": True}, lenient=False))
     done = run("sample.py", "--out_dir=out/ar", "--compile", "--out=c.jsonl", cwd=trained,
-               env={**os.environ, "CXX": "none", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"})
+               CXX="none", TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
     assert done.returncode == 2 and "--compile does not work here" in done.stderr.splitlines()[-1]
 
 def test_bfloat16_weights(trained):
@@ -437,19 +437,15 @@ def test_bfloat16_weights(trained):
     assert done.returncode == 0 and len(stories(trained / "s.jsonl")) == 2, done.stderr
 
 def test_an_interrupted_run_keeps_what_it_wrote(trained):
-    command = [sys.executable, os.path.join(ROOT, "sample.py"), "--out_dir=out/mdlm", "--num_samples=100000",
-               "--batch_size=4", "--out=i.jsonl"]
-    process = subprocess.Popen(command, cwd=trained, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True)
+    process = Running("sample.py", "--out_dir=out/mdlm", "--num_samples=100000", "--batch_size=4",
+                      "--out=i.jsonl", cwd=trained)
     (trained / "i.jsonl").write_text("an earlier run\n")
-    while not (trained / "i.jsonl.tmp").exists() or not (trained / "i.jsonl.tmp").stat().st_size:
-        assert process.poll() is None
-        time.sleep(0.05)
+    process.wait_for((trained / "i.jsonl.tmp").exists)
+    process.wait_for(lambda: (trained / "i.jsonl.tmp").stat().st_size)
     other = run("sample.py", "--out_dir=out/mdlm", "--num_samples=4", "--out=i.jsonl", cwd=trained)
     assert other.returncode == 2 and "another process is writing i.jsonl.tmp" in other.stderr
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2 and "ends in .tmp" in errors and "Traceback" not in errors
+    done = process.end(signal.SIGINT)
+    assert done.returncode == 2 and "ends in .tmp" in done.stderr and "Traceback" not in done.stderr
     assert (trained / "i.jsonl").read_text() == "an earlier run\n"
     rows = stories(trained / "i.jsonl.tmp")
     assert len(rows) % 4 == 0 and [row["story"] for row in rows] == list(range(len(rows)))

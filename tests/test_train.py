@@ -17,7 +17,7 @@ import torch
 
 import runs
 from compare import CompareOptions, score
-from conftest import ROOT, TINY, read_log, run, small_model
+from conftest import ROOT, TINY, Running, read_log, run, small_model
 from cli import InputError
 from model import (Config, Transformer, evaluation_batch, group_losses, identity_order, mask_generator,
                    order_batch, training_batch)
@@ -79,7 +79,7 @@ def close(a, b):
         return False
     return all(x[k] == pytest.approx(y[k], abs=1e-4) for x, y in zip(a, b) for k in x)
 
-@pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
+@pytest.mark.parametrize("mode", ["ar", "mdlm"])
 def test_two_processes_train_as_one(trained, mode):
     arguments = [f"--mode={mode}", *TINY, "--dtype=float32",
                  f"--compile={'true' if mode == 'ar' else 'false'}"]
@@ -109,14 +109,10 @@ def test_a_process_dies_and_another_number_goes_on(trained):
 
 def test_a_run_is_locked_and_a_loss_that_is_not_finite_stops_it(trained):
     arguments = ["--mode=ar", *TINY, "--max_steps=100000", "--out_dir=out/busy"]
-    process = subprocess.Popen([sys.executable, os.path.join(ROOT, "train.py"), *arguments], cwd=trained,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    while not (trained / "out/busy/ckpt.pt").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
+    process = Running("train.py", *arguments, cwd=trained)
+    process.wait_for((trained / "out/busy/ckpt.pt").exists)
     done = run("train.py", *arguments, "--resume", cwd=trained)
-    process.send_signal(signal.SIGINT)
-    process.communicate()
+    process.end(signal.SIGINT)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "another process is writing out/busy" in done.stderr
     done = run("train.py", *TINY, "--lr=1e30", "--warmup=0", "--out_dir=out/wild", cwd=trained)
@@ -127,17 +123,11 @@ def test_a_run_is_locked_and_a_loss_that_is_not_finite_stops_it(trained):
 def test_checkpoints_come_by_the_clock(trained):
     """At once, so that the folder is taken, then not at every evaluation; and when it is stopped."""
     arguments = ["--mode=ar", *TINY, "--max_steps=100000", "--save_minutes=100", "--out_dir=out/clock"]
-    process = subprocess.Popen([sys.executable, os.path.join(ROOT, "train.py"), *arguments], cwd=trained,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    out, log = trained / "out/clock", []
-    while len(log) < 8:
-        assert process.poll() is None
-        time.sleep(0.05)
-        log = open(out / "log.jsonl").readlines() if (out / "log.jsonl").exists() else []
+    process, out = Running("train.py", *arguments, cwd=trained), trained / "out/clock"
+    process.wait_for((out / "log.jsonl").exists)
+    process.wait_for(lambda: len(open(out / "log.jsonl").readlines()) >= 8)
     assert load(str(out / "best.pt"))[1]["step"] > load(str(out / "ckpt.pt"))[1]["step"] == 10
-    process.send_signal(signal.SIGINT)
-    process.communicate()
+    process.end(signal.SIGINT)
     checkpoint = load(str(out / "ckpt.pt"))[1]
     last = json.loads(open(out / "log.jsonl").readlines()[-1])
     assert checkpoint["step"] >= last["step"] and 0 < last["seconds"] < last["wall_seconds"]
