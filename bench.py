@@ -52,12 +52,11 @@ def begin(o, flags: dict):
     for mode in getattr(o, "modes", ["ar"]):
         build(Config, sizes | {"mode": mode})       # sizes that don't go together are named
     name = torch.cuda.get_device_name() if device.type == "cuda" else device.type
-    threads = torch.get_num_threads()
-    results = {**provenance(0), "device": name, "torch": torch.__version__, "threads": threads,
-               "processes": WORLD_SIZE, "sizes": sizes, "batch_size": batch_size}
+    results = {**provenance(0), "device": name, "torch": torch.__version__, "processes": WORLD_SIZE,
+               "threads": torch.get_num_threads(), "sizes": sizes, "batch_size": batch_size}
     dtype = str(numerics(Settings(), device)[0]).removeprefix("torch.")
-    print(f"{results['machine']}; {name}, torch {torch.__version__}, {threads} threads, {WORLD_SIZE} "
-          f"processes, {dtype}, commit {results['commit']}; {sizes or 'the sizes of the paper'}", flush=True)
+    print("{machine}; {device}, torch {torch}, {threads} threads, {processes} processes".format(**results),
+          f"{dtype}, commit {results['commit']}; {sizes or 'the sizes of the paper'}", sep=", ", flush=True)
     return device, sizes, batch_size, results
 
 def by_turns(steps: dict, repeats: int, device) -> dict:

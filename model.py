@@ -380,9 +380,10 @@ def group_losses(model: nn.Module, batch: Batch) -> Tensor:
 
 @torch.no_grad()
 def losses_in_parts(model: nn.Module, batch: Batch) -> Tensor:
-    """group_losses without gradients, 64 groups or 64 MB of logits at a time: (G,), float64, on the CPU."""
-    groups = max(1, min(64, 2 ** 24 // (batch.targets.size(1) * model.config.vocab_size)))
-    parts = batch.to(model.head.weight.device).split(groups)
+    """group_losses without gradients, 64 groups, or 64 MB of logits or MLP, at a time: (G,), float64."""
+    c, slots = model.config, batch.tokens.numel() // len(batch.targets)             # slots of a group
+    groups = 2 ** 24 // max(batch.targets.size(1) * c.vocab_size, slots * 2 * c.n_hidden)
+    parts = batch.to(model.head.weight.device).split(max(1, min(64, groups)))
     return torch.cat([group_losses(model, part) for part in parts]).cpu().double()
 
 def evaluation_batch(config: Config, x: Tensor, generator: torch.Generator, left_to_right=False) -> Batch:
