@@ -380,7 +380,7 @@ def group_losses(model: nn.Module, batch: Batch) -> Tensor:
 
 @torch.no_grad()
 def losses_in_parts(model: nn.Module, batch: Batch) -> Tensor:
-    """group_losses without gradients, 64 groups, or 64 MB of logits or MLP, at a time: (G,), float64."""
+    """group_losses without gradients, in parts of 64 groups or 64 MB of logits or MLP: (G,), float64, CPU."""
     c, slots = model.config, batch.tokens.numel() // len(batch.targets)             # slots of a group
     groups = 2 ** 24 // max(batch.targets.size(1) * c.vocab_size, slots * 2 * c.n_hidden)
     parts = batch.to(model.head.weight.device).split(max(1, min(64, groups)))

@@ -54,7 +54,7 @@ class SampleOptions:
     full_length: bool = False   # keep what comes after the end of the story
     show: bool = False          # watch the tokens appear, several models side by side
     picture: str = ""           # file for a picture of each setting's first story: .png, .pdf, moving .svg
-    out: str = ""               # file; default: out_dir/samples[-VALUE].jsonl; --show, --picture: shown…
+    out: str = ""               # file; default: samples[-VALUE].jsonl in out_dir; --show, --picture: shown…
     json: str = ""              # file for summaries: settings, seconds, and the grammatical share on the toy
     seed: int = 1337            # of the stories
     device: str = "auto"        # auto, cpu, cuda or mps
@@ -229,7 +229,7 @@ def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: 
         row, column = here.nonzero(as_tuple=True)
         if o.repetition_penalty != 1:
             count = torch.zeros(len(rows), config.vocab_size + 1, device=tokens.device)
-            count.scatter_add_(1, tokens[rows], torch.ones(here.shape, device=tokens.device))
+            count.scatter_add_(1, x, torch.ones(here.shape, device=tokens.device))
             penalty = (o.repetition_penalty ** count).clamp(max=5)[row, :-1]        # (N, V)
             # log p is negative: ours always lowers. The paper's code raises a token whose logit is negative
             logits = logits / penalty if o.protocol == "paper" else logits.log_softmax(dim=-1) * penalty

@@ -228,15 +228,21 @@ def test_first_minute(few, monkeypatch, capsys):
     assert len({trial["distance"] for trial in done}) == 3 and len({trial["flops"] for trial in done}) == 1
 
 def test_first_command(trained, tmp_path, monkeypatch):
-    """The run and its stories; and a first step, with and without the trials. (The toy's data, which take
-    seconds to make, are there.)"""
+    """From nothing: the data, the run, its stories; and a first step (its data are there), with and without
+    the trials."""
+    told = []
+
+    def in_a_fork(line, cwd, env, **_):
+        told.append(env["TORCHINDUCTOR_VEC_ISA_OK"])
+        if line[1] != "-c":
+            run(*line[1:], cwd=cwd).check_returncode()
+
     monkeypatch.setattr(first_command, "MODES", ("mdlm",))
     monkeypatch.setattr(first_command, "ROUNDS", 1)
-    monkeypatch.setattr(first_command, "ONE_STEP", ["--max_steps=1"])
-    train = [f"{ROOT}/train.py", *TINY, f"--data={trained}/data/t"]
+    monkeypatch.setattr(first_command, "ONE_STEP", ["--max_steps=1", f"--data={trained}/data/t"])
+    train = [f"{ROOT}/train.py", *(flag for flag in TINY if flag != "--data=t")]
     monkeypatch.setattr(first_command, "TRAIN", train)
-    monkeypatch.setattr(first_command, "subprocess", types.SimpleNamespace(DEVNULL=None, run=(     # by forks
-        lambda line, cwd, **_: line[1] == "-c" or run(*line[1:], cwd=cwd).check_returncode())))
+    monkeypatch.setattr(first_command, "subprocess", types.SimpleNamespace(DEVNULL=None, run=in_a_fork))
     monkeypatch.setattr(first_command, "STORIES", 3)
     monkeypatch.setattr(first_command, "SEEDS", (1,))
     monkeypatch.setattr(sys, "argv", ["first_command.py", str(tmp_path / "f.json")])
@@ -244,7 +250,7 @@ def test_first_command(trained, tmp_path, monkeypatch):
     found = json.load(open(tmp_path / "f.json"))
     [made], starts = found["runs"], found["first_step"]
     assert [len(of) for of in starts.values()] == [1, 1]        # rounds
-    assert all(s > 0 for of in starts.values() for s in of[0])
+    assert all(s > 0 for of in starts.values() for s in of[0]) and told[-4:] == ["", "", "1", "1"]
     assert 0 < made["of_steps"] < made["seconds"] and made["mode"] == "mdlm" and made["seed"] == 1
     assert 0 <= made["grammatical"] <= 1 and made["of_one_story"] > 0 and made["of_import_torch"] > 0
 

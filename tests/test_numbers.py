@@ -1,6 +1,5 @@
 """No table below drifts: each of its cells in README and the pages of results/ is computed again from the
 JSON files that the page names, and rounded as shown."""
-import itertools
 import json
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ from scipy import stats
 
 from conftest import ROOT
 from experiments import by_ratio, few_stories, first_minute, held_out, orders, plateau
+from model import Config, flops_per_token
 
 def results(name):
     return json.loads(Path(ROOT, "results", name).read_text("utf-8"))
@@ -582,6 +582,10 @@ def test_confounds():
     mean, deviation = (float(value) for value in ends.split(" ± "))
     assert f"or {mean:.2f} ± {deviation:.2f} by `--objective=masked_ce`" in readme
     assert f"`masked_ce` ends at {ends}, where those trained on the bound have {bound} " in text
+    sizes = dict(vocab_size=4096, block_size=256, n_layer=4, n_head=4, n_embd=128, n_hidden=352)
+    every, selected = (flops_per_token(Config("mdlm", objective=loss, **sizes))
+                       for loss in ("masked_ce", "nelbo"))
+    assert f"A step takes {every / selected - 1:.0%} more FLOPs" in text
 
 def test_orders():
     text, runs = prose("results/orders.md"), results("orders.json")["runs"]

@@ -79,7 +79,7 @@ def close(a, b):
         return False
     return all(x[k] == pytest.approx(y[k], abs=1e-4) for x, y in zip(a, b) for k in x)
 
-@pytest.mark.parametrize("mode", ["ar", "mdlm"])
+@pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_two_processes_train_as_one(trained, mode):
     arguments = [f"--mode={mode}", *TINY, "--dtype=float32",
                  f"--compile={'true' if mode == 'ar' else 'false'}"]
