@@ -44,7 +44,7 @@ class Config:
     n_hidden: int = 2048            # width of the SwiGLU layer
     tie_head: bool = True           # the output head is the embedding matrix
     time_embedding: Literal["none", "add"] = "none"  # mdlm: tell the network how much is masked
-    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: likelihood bound, or the paper's masked mean
+    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: likelihood bound, or mean over masked tokens
     schedule: Literal["uniform", "cosine"] = "uniform"  # mdlm: law of the mask ratio (nelbo needs uniform)
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
     dropout: float = 0.0            # share dropped of what each attention and MLP adds, in training
@@ -345,12 +345,11 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     return batch._replace(targets=batch.targets.view(P, -1).gather(1, select), select=select,
                           weight=(0.5 / k).gather(1, select // batch.tokens.size(1)))
 
-def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator, schedule: str) -> Batch:
-    """The paper's loss (arXiv 2603.22075; cosine): t uniform on (0, 1) for each row, each token masked with
-    probability t (schedule=uniform) or 1−cos²(πt/2) (cosine); then a plain mean over all masked tokens of
-    the batch. It bounds nothing. Last MLP and head run on every slot, as in the paper's code."""
-    t = torch.rand(len(x), generator=generator)
-    ratio = 1 - torch.cos(math.pi / 2 * t) ** 2 if schedule == "cosine" else t
+def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
+    """The paper's loss (arXiv 2603.22075): t uniform on (0, 1) for each row, each token masked with
+    probability 1−cos²(πt/2); then a plain mean over all masked tokens of the batch. It bounds nothing.
+    Last MLP and head run on every slot, as in the paper's code."""
+    ratio = 1 - torch.cos(math.pi / 2 * torch.rand(len(x), generator=generator)) ** 2           # (B,)
     masked = torch.rand(x.shape, generator=generator) < ratio[:, None]              # (B, T)
     batch = masking_batch(config, x, masked, timestep(config, ratio))   # t of the config's own schedule
     return batch._replace(weight=batch.weight * len(x) / batch.weight.sum().clamp(min=1))
@@ -361,10 +360,12 @@ def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Bat
         batch = order_batch(config, x, identity_order(x))
     elif config.mode == "aogpt":
         batch = aogpt_batch(config, x, generator, config.l2r_fraction)
-    elif config.objective == "masked_ce":
-        batch = masked_ce_batch(config, x, generator, config.schedule)
+    elif config.schedule == "cosine":
+        batch = masked_ce_batch(config, x, generator)
     else:
         batch = nelbo_batch(config, x, generator)
+        if config.objective == "masked_ce":     # by the same masks; here all masked tokens count alike
+            batch = batch._replace(weight=torch.full_like(batch.weight, 1 / batch.weight.size(1)))
     if config.token_noise:      # what is predicted stays; so do end-of-text and [MASK], which come last
         wrong = torch.rand(batch.tokens.shape, generator=generator) < config.token_noise
         other = torch.randint(config.bos_id, batch.tokens.shape, generator=generator)
@@ -405,12 +406,12 @@ def count_parameters(model: Transformer) -> int:
 
 def flops_per_token(config: Config) -> float:
     """Matrix-product FLOPs of training on one token: 2 per weight forward, twice that backward; attention
-    reaches T slots, on average half of them where it is causal; the NELBO's last MLP and head see (T+1)/2 of
-    T. (Left out: mdlm's BOS slot in the blocks, 1/T of them.)"""
+    reaches T slots, on average half of them where it is causal; mdlm's last MLP and head see (T+1)/2 of T,
+    of all with schedule=cosine. (Left out: mdlm's BOS slot in the blocks, 1/T of them.)"""
     C, T = config.n_embd, config.block_size
     attention = 4 * C * C + 2 * C * T * (1 if config.mode == "mdlm" else 0.5)
     mlp, head = 3 * C * config.n_hidden, C * config.vocab_size
-    selected = (T + 1) / (2 * T) if config.mode == "mdlm" and config.objective == "nelbo" else 1
+    selected = (T + 1) / (2 * T) if config.mode == "mdlm" and config.schedule == "uniform" else 1
     return 6 * (config.n_layer * attention + (config.n_layer - 1) * mlp + selected * (mlp + head))
 
 def main():

@@ -100,11 +100,11 @@ def resolve(flags: dict):
         raise InputError(f"--vocab_size={values['vocab_size']}: data/{s.data} has {vocab_size}; leave it out")
     config = build(Config, values)
     s.out_dir = s.out_dir or os.path.join("out", f"{s.data}-{config.mode}")
-    paired = config.mode == "mdlm" and config.objective == "nelbo"
+    paired = config.mode == "mdlm" and config.schedule == "uniform"
     if s.batch_size % (s.grad_accum * WORLD_SIZE * (2 if paired else 1)):
         processes = f" and {WORLD_SIZE} processes" if WORLD_SIZE > 1 else ""
         raise InputError(f"--batch_size={s.batch_size} over --grad_accum={s.grad_accum}{processes} must be a "
-                         f"whole number, and an even one for mdlm's nelbo (rows come in antithetic pairs)")
+                         f"whole number, and an even one for mdlm (its rows come in antithetic pairs)")
     return config, s, why
 
 def learning_rate(s: Settings, step: int) -> float:
@@ -139,7 +139,7 @@ def evaluate(model: Transformer, x: torch.Tensor, windows_at_once: int, seed: in
     if config.mode == "aogpt":
         result["val_nll_l2r"] = losses(evaluation_batch(config, x, None, left_to_right=True)).mean().item()
     if config.mode == "mdlm":
-        result["val_masked_ce"] = losses(masked_ce_batch(config, x, generator, "cosine")).mean().item()
+        result["val_masked_ce"] = losses(masked_ce_batch(config, x, generator)).mean().item()
     return result
 
 # ---- Beginning with the weights of another run -------------------------------------------------------------

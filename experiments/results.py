@@ -238,10 +238,13 @@ def lr_of(mode: str, stories="all") -> str:
     begin = lr_of(mode) if stories != "all" else best_of(*finished(*rated(mode))).split("-lr-")[1]
     return climb(float(begin), lambda rate: on_text(f"{mode}-{stories}-{rate}", mode, stories, rate, 1))
 
-def otherwise(name: str, **changed) -> list:
-    """mdlm over all stories with something else, at its own learning rate."""
-    lr = lr_of("mdlm")
-    return [on_text(f"mdlm-{name}-all-{lr}", "mdlm", "all", lr, seed, **changed) for seed in SEEDS]
+def otherwise(name: str, climbs=False, **changed) -> list:
+    """mdlm over all stories with something else, at its learning rate, or at the best one with that."""
+    def run(lr, seed=1):
+        return on_text(f"mdlm-{name}-all-{lr}", "mdlm", "all", lr, seed, **changed)
+
+    lr = climb(float(lr_of("mdlm")), run) if climbs else lr_of("mdlm")
+    return [run(lr, seed) for seed in SEEDS]
 
 def compare_real(name: str, title: str, runs: dict):
     """The table and figure of runs, {name: folders}, on the stories that chose nothing."""
@@ -275,7 +278,7 @@ def real(text: str):
             lr = lr_of(mode, stories)
             runs[mode] = [on_text(f"{mode}-{stories}-{lr}", mode, stories, lr, seed) for seed in SEEDS]
         if stories == "all":
-            runs["mdlm by masked_ce"] = otherwise("masked_ce", objective="masked_ce")
+            runs["mdlm by masked_ce"] = otherwise("masked_ce", climbs=True, objective="masked_ce")
             runs["mdlm, no target embedding"] = otherwise("untold", target_embedding=False)
         keep(f"results/real-{stories}.json", f"out/real/*-{stories}-0.0*-1")     # also those that chose it
         compare_real(stories, f"Real text, {stories} stories", runs)

@@ -4,10 +4,10 @@ train.py for mdlm, with other weights of what is masked, and maybe of fewer pred
     python -m experiments.weighted --power=1 --mode=mdlm …      --help lists the flags, train.py's too
 
 Of a row of k masked tokens each counts in proportion to k^(power-1), so the row as k^power; k is uniform
-on 1 … T. power=0 is the bound. power=1 counts all masked tokens alike, as --objective=masked_ce does, but
-in the bound's pairs of rows. With least=32 each token of a row of fewer counts as if 32 were masked: the
-bound but for an eighth of the rows, without its heaviest tokens. With share=0.3333 only a random third of
-the masked tokens is predicted, each counting three times: the same objective, with the noise of a third.
+on 1 … T. power=0 is the bound; power=1 counts all masked tokens alike and is --objective=masked_ce. With
+least=32 each token of a row of fewer counts as if 32 were masked: the bound but for an eighth of the rows,
+without its heaviest tokens. With share=0.3333 only a random third of the masked tokens is predicted, each
+counting three times: the same objective, with the noise of a third.
 """
 from dataclasses import dataclass, make_dataclass
 
