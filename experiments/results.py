@@ -599,6 +599,8 @@ def speed(text: str):
     python("experiments.scaling", modes="ar,mdlm", repeats=2, json="results/scaling.json")
     kind = "" if bfloat16_is_faster() else "-float32"       # of another machine, beside it
     python("experiments.contention", json=f"results/contention{kind}.json")
+    python("experiments.contention", spins="300000,10000", repeats=60,
+           json=f"results/contention-idle{kind}.json")
     python("experiments.first_command", f"results/first-command{kind}.json")
     python("experiments.time_self_bleu", "results/self-bleu-speed.json")
     python("experiments.try_load", f"{text}/valid.txt", "out/toy-ar", "results/load.json")

@@ -232,8 +232,12 @@ def test_contention():
     text = prose("results/speed.md")
     assert (f"{busy} of the speed is left then ({busy_32} in float32); two trainings at the same time have "
             f"{both} each ({both_32})") in text
+    idle = results("contention-idle-float32.json")["tokens_per_second"]["nothing"]
+    again = np.divide(idle["10000"], idle["300000"])
     assert (f"is {usual[1]} ± {usual[2]} on average, s.e. of {len(ratio)} rounds ({usual_32[1]} ± "
-            f"{usual_32[2]}, median {usual_32[0]})") in text
+            f"{usual_32[2]}; in {len(again)} rounds of another run, with the faster `mdlm`, {again.mean():.2f} "
+            f"± {stats.sem(again):.2f}, contention-idle-float32.json)") in text
+    assert f"**in float32 an idle machine loses {1 - again.mean():.0%}**" in text
     assert f"is {few[1]} ± {few[2]} on average ({few_32[1]} ± {few_32[2]})" in text
     assert f"Beside a busy process per core the toy keeps {busy} of its speed." in prose("README.md")
 
@@ -1067,7 +1071,8 @@ def test_readme_shows_the_code_as_it_is():
     ("results/speed.md", "Two cores of an AMD EPYC with instructions for bfloat16",
      "first-command, first-command-float32"),
     ("results/speed.md", "an AMD EPYC with bfloat16, and in float32 one without (contention.json, "
-                         "contention-float32.json)", "contention, contention-float32"),
+                         "contention-float32.json)",
+     "contention, contention-float32, contention-idle-float32"),
     ("results/speed.md", "denormals.json; one core of an Intel Xeon", "denormals"),
     ("results/speed.md", "two cores of an AMD EPYC without AVX-512, float32", "speed-muon"),
     ("results/speed.md", "two cores of an AMD EPYC, float32, median of 6 ratios",
