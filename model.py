@@ -346,9 +346,8 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
                           weight=(0.5 / k).gather(1, select // batch.tokens.size(1)))
 
 def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
-    """The paper's loss (arXiv 2603.22075): t uniform on (0, 1) for each row, each token masked with
-    probability 1−cos²(πt/2); then a plain mean over all masked tokens of the batch. It bounds nothing.
-    Last MLP and head run on every slot, as in the paper's code."""
+    """The paper's loss (arXiv 2603.22075): t uniform on (0, 1) for each row, each token masked with chance
+    1−cos²(πt/2); a mean over all masked tokens of the batch, from logits of every slot. It bounds nothing."""
     ratio = 1 - torch.cos(math.pi / 2 * torch.rand(len(x), generator=generator)) ** 2           # (B,)
     masked = torch.rand(x.shape, generator=generator) < ratio[:, None]              # (B, T)
     batch = masking_batch(config, x, masked, timestep(config, ratio))   # t of the config's own schedule

@@ -235,8 +235,8 @@ def test_contention():
     idle = results("contention-idle-float32.json")["tokens_per_second"]["nothing"]
     again = np.divide(idle["10000"], idle["300000"])
     assert (f"is {usual[1]} ± {usual[2]} on average, s.e. of {len(ratio)} rounds ({usual_32[1]} ± "
-            f"{usual_32[2]}; in {len(again)} rounds of another run, with the faster `mdlm`, {again.mean():.2f} "
-            f"± {stats.sem(again):.2f}, contention-idle-float32.json)") in text
+            f"{usual_32[2]}; in {len(again)} rounds of another run, with the faster `mdlm`, "
+            f"{again.mean():.2f} ± {stats.sem(again):.2f}, contention-idle-float32.json)") in text
     assert f"**in float32 an idle machine loses {1 - again.mean():.0%}**" in text
     assert f"is {few[1]} ± {few[2]} on average ({few_32[1]} ± {few_32[2]})" in text
     assert f"Beside a busy process per core the toy keeps {busy} of its speed." in prose("README.md")
