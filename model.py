@@ -44,7 +44,7 @@ class Config:
     n_hidden: int = 2048            # width of the SwiGLU layer
     tie_head: bool = True           # the output head is the embedding matrix
     time_embedding: Literal["none", "add"] = "none"  # mdlm: tell the network how much is masked
-    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: likelihood bound, or mean over masked tokens
+    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: likelihood bound, or masked tokens alike
     schedule: Literal["uniform", "cosine"] = "uniform"  # mdlm: law of the mask ratio (nelbo needs uniform)
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
     dropout: float = 0.0            # share dropped of what each attention and MLP adds, in training
@@ -244,8 +244,8 @@ def new_keys_values(model: Transformer, batch: int, size: int) -> list:
 # ---- The objectives. Each turns tokens x (B, T) into one Batch; the loss is the same line for all. ---------
 
 class Batch(NamedTuple):
-    """B rows of S slots (S = T; mdlm: T+1) in G groups. A group is one row, or for the NELBO an antithetic
-    pair of rows; its loss is Σ_n weight · −log p(target), and the batch's is the mean over groups."""
+    """B rows of S slots (S = T; mdlm: T+1) in G groups. A group is one row, or by mdlm's uniform schedule
+    two; its loss is Σ_n weight · −log p(target), and the batch's is the mean over groups."""
     tokens: Tensor                  # (B, S)    what the slots hold
     key_pos: Tensor                 # (B, S)    position of the token held
     target_pos: Tensor              # (B, S)    position of the token predicted
@@ -301,8 +301,7 @@ def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor | None = 
     """Predict the masked tokens of x (B, L) from the others; weight (B, T+1) is 1 where masked (B, L) is.
 
     The window is whole, as in training: what lies beyond x is masked too, with weight 0. t (B,) is by default
-    that of the share masked. Slot 0 holds BOS, as in the other modes. (With neither it nor --target_embedding
-    a fully masked row looks the same from every position: rotary attention sees distances only.)"""
+    that of the share masked. Slot 0 holds BOS, as in the other modes (why here too: results/paper.md)."""
     rest = max(0, config.block_size - x.size(1))        # a longer text does not fit below, which raises
     targets = F.pad(x, (1, rest), value=config.bos_id)                              # (B, T+1)
     hidden = F.pad(F.pad(masked, (1, 0)), (0, rest), value=True)                    # (B, T+1)
@@ -320,8 +319,9 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     Why: predict the tokens in a random order; the j-th prediction knows j-1 tokens, so k = T-j+1 are
     masked, each of which is equally likely to be the next. Averaged over orders, the chain rule's j-th term
     is E_M (1/k) Σ_{i∈M} −log p(x_i | rest), and the mean over its T terms is the mean over k; p(x) mixes
-    all orders, hence ≤ (Jensen). The 1/t-weighted loss of the literature has the same mean. A mean pooled
-    over all masked tokens of the batch has not: heavily masked rows dominate it, and it bounds nothing.
+    all orders, hence ≤ (Jensen). The 1/t-weighted loss of the literature has the same mean. With masked_ce
+    all masked tokens of a batch count alike, so term k counts k times. That is a bound too, not of x but of
+    a random part of it: of the order's first j tokens, j uniform on 1 … T, nats per token of such parts.
 
     Rows 2p and 2p+1 are an antithetic pair, masking k and T+1-k tokens, and the k's are stratified over the
     batch: less variance. The first row never masks more than the second, so this is unbiased only where
@@ -347,7 +347,7 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
 
 def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     """The paper's loss (arXiv 2603.22075): t uniform on (0, 1) for each row, each token masked with chance
-    1−cos²(πt/2); a mean over all masked tokens of the batch, from logits of every slot. It bounds nothing."""
+    1−cos²(πt/2); a mean over all masked tokens of the batch, from logits of every slot."""
     ratio = 1 - torch.cos(math.pi / 2 * torch.rand(len(x), generator=generator)) ** 2           # (B,)
     masked = torch.rand(x.shape, generator=generator) < ratio[:, None]              # (B, T)
     batch = masking_batch(config, x, masked, timestep(config, ratio))   # t of the config's own schedule

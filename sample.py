@@ -103,7 +103,7 @@ def draw(logits, u, temperature: float, top_p: float):
     tokens, probability = map(torch.cat, zip(*drawn))
     return tokens.to(logits.device), probability.float().to(logits.device)
 
-# ---- Samplers, the plain ones first (the first is written to be read; below, states takes faster ones) -----
+# ---- Samplers (the first, plain, only to be read: states, below, takes faster ones) ------------------------
 # write_… and unmask… yield B stories of L tokens (B, L) after each step; u, generators: their randomness.
 
 def write_left_to_right(model, tokens, u, o: SampleOptions):
@@ -131,8 +131,8 @@ def slots_in_order(model, tokens, order, o: SampleOptions, spare: int = 0):
             torch._dynamo.mark_static_address(kept, guard=False)
 
     def predict(slots, filled, m: int):
-        """(B, m, V), logits of the last m of slots (B, S). Those after `filled` (B, 1), the last with a
-        token, are copies of it with targets of their own: each sees itself and the slots before `filled`."""
+        """(B, m, V), logits of the last m of slots (B, S). Slot `filled` (B, 1) is the last with a token;
+        those after copy it, with targets of their own: each sees itself and the slots before `filled`."""
         # all slots, one shape, where kernels are planned for it; else no more than is needed
         n = L + spare if o.compile or device.type == "cuda" else int(slots.max()) + 1
         original, others = slots.minimum(filled), torch.arange(n, device=device)
@@ -213,10 +213,10 @@ def write_and_confirm(model, tokens, order, generators: list, given: int, o: Sam
         yield tokens
 
 def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: float | None = None):
-    """mdlm: tokens (B, L) in which those where now (B, L) is true, all masked, are drawn by u, and each one's
-    probability (B, L), 0 elsewhere. t: the timestep told to the network, by default that of the share masked.
+    """mdlm: tokens (B, L) with those masked ones drawn where now (B, L) is true, and the probability (B, L)
+    of each, else 0. t: the timestep told to the network, by default that of the share masked.
 
-    The window is whole, by the paper's protocol L long; logits are of `now` alone, a gigabyte at a time."""
+    It reads block_size tokens (protocol=paper: L); logits are of `now` alone, a gigabyte at a time."""
     config = model.config if o.protocol == "own" else replace(model.config, block_size=tokens.size(1))
     new, probability = tokens.clone(), torch.zeros(tokens.shape, device=tokens.device)
     rows_at_once = max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))
@@ -360,7 +360,7 @@ def write_stories(model, tokenizer: Tokenizer, windows: str, pattern, o: SampleO
     """Stories into o.out: a line of settings, then a line for each as soon as its batch is done. Returns a
     summary, the settings in it, and (title, pieces, steps) of the first story, or of all that are shown."""
     config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
-    given = max((i + 1 for i in range(len(free)) if not free[i]), default=0)    # after these a story may end
+    given = max((i for i, is_free in enumerate(free, 1) if not is_free), default=0)    # then a story may end
     settings = {**asdict(o), "start": "story" if windows == "aligned" else "anywhere", "mode": config.mode,
                 "vocab_size": config.vocab_size, **provenance(o.seed)}
     began, texts, panels, rounds = time.perf_counter(), [], [], []  # rounds: tokens of each revealing step

@@ -126,10 +126,13 @@ def test_nelbo_over_all_masks_is_the_chain_rule_over_all_orders(beyond):
         by_masks += nll[tuple(m.tolist())][m].mean() / T / math.comb(T, k)
 
     by_orders = 0.0     # mean over all T! orders of the chain rule with the same conditionals
+    of_parts = 0.0      # the same of the first j tokens of the order, added up over j = 1 … T
     for order in itertools.permutations(range(T)):
         masked = torch.ones(T, dtype=torch.bool)
-        for i in order:
-            by_orders += nll[tuple(masked.tolist())][i] / T / math.factorial(T)
+        for j, i in enumerate(order, 1):
+            term = nll[tuple(masked.tolist())][i] / math.factorial(T)
+            by_orders += term / T
+            of_parts += term * (T + 1 - j)      # it is in the parts of j, j + 1, … T tokens
             masked[i] = False
     assert abs(by_masks - by_orders) < 1e-12
 
@@ -139,12 +142,12 @@ def test_nelbo_over_all_masks_is_the_chain_rule_over_all_orders(beyond):
     assert abs(losses.mean() - by_orders) < 5 * losses.std() / math.sqrt(len(losses))
     assert losses.std() / math.sqrt(len(losses)) < 0.01
 
-    # the paper's pooled mean, which is of whole windows, is another number: masks of k tokens count k times
+    # masked_ce, which is of whole windows, is another number: masks of k tokens count k times
     if beyond:
         return
     pooled = sum(nll[tuple(m.tolist())][m].sum() / math.comb(T, int(m.sum())) for m in masks)
     pooled /= sum(range(1, T + 1))
-    assert abs(pooled - by_orders) > 0.005
+    assert abs(pooled - by_orders) > 0.005 and abs(pooled - of_parts / sum(range(1, T + 1))) < 1e-12
     masked_ce = dataclasses.replace(model.config, objective="masked_ce")
     losses = group_losses(model, training_batch(masked_ce, x.expand(N, T), rng(3)))
     assert abs(losses.mean() - pooled) < 5 * losses.std() / math.sqrt(N)
