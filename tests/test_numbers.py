@@ -456,6 +456,7 @@ def test_real():
     lower, higher = held_out.compare(ours, bound), held_out.compare(ours, aogpt)
     assert f"is lower**: by {-lower['above']:.3f} ± {lower['error']:.3f} (s.e.)" in text
     assert f"as low as `aogpt`'s ({higher['above']:.3f} ± {higher['error']:.3f} above it)" in text
+    assert f"its bound comes {-lower['above']:.2f} nats lower" in prose("results/weights.md")
     assert f"they hold {found['share_of_tokens']:.1%} of the tokens" in text
     runs = results("real-orders.json")["runs"]
     assert table("results/real.md", "in this order") == orders.table_of(runs, "orders")[1:]
@@ -468,7 +469,7 @@ def test_real():
             for folder, run in results(f"real-{name}.json")["runs"].items()}
     rates = "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2", "6.4e-2"
     for name, *cells in table("results/real.md", "learning rate"):
-        mode, steps = name.split(", ")
+        mode, steps = name.replace(" by ", "-").split(", ")
         folders = [f"out/real/{mode}-lr-{rate}" if steps == "500 steps" else
                    f"out/real/{mode}-{'500' if steps == '500 stories' else 'all'}-{float(rate):g}-1"
                    for rate in rates]
