@@ -457,6 +457,7 @@ def test_real():
     assert f"is lower**: by {-lower['above']:.3f} ± {lower['error']:.3f} (s.e.)" in text
     assert f"as low as `aogpt`'s ({higher['above']:.3f} ± {higher['error']:.3f} above it)" in text
     assert f"its bound comes {-lower['above']:.2f} nats lower" in prose("results/weights.md")
+    assert f"on real text it gains {-lower['above']:.2f} nats" in prose("results/speed.md")
     assert f"they hold {found['share_of_tokens']:.1%} of the tokens" in text
     runs = results("real-orders.json")["runs"]
     assert table("results/real.md", "in this order") == orders.table_of(runs, "orders")[1:]
