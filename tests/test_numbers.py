@@ -870,20 +870,26 @@ def test_plateau():
     assert f"each token is, {first['unigram']:.2f} nats" in page
     assert f"ends at step {plateau.ended(last):.0f} without help, as with c" in page
 
-def nats_of_blanks(mode, length):
-    """Of each seed, on real text."""
-    runs = [run for run in results("real-infill.json")["runs"].values() if run["mode"] == mode]
+def nats_of_blanks(name, length):
+    """Of each seed, on real text. A mode, or mdlm by masked_ce."""
+    mode, *other = name.split(" by ")
+    found = results("real-infill-masked-ce.json" if other else "real-infill.json")
+    runs = [run for run in found["runs"].values() if run["mode"] == mode]
     assert len(runs) == 3
     return [run["blanks"][length]["nats"] for run in runs]
 
 def test_blanks_of_real_text():
     rows = table("results/sampling.md", "tokens hidden")
-    assert [row[0] for row in rows] == ["`ar`", "`mdlm`", "`aogpt`"]
-    for mode, *cells in rows:
-        assert cells == [spread(nats_of_blanks(mode.strip("`"), n)) for n in ("1", "2", "4", "8", "16", "32")]
-    ar, mdlm, aogpt = (np.mean(nats_of_blanks(mode, "1")) for mode in ("ar", "mdlm", "aogpt"))
+    names, lengths = ("ar", "mdlm", "mdlm by masked_ce", "aogpt"), ("1", "2", "4", "8", "16", "32")
+    assert [row[0].replace("`", "") for row in rows] == [*names]
+    for name, *cells in rows:
+        assert cells == [spread(nats_of_blanks(name.replace("`", ""), n)) for n in lengths]
+    ar, mdlm, alike, aogpt = (np.mean(nats_of_blanks(name, "1")) for name in names)
     text = prose("results/sampling.md")
-    assert f"it is {ar - aogpt:.2f} nats better" in text and f"leads `ar` by {ar - mdlm:.2f} there" in text
+    assert (f"it is {ar - aogpt:.2f} nats better" in text and f"leads `ar` by {ar - mdlm:.2f} there, trained "
+            f"by [`masked_ce`](weights.md) by {ar - alike:.2f};" in text)
+    assert all(max(nats_of_blanks("aogpt", n)) < min(nats_of_blanks(name, n)) for n in lengths
+               for name in names[1:3])         # trails at every length
 
 def test_what_differs_from_the_paper():
     text = prose("results/paper.md")
@@ -929,11 +935,13 @@ def test_what_readme_finds():
     assert (f"at best {few['ar']}; `mdlm`'s bound {few['mdlm']}, `aogpt` with dropout, from left to right, "
             f"{nearest};") in text
 
-    blanks = {(mode, n): nats_of_blanks(mode, n) for mode in ("ar", "mdlm", "aogpt") for n in "12"}
+    blanks = {(name, n): nats_of_blanks(name, n) for n in "12"
+              for name in ("ar", "mdlm", "mdlm by masked_ce", "aogpt")}
     one, two = (np.mean(blanks["ar", n]) - np.mean(blanks["aogpt", n]) for n in "12")
     assert (f"is {one:.1f} nats below `ar`** for one hidden token of real text (`aogpt` "
-            f"{spread(blanks['aogpt', '1'])}, `mdlm` {spread(blanks['mdlm', '1'])}, `ar` "
-            f"{spread(blanks['ar', '1'])}), {two:.1f} for two") in text
+            f"{spread(blanks['aogpt', '1'])}, `mdlm` {spread(blanks['mdlm', '1'])}, by "
+            f"`masked_ce` {spread(blanks['mdlm by masked_ce', '1'])}, `ar` {spread(blanks['ar', '1'])}), "
+            f"{two:.1f} for two") in text
     best = {name: spread(of["seeds"]) for name, of in results("real-all.json")["compared"].items()}
     exact = f"(left to right: {best['aogpt, left to right']})"
     assert (f"{best['ar']} nats per token; in random orders `aogpt` has at most {best['aogpt']} {exact}, "
