@@ -44,7 +44,7 @@ class Config:
     n_hidden: int = 2048            # width of the SwiGLU layer
     tie_head: bool = True           # the output head is the embedding matrix
     time_embedding: Literal["none", "add"] = "none"  # mdlm: tell the network how much is masked
-    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: likelihood bound, or masked tokens alike
+    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: bound, or mean over all masked tokens
     schedule: Literal["uniform", "cosine"] = "uniform"  # mdlm: law of the mask ratio (nelbo needs uniform)
     l2r_fraction: float = 0.1       # aogpt: fraction of rows trained in the left-to-right order
     dropout: float = 0.0            # share dropped of what each attention and MLP adds, in training
@@ -244,8 +244,8 @@ def new_keys_values(model: Transformer, batch: int, size: int) -> list:
 # ---- The objectives. Each turns tokens x (B, T) into one Batch; the loss is the same line for all. ---------
 
 class Batch(NamedTuple):
-    """B rows of S slots (S = T; mdlm: T+1) in G groups. A group is one row, or by mdlm's uniform schedule
-    two; its loss is Σ_n weight · −log p(target), and the batch's is the mean over groups."""
+    """B rows of S slots (S = T; mdlm: T+1) in G groups. A group is one row, or by nelbo_batch a pair of
+    rows; its loss is Σ_n weight · −log p(target), and the batch's is the mean over groups."""
     tokens: Tensor                  # (B, S)    what the slots hold
     key_pos: Tensor                 # (B, S)    position of the token held
     target_pos: Tensor              # (B, S)    position of the token predicted
@@ -319,9 +319,9 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     Why: predict the tokens in a random order; the j-th prediction knows j-1 tokens, so k = T-j+1 are
     masked, each of which is equally likely to be the next. Averaged over orders, the chain rule's j-th term
     is E_M (1/k) Σ_{i∈M} −log p(x_i | rest), and the mean over its T terms is the mean over k; p(x) mixes
-    all orders, hence ≤ (Jensen). The 1/t-weighted loss of the literature has the same mean. With masked_ce
-    all masked tokens of a batch count alike, so term k counts k times. That is a bound too, not of x but of
-    a random part of it: of the order's first j tokens, j uniform on 1 … T, nats per token of such parts.
+    all orders, hence ≤ (Jensen). The 1/t-weighted loss of the literature has the same mean. In masked_ce
+    all masked tokens count alike, so term k counts k times. That bounds parts of x: the first j tokens of
+    an order, j = 1 … T, all their nats over all their tokens (a part's p mixes the orders of that part).
 
     Rows 2p and 2p+1 are an antithetic pair, masking k and T+1-k tokens, and the k's are stratified over the
     batch: less variance. The first row never masks more than the second, so this is unbiased only where

@@ -213,8 +213,8 @@ def write_and_confirm(model, tokens, order, generators: list, given: int, o: Sam
         yield tokens
 
 def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: float | None = None):
-    """mdlm: tokens (B, L) with those masked ones drawn where now (B, L) is true, and the probability (B, L)
-    of each, else 0. t: the timestep told to the network, by default that of the share masked.
+    """mdlm: tokens (B, L), drawn where now (B, L) is true (all [MASK]), and each draw's probability (B, L),
+    else 0. t: the timestep told to the network, by default that of the share masked.
 
     It reads block_size tokens (protocol=paper: L); logits are of `now` alone, a gigabyte at a time."""
     config = model.config if o.protocol == "own" else replace(model.config, block_size=tokens.size(1))
@@ -360,7 +360,7 @@ def write_stories(model, tokenizer: Tokenizer, windows: str, pattern, o: SampleO
     """Stories into o.out: a line of settings, then a line for each as soon as its batch is done. Returns a
     summary, the settings in it, and (title, pieces, steps) of the first story, or of all that are shown."""
     config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
-    given = max((i for i, is_free in enumerate(free, 1) if not is_free), default=0)    # then a story may end
+    given = max((i for i, is_free in enumerate(free, 1) if not is_free), default=0)    # a story ends later
     settings = {**asdict(o), "start": "story" if windows == "aligned" else "anywhere", "mode": config.mode,
                 "vocab_size": config.vocab_size, **provenance(o.seed)}
     began, texts, panels, rounds = time.perf_counter(), [], [], []  # rounds: tokens of each revealing step

@@ -104,7 +104,7 @@ def resolve(flags: dict):
     if s.batch_size % (s.grad_accum * WORLD_SIZE * (2 if paired else 1)):
         processes = f" and {WORLD_SIZE} processes" if WORLD_SIZE > 1 else ""
         raise InputError(f"--batch_size={s.batch_size} over --grad_accum={s.grad_accum}{processes} must be a "
-                         f"whole number, and an even one for mdlm (its rows come in antithetic pairs)")
+                         f"whole number, and an even one for mdlm's uniform schedule (its rows are pairs)")
     return config, s, why
 
 def learning_rate(s: Settings, step: int) -> float:

@@ -400,7 +400,7 @@ def confounds(mode: str):
          title=f"What the paper has otherwise, {mode}", json=f"results/confounds-{mode}.json",
          md=f"results/confounds-{mode}.md")
 
-WEIGHTS = {     # of the loss, see experiments/weighted.py
+WEIGHTS = {     # of the loss, see experiments/weighted.py; the first is masked_ce's, since commit c36381c
     "a row as k": dict(power=1), "as k, a third predicted": dict(power=1, share="0.3333"),
     "the bound, k at least 32": dict(least=32)}
 
