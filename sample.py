@@ -360,7 +360,7 @@ def write_stories(model, tokenizer: Tokenizer, windows: str, pattern, o: SampleO
     """Stories into o.out: a line of settings, then a line for each as soon as its batch is done. Returns a
     summary, the settings in it, and (title, pieces, steps) of the first story, or of all that are shown."""
     config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
-    given = max((i for i, is_free in enumerate(free, 1) if not is_free), default=0)    # a story ends later
+    given = max((i for i, f in enumerate(free, 1) if not f), default=0)     # after these a story may end
     settings = {**asdict(o), "start": "story" if windows == "aligned" else "anywhere", "mode": config.mode,
                 "vocab_size": config.vocab_size, **provenance(o.seed)}
     began, texts, panels, rounds = time.perf_counter(), [], [], []  # rounds: tokens of each revealing step
