@@ -345,7 +345,7 @@ def nelbo_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     return batch._replace(targets=batch.targets.view(P, -1).gather(1, select), select=select,
                           weight=(0.5 / k).gather(1, select // batch.tokens.size(1)))
 
-def masked_ce_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
+def paper_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     """The paper's loss (arXiv 2603.22075): t uniform on (0, 1) for each row, each token masked with chance
     1−cos²(πt/2); a mean over all masked tokens of the batch, from logits of every slot."""
     ratio = 1 - torch.cos(math.pi / 2 * torch.rand(len(x), generator=generator)) ** 2           # (B,)
@@ -360,7 +360,7 @@ def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Bat
     elif config.mode == "aogpt":
         batch = aogpt_batch(config, x, generator, config.l2r_fraction)
     elif config.schedule == "cosine":
-        batch = masked_ce_batch(config, x, generator)
+        batch = paper_batch(config, x, generator)
     else:
         batch = nelbo_batch(config, x, generator)
         if config.objective == "masked_ce":     # by the same masks; here all masked tokens count alike

@@ -27,7 +27,7 @@ import torch
 
 from cli import InputError, build, command, parse_flags, provenance, write_json
 from model import (PAPER_MDLM, Batch, Config, Transformer, count_parameters, evaluation_batch,
-                   flops_per_token, group_losses, mask_generator, masked_ce_batch, training_batch)
+                   flops_per_token, group_losses, mask_generator, paper_batch, training_batch)
 from prepare_data import Tokenizer, Windows, data_to_prepare, load_meta, prepare
 from runs import (RANK, WORLD_SIZE, Run, check_folder, join_processes, leave_processes, load, open_model,
                   read_run, sum_over_processes, wait_for_processes)
@@ -139,7 +139,7 @@ def evaluate(model: Transformer, x: torch.Tensor, windows_at_once: int, seed: in
     if config.mode == "aogpt":
         result["val_nll_l2r"] = losses(evaluation_batch(config, x, None, left_to_right=True)).mean().item()
     if config.mode == "mdlm":
-        result["val_masked_ce"] = losses(masked_ce_batch(config, x, generator)).mean().item()
+        result["val_masked_ce"] = losses(paper_batch(config, x, generator)).mean().item()
     return result
 
 # ---- Beginning with the weights of another run -------------------------------------------------------------

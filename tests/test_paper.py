@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from cli import InputError
 from conftest import small_model
-from model import (PAPER_MDLM, Config, Transformer, group_losses, masked_ce_batch, order_batch,
-                   identity_order)
+from model import (PAPER_MDLM, Config, Transformer, group_losses, identity_order, order_batch,
+                   paper_batch)
 from prepare_data import Windows
 from sample import PAPER, SampleOptions, generate
 from train import PRESETS, Settings, learning_rate, resolve
@@ -79,7 +79,7 @@ def test_mdlm_is_the_papers_network():
     """With an untied head and the timestep; BOS is one more visible token at its left."""
     model = exact_model("mdlm", target_embedding=False, **PAPER_MDLM)
     x = torch.randint(11, (4, 8), generator=torch.Generator().manual_seed(1))
-    batch = masked_ce_batch(model.config, x, torch.Generator().manual_seed(2))
+    batch = paper_batch(model.config, x, torch.Generator().manual_seed(2))
     ours = model(batch.tokens, batch.key_pos, batch.target_pos, t=batch.t.double())     # (4, 9, V)
     theirs = torch.stack([network(model.state_dict(), row, 2, causal=False, t=t.item())[:, :11]
                           for row, t in zip(batch.tokens, batch.t)])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cli import InputError
 from conftest import plain_samplers, small_model
 from diversity import distinct, entropy, interval, longest_copies, ngrams, of_counts, of_sums, self_bleu
-from model import (Batch, Config, aogpt_batch, evaluation_batch, masked_ce_batch, nelbo_batch,
+from model import (Batch, Config, aogpt_batch, evaluation_batch, nelbo_batch, paper_batch,
                    training_batch)
 from prepare_data import EOT, Tokenizer, Windows, read_stories, write_split
 from sample import SampleOptions, draw, generate, states
@@ -142,7 +142,7 @@ def test_orders(shape, seed, fraction):
 def test_masks_of_the_papers_loss(shape, seed):
     B, T = shape
     config, x = Config("mdlm", vocab_size=11, block_size=T), some_tokens(B, T, seed)
-    batch = masked_ce_batch(config, x, torch.Generator().manual_seed(seed))
+    batch = paper_batch(config, x, torch.Generator().manual_seed(seed))
     masked = batch.tokens == config.mask_id
     assert torch.equal(batch.weight > 0, masked) and not masked[:, 0].any()
     assert torch.equal(batch.targets[:, 1:], x)
