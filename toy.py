@@ -2,6 +2,7 @@
 The toy: stories of a small grammar whose law is known exactly, so that a model's loss has a floor to be read
 against, and every story is right or wrong.
 """
+import bisect
 import functools
 import math
 import random
@@ -14,25 +15,25 @@ def split_words(text: str) -> list:
     return re.findall(r"\w+|[^\w\s]", text)
 
 def join_words(words) -> str:
-    return re.sub(r" ([.,])", r"\1", " ".join(words))
+    return " ".join(words).replace(" .", ".").replace(" ,", ",")
 
 class Grammar:
     """Stories of independent weighted choices, some of which come back later.
 
     rules: {name: {text: weight}} is a choice, made once; {name: (owner, [text, …])} follows the owner's
     choice. In a text, {name} expands a rule and {=name} repeats what it gave before. The alternatives of a
-    choice begin with different words, so a choice is revealed by one token, which carries its whole
-    information: every other token is certain."""
+    choice begin with different words, so that one token reveals it, and all others are certain."""
 
     REFERENCE = re.compile(r"{(=?)(\w+)}")
 
     def __init__(self, rules: dict):
-        self.rules, self.owner, self.texts, self.weights = rules, {}, {}, {}
+        self.rules, self.owner, self.texts, self.weights, self.cumulative = rules, {}, {}, {}, {}
         for name, rule in rules.items():
             # a choice is its own owner; what follows it has its weights
             self.owner[name], self.texts[name] = (name, list(rule)) if isinstance(rule, dict) else rule
             weights = rules[self.owner[name]].values()
             self.weights[name] = [w / sum(weights) for w in weights]
+            self.cumulative[name] = np.cumsum(self.weights[name][:-1]).tolist()     # the last one's is 1
         self.parts = functools.cache(re.compile(rf"{self.REFERENCE.pattern}|(\w+|[^\w\s])").findall)
 
     def tell(self, choose) -> str:
@@ -54,7 +55,7 @@ class Grammar:
 
     def draw(self, rng: random.Random) -> str:
         """One story."""
-        return self.tell(lambda name, _: rng.choices(range(len(self.texts[name])), self.weights[name])[0])
+        return self.tell(lambda name, _: bisect.bisect(self.cumulative[name], rng.random()))
 
     def log_probs(self, story: str):
         """(words,) ln p of every word given the words before it, or None if this is no story."""
@@ -90,8 +91,7 @@ class Grammar:
 
     def words(self) -> list:
         """The vocabulary, sorted."""
-        texts = [text for texts in self.texts.values() for text in texts]
-        return sorted({word for text in texts for *_, word in self.parts(text) if word})
+        return sorted({word for t in sum(self.texts.values(), []) for *_, word in self.parts(t) if word})
 
 TOY = Grammar({
     "story": {"{opening}, a {hero} {got} a {look} {thing} {where} the {place}. {She} took it to {her} "
