@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
-from model import identity_order, losses_in_parts, order_batch
+from model import losses_in_parts, order_batch
 from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_stories
 from runs import open_model
 from show import draw_distances
@@ -136,8 +136,8 @@ def score(model, encoded: list):
     config = model.config
     ids = [row[:config.block_size] for row in encoded]
     x = torch.tensor([row + [config.bos_id] * (config.block_size - len(row)) for row in ids])       # (N, T)
-    order, count = identity_order(x), torch.tensor([len(row) for row in ids])       # (N, T), (N,)
-    batch = order_batch(config, x, order)._replace(weight=(order < count[:, None]).float())
+    place, count = torch.arange(config.block_size), torch.tensor([len(row) for row in ids])     # (T,), (N,)
+    batch = order_batch(config, x)._replace(weight=(place < count[:, None]).float())
     return losses_in_parts(model, batch).numpy(), count.numpy()
 
 def measure(texts: list, judges: dict, corpus, bleu_of=self_bleu) -> dict:

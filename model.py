@@ -270,28 +270,24 @@ def mask_generator(*seed) -> torch.Generator:
     """For masks and orders, anew from (seed, step): the same in a resumed run, and on every device."""
     return torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
-def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
+def order_batch(config: Config, x: Tensor, order: Tensor | None = None) -> Batch:
     """The chain rule in the given order: slot j knows the tokens at order[:j], predicts the one at order[j].
 
-    −log p(x)/T = (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1)). order σ: (B, T), permutations."""
+    −log p(x)/T = (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1)). order σ: (B, T), by default left to right."""
+    order = torch.arange(x.size(1), device=x.device).expand_as(x) if order is None else order
     targets = x.gather(1, order)                                                    # (B, T)
     tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                    # (B, T)
     key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                                # (B, T)
     weight = torch.full(x.shape, 1 / x.size(1), device=x.device)
     return Batch(tokens, key_pos, target_pos=order, targets=targets, weight=weight)
 
-def identity_order(x: Tensor) -> Tensor:
-    """Left to right: (B, T)."""
-    return torch.arange(x.size(1), device=x.device).expand_as(x)
-
 def aogpt_batch(config: Config, x: Tensor, generator: torch.Generator, l2r_fraction: float) -> Batch:
     """A uniformly random order per row; a fraction of the rows left to right.
 
-    With l2r_fraction=0, the mean over orders of the chain rule bounds −log p(x)/T from above, p being the
-    mixture over orders (Jensen)."""
+    With l2r_fraction=0 the mean over orders bounds −log p(x)/T, p being their mixture (Jensen)."""
     order = torch.rand(x.shape, generator=generator).argsort(dim=1)
     left_to_right = torch.rand(len(x), 1, generator=generator) < l2r_fraction
-    return order_batch(config, x, torch.where(left_to_right, identity_order(x), order))
+    return order_batch(config, x, torch.where(left_to_right, torch.arange(x.size(1)), order))
 
 def timestep(config: Config, ratio: Tensor) -> Tensor:
     """The t that training showed with this ratio of masked tokens (the inverse of the schedule)."""
@@ -356,7 +352,7 @@ def paper_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
 def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Batch:
     """x (B, T) tokens, as the configured mode and objective train on them."""
     if config.mode == "ar":
-        batch = order_batch(config, x, identity_order(x))
+        batch = order_batch(config, x)
     elif config.mode == "aogpt":
         batch = aogpt_batch(config, x, generator, config.l2r_fraction)
     elif config.schedule == "cosine":
@@ -375,7 +371,11 @@ def group_losses(model: nn.Module, batch: Batch) -> Tensor:
     """(G,) whose mean is the loss: nats per token (for masked_ce, nats per masked token)."""
     logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)    # (G, N, V)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # a bfloat16 softmax is too coarse
-    nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")  # (G·N,)
+    if torch.compiler.is_compiling():   # the same, whose gradient, fused, needs one pass over V, not two
+        hit = torch.arange(logits.size(-1), device=logits.device) == batch.targets[..., None]   # (G, N, V)
+        nll = logits.logsumexp(dim=-1) - logits.where(hit, 0).sum(dim=-1)                       # (G, N)
+    else:
+        nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")  # (G·N,)
     return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
 
 @torch.no_grad()
@@ -392,7 +392,7 @@ def evaluation_batch(config: Config, x: Tensor, generator: torch.Generator, left
     if config.mode == "mdlm":
         return nelbo_batch(config, x.repeat_interleave(2, dim=0), generator)
     if config.mode == "ar" or left_to_right:
-        return order_batch(config, x, identity_order(x))
+        return order_batch(config, x)
     return aogpt_batch(config, x, generator, l2r_fraction=0.0)
 
 # ---- Sizes -------------------------------------------------------------------------------------------------

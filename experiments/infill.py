@@ -23,7 +23,7 @@ import sample
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.held_out import demand_tokenizer, difference
 from experiments.oracle import toy_conditionals
-from model import Batch, identity_order, losses_in_parts, masking_batch, order_batch
+from model import Batch, losses_in_parts, masking_batch, order_batch
 from prepare_data import Windows, load_meta
 from runs import open_model, read_run
 from toy import TOY
@@ -96,10 +96,10 @@ def fill(model, x, start: int, length: int, o: InfillOptions):
     time_of, u = (sample.uniforms(generators, T, torch.device("cpu")) for _ in range(2))
     tokens, options = x.masked_fill(hidden, config.mask_id), sample.SampleOptions()
     if config.mode == "ar":
-        left = slice(start + length)
-        *_, filled = sample.write_in_order(model, tokens[:, left], identity_order(x[:, left]), u[:, left],
-                                           start, length, options)
-        return torch.cat([filled, x[:, start + length:]], dim=1)
+        end = start + length
+        order = torch.arange(end).expand(N, -1)
+        *_, filled = sample.write_in_order(model, tokens[:, :end], order, u[:, :end], start, length, options)
+        return torch.cat([filled, x[:, end:]], dim=1)
     order = time_of.masked_fill(~hidden, -1).argsort(dim=1, stable=True)            # known tokens first
     if config.mode == "aogpt":
         *_, filled = sample.write_in_order(model, tokens, order, u, T - length, length, options)

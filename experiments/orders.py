@@ -22,7 +22,7 @@ from tqdm import tqdm
 from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
 from experiments.held_out import demand_tokenizer, difference
 from experiments.report import mean_of, write_markdown
-from model import identity_order, losses_in_parts, mask_generator, masking_batch, order_batch
+from model import losses_in_parts, mask_generator, masking_batch, order_batch
 from prepare_data import Windows
 from runs import open_model
 from show import figure
@@ -98,7 +98,7 @@ def measure(folder: str, o: OrdersOptions) -> dict:
         raise InputError(f"{folder} is ar, which has one order")
     val, generator = Windows(o.data, "val", model.config.block_size), mask_generator(o.seed)
     x = torch.from_numpy(val.spread(o.windows))                                     # (N, T)
-    forwards = identity_order(x)
+    forwards = torch.arange(x.size(1)).expand_as(x)
     shuffled = [torch.rand(x.shape, generator=generator).argsort(dim=1) for _ in range(o.orders)]
     scores = nats(model, x, shuffled)                                               # (orders, N)
     of_mixture = mixture(scores, x.size(1))

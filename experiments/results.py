@@ -590,6 +590,9 @@ def speed(text: str):
     for mode, nanogpt in ("ar", ",nanogpt"), ("mdlm", ""):
         python("experiments.try_speed", mode=mode, json=f"results/speed-tried-{mode}.json",
                variants=f"tuned,gradient_with_loss,linear_cross_entropy,fused_attention{nanogpt}")
+    for preset, mode in ("small", "ar"), ("small", "mdlm"), ("paper", "ar"):
+        python("experiments.try_speed", mode=mode, preset=preset, variants="tuned,cross_entropy",
+               json=f"results/speed-loss-{preset}-{mode}.json")
     python("experiments.try_speed", mode="mdlm", preset="laptop", variants="muon,pytorch_muon",
            json="results/speed-muon.json")
     for preset in "toy", "laptop":

@@ -20,7 +20,7 @@ from train import Settings, numerics
 
 # part of a step: what the names of its kernels contain; the first that fits. Compiled kernels are named
 # after the operations that they fuse; the products are told apart by their shapes
-PARTS = {"softmax over the vocabulary, and its gradient": "nll_loss", "softmax of attention": "_softmax",
+PARTS = {"softmax over the vocabulary, and its gradient": "arange_eq", "softmax of attention": "_softmax",
          "SwiGLU": "silu", "gradient of the embeddings": "embedding_dense|index_put|fused__to_copy_add_[0-9]",
          "norms, residual stream, casts of weights": "rsqrt|_pow_", "rotations": "_index_",
          "AdamW": "adamw", "clipping": "vector_norm|mul_$|foreach"}

@@ -32,10 +32,11 @@ def fused_attention(q, k, v, visible, causal):
 
 def with_loss(loss_of):
     """group_losses with another end, for a model whose head was taken off: loss_of(hidden, weight of the
-    head, targets)."""
+    head, targets, vocabulary)."""
     def losses(model, batch):
         hidden = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)     # (G, N, C)
-        nll = loss_of(hidden.flatten(0, 1), model.embed.weight, batch.targets.flatten())         # (G·N,)
+        nll = loss_of(hidden.flatten(0, 1), model.embed.weight, batch.targets.flatten(),
+                      model.config.vocab_size)                                      # (G·N,)
         return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
     return losses
 
@@ -103,10 +104,14 @@ def mlp_on_every_slot(self, x, rotary_q, rotary_k, cache=None, select=None):
         x = x.gather(1, select[:, :, None].expand(-1, -1, x.size(-1)))
     return x
 
-def padded_logits(h, weight, y):
+def cross_entropy(h, weight, y, V):
+    logits = F.linear(h, weight)[:, :V]
+    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), y, reduction="none")
+
+def padded_logits(h, weight, y, V):
     return F.cross_entropy(F.linear(h, weight), y, reduction="none")
 
-def linear_cross_entropy(h, weight, y):
+def linear_cross_entropy(h, weight, y, V):
     return F.linear_cross_entropy(h.bfloat16(), weight.bfloat16(), y, reduction="none")
 
 class LossWithGradient(torch.autograd.Function):
@@ -149,6 +154,7 @@ VARIANTS = {                # what differs from train.py's way
     "bfloat16": dict(settings=dict(dtype="bfloat16")),      # also where train.py finds it slower
     "mlp_on_every_slot": dict(block=mlp_on_every_slot),
     "head_on_every_slot": dict(full=True),                  # and the last MLP
+    "cross_entropy": dict(losses=with_loss(cross_entropy)),     # as model.py has it where it isn't compiled
     "padded_logits": dict(losses=with_loss(padded_logits)),
     "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy)),
     "gradient_with_loss": dict(losses=gradient_with_loss),

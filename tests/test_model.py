@@ -9,7 +9,7 @@ import torch
 from conftest import small_model
 from experiments.estimator import EstimatorOptions, variances
 from model import (Cache, Config, Transformer, aogpt_batch, count_parameters, evaluation_batch,
-                   flops_per_token, identity_order, masking_batch, nelbo_batch,
+                   flops_per_token, masking_batch, nelbo_batch,
                    new_keys_values, order_batch, paper_batch, timestep, training_batch, group_losses)
 from runs import load, save
 
@@ -31,7 +31,7 @@ def test_aogpt_in_identity_order_is_ar():
     ar, aogpt = small_model("ar"), small_model("aogpt")
     aogpt.load_state_dict(ar.state_dict())
     x = tokens(ar)
-    batch = order_batch(ar.config, x, identity_order(x))
+    batch = order_batch(ar.config, x)
     assert torch.equal(logits_of(ar, batch), logits_of(aogpt, batch))
     other = order_batch(ar.config, x, random_order(x))
     assert not torch.allclose(logits_of(aogpt, batch), logits_of(aogpt, other), atol=0.1)
@@ -40,7 +40,7 @@ def test_aogpt_in_identity_order_is_ar():
 def test_a_slot_sees_what_comes_before_in_its_order_and_nothing_else(mode):
     model = small_model(mode, dtype=torch.float64)
     x = tokens(model, rows=1)
-    order = identity_order(x) if mode == "ar" else random_order(x)
+    order = torch.arange(x.size(1)).expand_as(x) if mode == "ar" else random_order(x)
     base = logits_of(model, order_batch(model.config, x, order))
     for j in range(x.size(1)):                              # change the token that is j-th in the order
         y = x.clone()
@@ -83,7 +83,7 @@ def test_logits_depend_on_distances_only():
     """Rotary embedding alone: shifting all positions changes nothing."""
     model = small_model("ar", block_size=20, dtype=torch.float64, target_embedding=False)
     x = torch.randint(0, 11, (2, 8), generator=rng())
-    batch = order_batch(model.config, x, identity_order(x))
+    batch = order_batch(model.config, x)
     shifted = batch._replace(key_pos=batch.key_pos + 7, target_pos=batch.target_pos + 7)
     # the table of angles is float32
     assert torch.allclose(logits_of(model, batch), logits_of(model, shifted), atol=1e-5)
@@ -184,7 +184,7 @@ def test_probabilities_of_all_sequences_sum_to_one(mode):
     """A fixed order is an exact likelihood."""
     model = small_model(mode, vocab_size=3, block_size=4, dtype=torch.float64)
     x = torch.tensor(list(itertools.product(range(3), repeat=4)))
-    order = identity_order(x) if mode == "ar" else torch.tensor([2, 0, 3, 1]).expand_as(x)
+    order = torch.tensor([0, 1, 2, 3] if mode == "ar" else [2, 0, 3, 1]).expand_as(x)
     nll = group_losses(model, order_batch(model.config, x, order)) * 4
     assert abs(torch.exp(-nll).sum() - 1) < 1e-6
 
@@ -287,6 +287,19 @@ def test_the_loss_of_bfloat16_logits_is_not_rounded_to_bfloat16():
     assert group_losses(model.double(), batch).dtype == torch.float64
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
+def test_the_compiled_loss_is_the_same(mode):
+    """It is written another way there; so are its gradients, in float64 and from bfloat16's logits."""
+    for dtype, close in (torch.float64, 1e-12), (torch.bfloat16, 1e-2):
+        model = small_model(mode, dtype=dtype)
+        batch = training_batch(model.config, tokens(model, rows=4), rng())
+        compiled = torch.compile(group_losses, backend="aot_eager", dynamic=False)
+        losses = group_losses(model, batch), compiled(model, batch)
+        gradients = [torch.autograd.grad(loss.mean(), model.parameters()) for loss in losses]
+        assert losses[1].dtype == losses[0].dtype and (losses[1] - losses[0]).abs().max() < min(close, 1e-5)
+        for a, b in zip(*gradients):
+            assert (a - b).abs().max() <= close * a.abs().max()
+
+@pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_every_parameter_learns_and_padding_does_not(mode):
     model = small_model(mode, time_embedding="add" if mode == "mdlm" else "none")
     for seed in range(20):      # all tokens and positions come up
@@ -349,7 +362,7 @@ def test_both_estimators_of_the_bound_have_one_mean_and_ours_less_variance():
 def test_cached_logits_equal_uncached(mode, pieces):
     model = small_model(mode)
     x = tokens(model)
-    batch = order_batch(model.config, x, identity_order(x) if mode == "ar" else random_order(x))
+    batch = order_batch(model.config, x, None if mode == "ar" else random_order(x))
     keys_values, start, logits = new_keys_values(model, 3, 8), 0, []
     kept = keys_values[0][0]
     for n in pieces:

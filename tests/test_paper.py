@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from cli import InputError
 from conftest import small_model
-from model import (PAPER_MDLM, Config, Transformer, group_losses, identity_order, order_batch,
+from model import (PAPER_MDLM, Config, Transformer, group_losses, order_batch,
                    paper_batch)
 from prepare_data import Windows
 from sample import PAPER, SampleOptions, generate
@@ -65,7 +65,7 @@ def test_ar_is_the_papers_network():
     """Its queries turn by their own position: ours do with target_rotation=False."""
     model = exact_model("ar", target_rotation=False, target_embedding=False)
     x = torch.randint(11, (3, 8), generator=torch.Generator().manual_seed(1))
-    batch = order_batch(model.config, x, identity_order(x))
+    batch = order_batch(model.config, x)
     ours = model(batch.tokens, batch.key_pos, batch.target_pos)                     # (3, 8, V)
     for row, tokens in zip(ours, batch.tokens):
         theirs = network(model.state_dict(), tokens, 2, causal=True)[:, :11]
