@@ -284,7 +284,7 @@ def order_batch(config: Config, x: Tensor, order: Tensor | None = None) -> Batch
 def aogpt_batch(config: Config, x: Tensor, generator: torch.Generator, l2r_fraction: float) -> Batch:
     """A uniformly random order per row; a fraction of the rows left to right.
 
-    With l2r_fraction=0 the mean over orders bounds −log p(x)/T, p being their mixture (Jensen)."""
+    With l2r_fraction=0 its mean over orders is at least −log p(x)/T, p being their mixture (Jensen)."""
     order = torch.rand(x.shape, generator=generator).argsort(dim=1)
     left_to_right = torch.rand(len(x), 1, generator=generator) < l2r_fraction
     return order_batch(config, x, torch.where(left_to_right, torch.arange(x.size(1)), order))
@@ -371,7 +371,7 @@ def group_losses(model: nn.Module, batch: Batch) -> Tensor:
     """(G,) whose mean is the loss: nats per token (for masked_ce, nats per masked token)."""
     logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)    # (G, N, V)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # a bfloat16 softmax is too coarse
-    if torch.compiler.is_compiling():   # the same, whose gradient, fused, needs one pass over V, not two
+    if torch.compiler.is_compiling():   # as below; its gradient fuses into one pass over V, not two
         hit = torch.arange(logits.size(-1), device=logits.device) == batch.targets[..., None]   # (G, N, V)
         nll = logits.logsumexp(dim=-1) - logits.where(hit, 0).sum(dim=-1)                       # (G, N)
     else:

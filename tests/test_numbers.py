@@ -1,5 +1,6 @@
 """No table below drifts: each of its cells in README and the pages of results/ is computed again from the
 JSON files that the page names, and rounded as shown."""
+import inspect
 import json
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ from scipy import stats
 
 from conftest import ROOT
 from experiments import by_ratio, few_stories, first_minute, held_out, orders, plateau
-from model import Config, flops_per_token
+from model import Config, flops_per_token, group_losses
 
 def results(name):
     return json.loads(Path(ROOT, "results", name).read_text("utf-8"))
@@ -169,6 +170,14 @@ def test_speed():
         ratios = [row["tok_per_s"] / row["baseline_tok_per_s"] for row in rows]
         assert times == ", ".join(f"{ratio:.2f}" for ratio in ratios)
 
+def test_compiled_loss():
+    found = [results(f"speed-loss-{of}.json")["seconds"] for of in ("small-ar", "small-mdlm", "paper-ar")]
+    [[_, *cells, _]] = table("results/speed.md", "the compiled loss")
+    ratios = [np.divide(of["cross_entropy"], of["tuned"]) for of in found]
+    assert cells == [f"{np.median(of):.2f}" for of in ratios]
+    assert "(By round {}, {} and {}: ".format(*(f"{min(of):.2f} to {max(of):.2f}" for of in ratios)) in prose(
+        "results/speed.md")
+
 def test_slots():
     found = [results(f"speed-slots-{preset}.json")["seconds"] for preset in ("toy", "laptop")]
     for name, *cells, _ in table("results/speed.md", "time of a step |"):
@@ -266,6 +275,10 @@ def test_first_command():
     assert (f"{mdlm['seconds']:.0f} seconds on two cores of an AMD EPYC with bfloat16, "
             f"{slow['seconds']:.0f} without.") in prose("README.md")
     assert f"step 2,000: val_nll {mdlm['val_nll']:.4f}, …" in prose("README.md")
+    one, torch = (np.mean([run[of] for run in found[", float32"]["runs"]])
+                  for of in ("of_one_story", "of_import_torch"))
+    assert f"took {one:.1f} seconds, of which importing PyTorch takes {torch:.1f} (means of nine)" in prose(
+        "results/speed.md")
     first, again = zip(*(np.mean(found[""]["first_step"][name], axis=0) for name in ("none", "trials")))
     assert "after {:.1f} instead of {:.1f} s, the second time there after {:.1f} instead of {:.1f}".format(
         *first, *again) in prose("results/speed.md")
@@ -1073,8 +1086,10 @@ def test_frontier():
 
 def test_readme_shows_the_code_as_it_is():
     text, code = (Path(ROOT, name).read_text("utf-8") for name in ("README.md", "model.py"))
+    losses = inspect.getsource(group_losses).splitlines()
     excerpt = re.search(r"```python\n(logits = .+?)```", text, re.DOTALL)[1]
-    assert "".join(f"    {line}\n" for line in excerpt.splitlines()) in code
+    kept = [line.strip() for line in losses if line.strip() in excerpt.splitlines()]
+    assert kept == excerpt.splitlines()     # the branch of compiled code is left out
     lines = [line for line in text.splitlines() if re.match(r" +(attention |ar  |mdlm  |aogpt )", line)]
     assert len(lines) == 4 and all(line.strip() in code for line in lines)
     files = [Path(ROOT, name).read_text("utf-8") for name in ("model.py", "train.py", "sample.py")]
@@ -1095,7 +1110,7 @@ def test_readme_shows_the_code_as_it_is():
     ("results/speed.md", "denormals.json; one core of an Intel Xeon", "denormals"),
     ("results/speed.md", "two cores of an AMD EPYC without AVX-512, float32", "speed-muon"),
     ("results/speed.md", "two cores of an AMD EPYC, float32, median of 6 ratios",
-     "speed-slots-toy, speed-slots-laptop"),
+     "speed-slots-toy, speed-slots-laptop, speed-loss-small-ar, speed-loss-small-mdlm, speed-loss-paper-ar"),
     ("results/sampling.md", "real-speculative.json, one core of an Intel Xeon", "real-speculative"),
     ("results/sampling.md", "speculative.json, two cores of an AMD EPYC", "speculative"),
     ("results/sampling.md", "124M models on two cores of an AMD EPYC", "sampling-cost, sampling-cost-16"),

@@ -69,6 +69,9 @@ def test_toy_stories_follow_the_law():
     lengths = [len(split_words(s)) for s in stories]
     assert abs(np.mean(lengths) - TOY.mean_words()) <= 5 * np.std(lengths) / math.sqrt(4000)
     assert len(set(stories)) > 3990
+    rng = random.Random(0)      # the same stories as by the standard library's weighted choice
+    assert stories[:500] == [TOY.tell(lambda name, _: rng.choices(
+        range(len(TOY.weights[name])), TOY.weights[name])[0]) for _ in range(500)]
 
 def test_there_are_thousands_of_times_more_stories_than_are_drawn():
     def count(name):
