@@ -271,9 +271,9 @@ def mask_generator(*seed) -> torch.Generator:
     return torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
 def order_batch(config: Config, x: Tensor, order: Tensor | None = None) -> Batch:
-    """The chain rule in the given order: slot j knows the tokens at order[:j], predicts the one at order[j].
+    """The chain rule, left to right or in an order σ (B, T): slot j predicts x_σ(j) from those before it.
 
-    −log p(x)/T = (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1)). order σ: (B, T), by default left to right."""
+    −log p(x)/T = (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1))."""
     order = torch.arange(x.size(1), device=x.device).expand_as(x) if order is None else order
     targets = x.gather(1, order)                                                    # (B, T)
     tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                    # (B, T)

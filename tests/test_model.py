@@ -9,8 +9,8 @@ import torch
 from conftest import small_model
 from experiments.estimator import EstimatorOptions, variances
 from model import (Cache, Config, Transformer, aogpt_batch, count_parameters, evaluation_batch,
-                   flops_per_token, masking_batch, nelbo_batch,
-                   new_keys_values, order_batch, paper_batch, timestep, training_batch, group_losses)
+                   flops_per_token, group_losses, masking_batch, nelbo_batch, new_keys_values, order_batch,
+                   paper_batch, timestep, training_batch)
 from runs import load, save
 
 def rng(seed=0):

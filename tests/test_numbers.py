@@ -275,13 +275,14 @@ def test_first_command():
     assert (f"{mdlm['seconds']:.0f} seconds on two cores of an AMD EPYC with bfloat16, "
             f"{slow['seconds']:.0f} without.") in prose("README.md")
     assert f"step 2,000: val_nll {mdlm['val_nll']:.4f}, …" in prose("README.md")
-    one, torch = (np.mean([run[of] for run in found[", float32"]["runs"]])
-                  for of in ("of_one_story", "of_import_torch"))
-    assert f"took {one:.1f} seconds, of which importing PyTorch takes {torch:.1f} (means of nine)" in prose(
-        "results/speed.md")
-    first, again = zip(*(np.mean(found[""]["first_step"][name], axis=0) for name in ("none", "trials")))
-    assert "after {:.1f} instead of {:.1f} s, the second time there after {:.1f} instead of {:.1f}".format(
-        *first, *again) in prose("results/speed.md")
+    one, imports = (np.mean([run[of] for run in found[", float32"]["runs"]])
+                    for of in ("of_one_story", "of_import_torch"))
+    text = prose("results/speed.md")
+    assert f"took {one:.1f} seconds, of which importing PyTorch takes {imports:.1f} (means of nine)" in text
+    for kind, between in ("", " s, the second time there after"), (", float32", " and"):
+        steps = [np.mean(found[kind]["first_step"][name], axis=0) for name in ("none", "trials")]
+        first, again = ("{:.1f} instead of {:.1f}".format(*times) for times in np.transpose(steps))
+        assert f"{first}{between} {again}" in text
 
 def test_first_minute():
     done = results("first-minute.json")["trials"]

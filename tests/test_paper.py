@@ -10,8 +10,7 @@ import torch.nn.functional as F
 
 from cli import InputError
 from conftest import small_model
-from model import (PAPER_MDLM, Config, Transformer, group_losses, order_batch,
-                   paper_batch)
+from model import (PAPER_MDLM, Config, Transformer, group_losses, order_batch, paper_batch)
 from prepare_data import Windows
 from sample import PAPER, SampleOptions, generate
 from train import PRESETS, Settings, learning_rate, resolve

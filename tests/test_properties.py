@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from cli import InputError
 from conftest import plain_samplers, small_model
 from diversity import distinct, entropy, interval, longest_copies, ngrams, of_counts, of_sums, self_bleu
-from model import (Batch, Config, aogpt_batch, evaluation_batch, nelbo_batch, paper_batch,
-                   training_batch)
+from model import (Batch, Config, aogpt_batch, evaluation_batch, nelbo_batch, paper_batch, training_batch)
 from prepare_data import EOT, Tokenizer, Windows, read_stories, write_split
 from sample import SampleOptions, draw, generate, states
 from test_diversity import flat, nltk_self_bleu
