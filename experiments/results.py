@@ -308,12 +308,15 @@ def longer(text: str):
     halves(text)
     long = dict(dtype="bfloat16", max_steps=15000, eval_interval=500)
     mdlm, aogpt = (on_text(f"{mode}-longer", mode, "all", "0.004", 1, **long) for mode in ("mdlm", "aogpt"))
+    masked_ce = on_text("mdlm-masked_ce-longer", "mdlm", "all", "0.004", 1, objective="masked_ce",
+                        **long | dict(dtype="float32"))     # made later, by a CPU without bfloat16
     ar = [on_text(f"ar-longer-{lr}", "ar", "all", lr, 1, dtype="bfloat16", dropout=0.1, token_noise=0.1,
                   max_steps=3000, eval_interval=100) for lr in ("0.004", "0.008")]
     finished(*ar)
     keep("results/real-longer.json", "out/real/ar-longer-*-1")
     title = "Real text, all stories: 15,000 steps; ar 3,000, with dropout and token noise of 0.1"
-    compare_real("longer", title, {"ar": [best_of(*ar)], "mdlm": [mdlm], "aogpt": [aogpt]})
+    compare_real("longer", title, {"ar": [best_of(*ar)], "mdlm": [mdlm], "aogpt": [aogpt],
+                                   "mdlm by masked_ce": [masked_ce]})
 
 def written():
     """What the models of real write and fill in; its runs must be in out/."""
