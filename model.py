@@ -406,7 +406,7 @@ def count_parameters(model: Transformer) -> int:
 def flops_per_token(config: Config) -> float:
     """Matrix-product FLOPs of training on one token: 2 per weight forward, twice that backward; attention
     reaches T slots, on average half of them where it is causal; mdlm's last MLP and head see (T+1)/2 of T,
-    of all with schedule=cosine. (Left out: mdlm's BOS slot in the blocks, 1/T of them.)"""
+    of all with schedule=cosine. (Left out: mdlm's BOS slot in the blocks, 1/T of them; the optimizer's.)"""
     C, T = config.n_embd, config.block_size
     attention = 4 * C * C + 2 * C * T * (1 if config.mode == "mdlm" else 0.5)
     mlp, head = 3 * C * config.n_hidden, C * config.vocab_size

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from cli import ROOT, command, print_table, provenance, write_json
+from cli import ROOT, InputError, command, print_table, provenance, write_json
 from runs import read_run
 
 MODES = "ar", "mdlm", "aogpt"
@@ -56,6 +56,8 @@ def first_step(told: str) -> list:
                         TORCHINDUCTOR_VEC_ISA_OK=told) for run in ("first", "second")]
 
 def main():
+    if len(sys.argv) != 2:
+        raise InputError("give the file for the results, results/first-command.json")
     ways = {"trials": "", "none": "1"}
     runs, starts = [], {name: [] for name in ways}
     found = provenance(SEEDS) | {"runs": runs, "first_step": starts}

@@ -7,11 +7,11 @@ NAME=FOLDER,FOLDER,… are runs of train.py, one for each seed, whose own valida
 val_nll: for aogpt by its bound) and make the curves. Scored are the validation stories of data/DATA, which
 are others: nats per token, ar's exact, the others' bounds, from several masks or orders (the same ones for
 all), also of runs that were trained on another loss or other windows; and how far each NAME is above the
-first one, window by window, with the standard error that stories and seeds leave (stories alone, where no
-NAME has several seeds). A window is the first block_size tokens from a story's start. Where a story is
-shorter, the next one's beginning follows, so that neighbours share text: the stories' part of the error comes
-from leaving out ten neighbours at a time. Where it is longer, the rest is in no window. Scores that --json
-has are not made again.
+first one, window by window, with the standard error that stories and seeds leave (stories alone, where
+neither of the two has several seeds). A window is the first block_size tokens from a story's start. Where a
+story is shorter, the next one's beginning follows, so that neighbours share text: the stories' part of the
+error comes from leaving out ten neighbours at a time. Where it is longer, the rest is in no window. Scores
+that --json has are not made again.
 
 --without_end: for runs with --windows=paper beside others. These have never seen end-of-text between words,
 nor a story's start marked; so it is not scored, and they also get a row for windows as the paper cuts them,
@@ -206,14 +206,15 @@ def main():
     rows = [["", "nats per token, ± s.d. of seeds", "each seed", f"above {next(iter(found))}, ± s.e.",
              "best after epochs"], *(row_of(name, of) for name, of in compared.items())]
     seen = np.unique(stories.starts[:, None] + np.arange(o.block_size)).size / len(stories.tokens)
-    about = f"{len(stories)} windows of data/{o.report}, which hold {seen:.1%} of its tokens"
+    about = (f"{len(stories)} windows of data/{o.report}, which hold {seen:.1%} of its tokens. The s.e. is "
+             "of stories, and of seeds where one of the two has several.")
     print(about)
     print_table(rows)
     facts = provenance(o.seed) | {"windows": len(stories), "share_of_tokens": seen, "compared": compared}
     if o.json:
         store(o.json, facts | {"names": flags["named"], "runs": runs})
     if o.md:
-        write_markdown(o.md, o.title, facts, about + ".", {"": rows})
+        write_markdown(o.md, o.title, facts, about, {"": rows})
     if o.forest:
         others = [name for name in compared if compared[name]["error"]]     # not the first beside itself
         with figure(o.forest, (8, 0.34 * len(others) + 1.2), grid="x") as axes:

@@ -161,6 +161,8 @@ def draw_infill(runs: dict, toy: bool, path: str):
 def main():
     o = build(InfillOptions, parse_flags(__doc__, InfillOptions))
     if o.redraw:
+        if not o.plot:
+            raise InputError("--redraw draws a figure; give its file, --plot=F.png")
         with open(o.redraw) as f:
             results = json.load(f)
         return draw_infill(results["runs"], "entropy" in load_meta(results["data"]), o.plot)

@@ -151,6 +151,8 @@ def draw_speed(results: dict, path: str):
 def main():
     o = build(SpeculativeOptions, parse_flags(__doc__, SpeculativeOptions))
     if o.redraw:
+        if not o.plot:
+            raise InputError("--redraw draws a figure; give its file, --plot=F.png")
         with open(o.redraw) as f:
             return draw_speed(json.load(f)["results"], o.plot)
     if not o.models:

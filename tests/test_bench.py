@@ -10,7 +10,7 @@ import model
 import train
 from bench import BenchOptions, begin, by_turns, training_step
 from conftest import experiment, run
-from experiments import try_speed
+from experiments import sampling_cost, try_speed
 from experiments.scaling import exponent
 from model import Config, flops_per_token
 
@@ -40,6 +40,15 @@ def test_sampling_figures(tmp_path):
     assert all(v > 0 for r in content["sample"] for v in r["seconds"].values())
     done = experiment("sampling_cost", *SMALL, "--lengths=8", cwd=tmp_path)
     assert done.returncode == 2 and "--places=4" in done.stderr
+
+def test_windows_are_as_long_as_the_stories_whose_cost_is_measured(monkeypatch):
+    """mdlm reads all of a longer one."""
+    seen = []
+    monkeypatch.setattr(sampling_cost, "story_seconds", lambda model, length, *how, **flags: seen.append(
+        (model.config.block_size, length)) or 1.0)
+    sizes = dict(n_layer=1, n_head=2, n_embd=32, n_hidden=32, vocab_size=300, block_size=64)
+    sampling_cost.bench_sample(sampling_cost.CostOptions(lengths=(16, 32)), sizes, torch.device("cpu"))
+    assert len(seen) == 2 * len(sampling_cost.columns(64)) and set(seen) == {(16, 16), (32, 32)}
 
 def test_a_bench_step_trains():
     """The timed step is an optimizer step, on new masks each time."""
