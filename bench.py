@@ -44,9 +44,8 @@ def begin(o, flags: dict):
         raise InputError(f"--mode={flags['mode']}: the modes to measure are --modes=ar,mdlm,aogpt")
     device = join_processes(o.device)
     preset = o.preset if o.preset != "auto" else "paper" if device.type == "cuda" else "small"
-    names = [f.name for f in fields(Config)] + ["batch_size"]
-    sizes = SIZES[preset] | {name: flags[name] for name in names if name in flags}
-    batch_size = sizes.pop("batch_size")
+    sizes = SIZES[preset] | {f.name: flags[f.name] for f in fields(Config) if f.name in flags}
+    batch_size = flags.get("batch_size", sizes.pop("batch_size"))
     if batch_size % (2 * WORLD_SIZE):
         raise InputError(f"--batch_size={batch_size} must be even in every process (mdlm's rows are pairs)")
     for mode in getattr(o, "modes", ["ar"]):

@@ -80,7 +80,8 @@ def read_value(name: str, kind, text: str):
 def check_outputs(flags: dict):
     """Files that could not be written, or should not be, are refused before the work, not after it."""
     outputs = {n: Path(flags[n]) for n in "out json md plot forest picture".split() if flags.get(n)}
-    used = [Path(p) for value in (flags | flags.get("named", {})).values() for p in str(value).split(",")]
+    given = *flags.values(), *flags.get("named", {}).values()
+    used = [Path(path) for value in given for path in str(value).split(",")]
     for name, path in outputs.items():
         if not path.parent.is_dir() or path.is_dir():
             raise InputError(f"--{name}={path} lies in a folder that does not exist, or is one itself")
@@ -96,8 +97,7 @@ def parse_flags(doc: str, *classes, named: str = "", several=()) -> dict:
 
     classes     dataclasses whose fields are the flags; a tuple field takes values separated by commas
     several     names of more flags that take such lists, each of whose values is one of the field
-    named       what the other arguments look like, e.g. NAME=FILE; they are returned under "named", as a dict
-    """
+    named       what the other arguments look like, e.g. NAME=FILE; returned under "named", as a dict"""
     def refuse(message):
         raise InputError(message)
 

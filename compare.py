@@ -5,7 +5,7 @@ Several runs in one table, one JSON and one figure: validation loss at equal ste
     python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --text=story.txt      how likely each finds that text
 
 --text: UTF-8, stories split at <|endoftext|>, each scored from its start to its end or as far as block_size
-reaches, exactly by ar, else by the bound ± s.e. of --draws (mdlm's too large, for its masks are stratified).
+reaches, exactly by ar, else by the bound ± s.e. of --draws (mdlm's s.e. is too large: stratified masks).
 """
 from dataclasses import dataclass
 

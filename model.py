@@ -199,8 +199,7 @@ class Transformer(nn.Module):
         select      (G, N) predict only these slots of each group of B/G rows, counted through all its rows
         t           (B,) timestep, for time_embedding=add
         cache       a Cache, to see slots of earlier calls too
-        returns     (B, S, V), or (G, N, V) with select
-        """
+        returns     (B, S, V), or (G, N, V) with select"""
         x = self.embed(tokens)                                                      # (B, S, C)
         if self.config.target_embedding:
             x = x + self.embed_target(target_pos.clamp(min=0))      # (B, S, C); BOS of mdlm predicts none
@@ -417,10 +416,9 @@ def main():
     configs = {mode: Config(mode) for mode in ("ar", "mdlm", "aogpt")}
     configs["mdlm as in the paper"] = Config("mdlm", target_embedding=False, **PAPER_MDLM)
     print(f"{'124M, T=512':22}{'parameters':>14}{'training MFLOP/token':>24}")
-    for name, config in configs.items():
-        with torch.device("meta"):
-            model = Transformer(config)
-        print(f"{name:22}{count_parameters(model):>14,}{flops_per_token(config) / 1e6:>24.1f}")
+    with torch.device("meta"):
+        for name, c in configs.items():
+            print(f"{name:22}{count_parameters(Transformer(c)):>14,}{flops_per_token(c) / 1e6:>24.1f}")
 
 if __name__ == "__main__":
     main()

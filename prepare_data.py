@@ -310,8 +310,8 @@ def main():
     entropy = f", entropy {meta['entropy']:.4f} nats per token" if o.toy else ""
     first = np.fromfile(folder / "val.bin", np.uint16, count=33)[1:]
     print(f"vocabulary {tokenizer.vocab_size:,}{entropy}\nfirst story: {tokenizer.decode_story(first)} …")
-    preset = "" if o.toy else " --preset=laptop"
-    print(f"next: python train.py --mode=mdlm --data={shlex.quote(o.name)}{preset}")
+    preset = "toy" if o.toy else "laptop"
+    print(f"next: python train.py --mode=mdlm --data={shlex.quote(o.name)} --preset={preset}")
 
 if __name__ == "__main__":
     command(main, "nothing was kept of this run")

@@ -199,7 +199,6 @@ class Run:
         log_size = self.restore() if s.resume else 0
         if RANK == 0:
             self.log_file.truncate(log_size)    # what came after the checkpoint is trained again
-            self.log_file.seek(0, os.SEEK_END)
 
     def restore(self) -> int:
         """Go on from ckpt.pt; returns how many bytes the log had then."""
@@ -219,8 +218,10 @@ class Run:
     def training(self):
         """Around the loop: a progress bar; Ctrl-C and SIGTERM ask it to stop, a second one doesn't wait."""
         def note(number, frame):
-            if self.signals and WORLD_SIZE == 1:    # torchrun passes them on, so there each comes twice
-                raise KeyboardInterrupt
+            if WORLD_SIZE == 1:     # torchrun passes them on, so there each comes twice
+                if self.signals:
+                    raise KeyboardInterrupt
+                os.write(2, b"\nfinishing this step, then saving; once more stops at once, unsaved\n")
             self.signals.append(number)
 
         handlers = {kind: signal.signal(kind, note) for kind in (signal.SIGINT, signal.SIGTERM)}
@@ -239,7 +240,7 @@ class Run:
         return self.step % self.s.eval_interval == 0 or self.step == self.s.max_steps
 
     def checkpoint_due(self) -> bool:
-        """At the end; before it every s.save_minutes (the first at once), where all steps are in the log."""
+        """At the end; before it every s.save_minutes, from the log's first line on, when it has all steps."""
         due = time.perf_counter() - self.saved >= 60 * self.s.save_minutes
         return self.step == self.s.max_steps or (due and not self.unlogged)
 
@@ -297,7 +298,7 @@ class Run:
         if RANK == 0:
             os.fsync(self.log_file.fileno())
             save(self.path("ckpt.pt"), self.model, step=self.step, best=self.best, seconds=self.seconds,
-                 wall_seconds=time.perf_counter() - self.began, log=self.log_file.tell(),
+                 wall_seconds=time.perf_counter() - self.began, log=os.path.getsize(self.path("log.jsonl")),
                  recent=[row.tolist() for row in self.unlogged], settings=asdict(self.s),
                  optimizers=[optimizer.state_dict() for optimizer in self.optimizers], **self.trained_on)
         self.saved = time.perf_counter()

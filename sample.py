@@ -37,7 +37,7 @@ class SampleOptions:
     """what to write, and how"""
     out_dir: str = ""           # the run to sample from; its best.pt is read (commas: see above)
     num_samples: int = 3        # stories
-    length: int | None = None   # tokens per story; default: block_size, or the prompt's if it has blanks
+    length: int | None = None   # tokens per story; default: block_size, or a prompt's with blanks; paper 128
     prompt: str = ""            # begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)
     blank: int = 8              # tokens of a blank
     sampler: Literal["first_hitting", "ancestral", "confidence"] = "first_hitting"  # mdlm: which come next

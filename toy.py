@@ -21,8 +21,9 @@ class Grammar:
     """Stories of independent weighted choices, some of which come back later.
 
     rules: {name: {text: weight}} is a choice, made once; {name: (owner, [text, …])} follows the owner's
-    choice. In a text, {name} expands a rule and {=name} repeats what it gave before. The alternatives of a
-    choice begin with different words, so that one token reveals it, and all others are certain."""
+    choice. In a text, {name} expands a rule, in one story always to the same; {=name} says that it repeats,
+    so that entropy() counts it once. The alternatives of a choice begin with different words, so that one
+    token reveals it, and all others are certain."""
 
     REFERENCE = re.compile(r"{(=?)(\w+)}")
 

@@ -121,8 +121,7 @@ def evaluate(model: Transformer, x: torch.Tensor, windows_at_once: int, seed: in
     """Nats per token of the windows x (N, T), in float32 or TF32, masks and orders from the seed alone.
 
     val_nll (exact for ar, else an estimate of the upper bound for each window) with its standard error over
-    windows; for aogpt also the exact val_nll_l2r of the left-to-right order, for mdlm the paper's masked_ce.
-    """
+    windows; for aogpt the exact val_nll_l2r of the left-to-right order, for mdlm the paper's masked_ce."""
     config, device = model.config, model.head.weight.device
     model.eval()
 
@@ -198,8 +197,8 @@ class Loss(torch.nn.Module):
 
 class Muon(torch.optim.Optimizer):
     """Nesterov's momentum, its singular values nearly equalized (Jordan et al. 2024), scaled to the length of
-    AdamW's steps (arXiv 2502.16982), so that lr serves both. Products have autocast's dtype: those of
-    torch.optim.Muon are bfloat16, on a CPU that is slow at it most of a step's time (results/speed.md)."""
+    AdamW's steps (arXiv 2502.16982), so that lr serves both. Products have autocast's dtype; those of
+    torch.optim.Muon, always in bfloat16, take most of a step on a CPU slow at that (results/speed.md)."""
 
     @torch.no_grad()
     def step(self):
@@ -355,9 +354,9 @@ def main():
     if run.best < math.inf:     # there has been an evaluation
         draw_losses({f"{config.mode} on {s.data}": read_run(s.out_dir)}, run.path("loss.png"))
     if run.stopped and run.step < s.max_steps:
-        again = provenance(s.seed)["command"].removeprefix("python").removesuffix(" --resume")
+        again = shlex.join(sys.argv).removesuffix(" --resume")
         how = f"torchrun --standalone --nproc_per_node={WORLD_SIZE}" if WORLD_SIZE > 1 else "python"
-        print(f"stopped and saved; go on with: {how}{again} --resume")
+        print(f"stopped and saved; go on with: {how} {again} --resume")
         raise SystemExit(128 + (run.signals or [signal.SIGTERM])[0])
     show_best(run, tokenizer)
 

@@ -96,7 +96,7 @@ BAD = [
     ("diversity.py", ["mine=two.jsonl", "--json=two.jsonl"], ["--json=two.jsonl", "would replace"]),
     ("compare.py", [], ["NAME=FOLDER"]),
     ("compare.py", ["ar=out/ar", "--text=/dev/null"], ["--text=/dev/null is empty"]),
-    ("compare.py", ["ar=out/ar", "--text=own.txt", "--json=own.txt"], ["--json=own.txt", "would replace"]),
+    ("compare.py", ["text=out/ar", "--text=own.txt", "--json=own.txt"], ["--json=own.txt", "would replace"]),
     ("compare.py", ["ar=out/ar", "--json=no/such/folder/c.json", "mdlm=out/mdlm"], ["no/such/folder"]),
     ("compare.py", ["ar=out/none"], ["out/none holds no readable run"]),
     ("compare.py", ["ar=out/ar", "--json=no/such/folder/c.json"], ["no/such/folder"]),

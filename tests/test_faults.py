@@ -2,6 +2,7 @@
 import os
 import pickle
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -66,7 +67,8 @@ def test_killed_at_random_moments(trained):
             kills.append(rng.choice([signal.SIGKILL] * 4 + [signal.SIGTERM, signal.SIGINT]))
             done = process.end(kills[-1])
             if done.returncode == 128 + kills[-1]:
-                assert done.stdout.endswith("--resume\n") and "stopped and saved" in done.stdout
+                again = f"stopped and saved; go on with: python {shlex.join(done.args[:2])}"
+                assert done.stdout.endswith("--resume\n") and again in done.stdout
             elif kills[-1] == signal.SIGKILL:
                 assert done.returncode == -signal.SIGKILL
                 assert not checkpoint.exists() or load(str(checkpoint))[1]["step"] < 300

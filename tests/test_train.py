@@ -127,7 +127,7 @@ def test_checkpoints_come_by_the_clock(trained):
     process.wait_for((out / "log.jsonl").exists)
     process.wait_for(lambda: len(open(out / "log.jsonl").readlines()) >= 8)
     assert load(str(out / "best.pt"))[1]["step"] > load(str(out / "ckpt.pt"))[1]["step"] == 10
-    process.end(signal.SIGINT)
+    assert "finishing this step" in process.end(signal.SIGINT).stderr
     checkpoint = load(str(out / "ckpt.pt"))[1]
     last = json.loads(open(out / "log.jsonl").readlines()[-1])
     assert checkpoint["step"] >= last["step"] and 0 < last["seconds"] < last["wall_seconds"]
