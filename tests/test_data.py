@@ -281,6 +281,8 @@ def test_windows(workdir):
     places = {tuple(anywhere.tokens[i:i + T].tolist()): i for i in range(len(anywhere.tokens) - T + 1)}
     starts = sorted(places[tuple(row)] for row in rows.tolist())
     assert all(b - a == T for a, b in zip(starts, starts[1:]))              # tiles, at a phase drawn anew
+    firsts = (anywhere.batch(epoch * len(anywhere), 1)[0].tolist() for epoch in range(20))
+    assert len({places[tuple(row)] % T for row in firsts}) > 10
     few = Windows("x", "train", T, "random", at_most=5)
     assert len({tuple(row) for row in few.batch(0, 50).tolist()}) == 5      # the same ones in every epoch
 

@@ -539,6 +539,7 @@ def test_where_the_first_layer_looks():
 
 def test_what_a_linear_layer_does_to_c():
     """In the plateau's probes: nothing at first of what is learned; then what the change of W does to c."""
+    torch.manual_seed(0)
     model = Transformer(Config("mdlm", 60, 8, n_layer=2, n_head=1, n_embd=16, n_hidden=16))
     x, c, qkv = torch.randn(3, 16), torch.randn(16), model.blocks[0].attention.qkv
     u = math.sqrt(8) * c / c.norm()

@@ -5,10 +5,11 @@ import math
 
 import pytest
 import torch
+from scipy.stats import chisquare, kstest
 
 from conftest import small_model
 from experiments.estimator import EstimatorOptions, variances
-from model import (Cache, Config, Transformer, aogpt_batch, count_parameters, evaluation_batch,
+from model import (Cache, Config, Transformer, count_parameters, evaluation_batch,
                    flops_per_token, group_losses, masking_batch, nelbo_batch, new_keys_values, order_batch,
                    paper_batch, timestep, training_batch)
 from runs import load, save
@@ -208,21 +209,8 @@ def test_target_embedding(mode):
 
 # ------------------------------------------------------------------------------------------ masks and batches
 
-@pytest.mark.parametrize("B, T", [(2, 1), (2, 8), (6, 7), (32, 8)])
-def test_number_of_masked_tokens_is_static_and_targets_are_the_masked_ones(B, T):
-    model = small_model("mdlm", block_size=T)
-    for seed in range(20):
-        x = torch.randint(0, 11, (B, T), generator=rng(seed))
-        batch = nelbo_batch(model.config, x, rng(seed))
-        masked = batch.tokens == model.config.mask_id
-        assert masked.sum() == B * (T + 1) // 2 and batch.targets.shape == (B // 2, T + 1)
-        assert (batch.tokens[:, 1:][~masked[:, 1:]] == x[~masked[:, 1:]]).all()
-        assert torch.equal(batch.targets.flatten(), x[masked[:, 1:]])
-        assert torch.allclose(batch.weight.sum(dim=1), torch.ones(B // 2))     # a mean of row means
-
 @pytest.mark.parametrize("T", [7, 8])
 def test_k_is_uniform_and_each_position_equally_likely(T):
-    from scipy.stats import chisquare
     B, repeats = 14, 3000
     config = small_model("mdlm", block_size=T).config
     x = torch.zeros(B, T, dtype=torch.long)
@@ -316,10 +304,31 @@ def test_every_parameter_learns_and_padding_does_not(mode):
 
 def test_orders_are_permutations_with_the_asked_share_left_to_right():
     config = small_model("aogpt", l2r_fraction=0.25).config
-    order = aogpt_batch(config, torch.zeros(4000, 8, dtype=torch.long), rng(), 0.25).target_pos
-    assert (order.sort(dim=1).values == torch.arange(8)).all()
-    share = (order == torch.arange(8)).all(dim=1).float().mean().item()
-    assert abs(share - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 4000)
+    trained, evaluated = (of(config, torch.zeros(4000, 8, dtype=torch.long), rng()).target_pos
+                          for of in (training_batch, evaluation_batch))
+    assert (trained.sort(dim=1).values == torch.arange(8)).all()
+    share, none = ((order == torch.arange(8)).all(dim=1).float().mean().item()
+                   for order in (trained, evaluated))
+    assert abs(share - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 4000) and none < 0.01
+
+@torch.no_grad()
+@pytest.mark.parametrize("silent", ["attention", "mlp"])
+def test_dropout_drops_its_share_of_what_each_part_adds(silent):
+    model = small_model(dropout=0.25, n_layer=1).train()
+    block, x = model.blocks[0], torch.randn(64, 8, 16)
+    getattr(block, silent).proj.weight.zero_()
+    rotary = model.rotary[:, torch.arange(8)[None]].unsqueeze(2)
+    kept = (block(x, rotary, rotary) != x).float().mean().item()
+    assert kept == pytest.approx(0.75, abs=0.03)                # 6 standard deviations
+
+def test_initial_weights():
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=500, block_size=16, n_layer=8, n_head=4, n_embd=256, n_hidden=64)
+    model, apart = (Transformer(Config("ar", shared_init=shared, **sizes)) for shared in (True, False))
+    assert model.embed.weight.mean(dim=0).norm().item() == pytest.approx(1, rel=0.2)    # the common vector
+    assert apart.embed.weight.mean(dim=0).norm().item() < 0.1
+    for part, inputs in (model.blocks[0].attention, 256), (model.blocks[0].mlp, 64):
+        assert part.proj.weight.std().item() == pytest.approx((inputs * 2 * 8) ** -0.5, rel=0.03)
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_token_noise_replaces_what_is_read_and_nothing_else(mode):
@@ -348,6 +357,12 @@ def test_masked_ce_is_the_papers():
     assert ((masked.float().mean(dim=1) - expected).abs() < 5 * 0.5 / math.sqrt(512)).all()
     assert torch.allclose(batch.weight[:, 1:], masked * 64 / masked.sum())      # a mean over masked tokens
     assert torch.allclose(timestep(config, expected), batch.t, atol=1e-3)
+    many = torch.zeros(20_000, 1, dtype=torch.long)
+    assert kstest(paper_batch(config, many, rng()).t.numpy(), "uniform").pvalue > 1e-3
+    # with the uniform schedule t is the ratio itself, however it was drawn
+    batch = paper_batch(Config("mdlm", vocab_size=11, block_size=512), x, rng())
+    share = (batch.tokens[:, 1:] == config.mask_id).float().mean(dim=1)
+    assert ((share - batch.t).abs() < 5 * 0.5 / math.sqrt(512)).all()
 
 @torch.no_grad()
 def test_both_estimators_of_the_bound_have_one_mean_and_ours_less_variance():

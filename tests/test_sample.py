@@ -22,6 +22,7 @@ from conftest import ROOT, Running, plain_samplers, run, small_model
 from cli import InputError
 from model import Config, order_batch
 from prepare_data import Tokenizer
+from runs import open_model
 from sample import SampleOptions, complete, draw, generate, plan, uniforms
 from show import draw_moving, layout
 from toy import TOY
@@ -410,6 +411,10 @@ def test_the_papers_protocol(trained):
     assert done.returncode == 0, done.stderr
     summary, = json.load(open(trained / "s.json"))
     assert summary | {"sampler": "ancestral", "temperature": 0.8, "final_temperature": None} == summary
+    words = Tokenizer("words", words=TOY.words())
+    config = Config("mdlm", vocab_size=words.vocab_size, block_size=512)
+    o, pattern = complete(SampleOptions(protocol="paper", sampler="confidence"), config, words, "paper")
+    assert (o.length, o.steps, len(pattern)) == (128, 100, 128)
 
 def test_a_compiled_step_writes_the_same(trained):
     for name, more in (("a", []), ("b", ["--compile"])):
@@ -431,6 +436,8 @@ def test_what_is_compiled(trained, monkeypatch):
     assert done.returncode == 2 and "--compile does not work here" in done.stderr.splitlines()[-1]
 
 def test_bfloat16_weights(trained):
+    model = open_model(str(trained / "out/ar"), "cpu", "bfloat16")[0]
+    assert (model.head.weight.dtype, model.rotary.dtype) == (torch.bfloat16, torch.float32)
     done = run("sample.py", "--out_dir=out/ar", "--dtype=bfloat16", "--num_samples=2", "--out=s.jsonl",
                cwd=trained)
     assert done.returncode == 0 and len(stories(trained / "s.jsonl")) == 2, done.stderr

@@ -9,20 +9,23 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from scipy import stats
 
 import runs
 from compare import CompareOptions, score
 from conftest import ROOT, TINY, Running, read_log, run, small_model
 from cli import InputError
 from model import (Config, Transformer, evaluation_batch, group_losses, mask_generator,
-                   order_batch, training_batch)
+                   order_batch, paper_batch, training_batch)
 from prepare_data import Tokenizer, Windows
-from runs import load, open_model
+from runs import Run, load, open_model
 from toy import TOY, toy_stories
 from train import Muon, Settings, evaluate, make_update, start_from
 
@@ -66,6 +69,32 @@ def test_best_checkpoint_scores_what_the_log_says(trained, monkeypatch):
         assert evaluate(model, x, 4, seed=1337)["val_nll"] == pytest.approx(checkpoint["val_nll"], abs=1e-5)
         assert "optimizers" not in checkpoint and Tokenizer(**checkpoint["tokenizer"]).words == TOY.words()
 
+def test_best_is_the_lowest_not_the_last(tmp_path):
+    """Also of a run that goes on."""
+    s, best = Settings(out_dir=str(tmp_path / "r")), str(tmp_path / "r/best.pt")
+
+    def best_of(s, *losses):
+        run = Run(s, small_model(), [], {})
+        run.bar = types.SimpleNamespace(write=lambda _: None)
+        for loss in losses:
+            run.step += 1
+            run.record_evaluation("", val_nll=loss)
+        run.checkpoint()
+        run.log_file.close()
+        return load(best)[1]["step"]
+
+    assert best_of(s, 3.0, 2.0, 2.5) == 2
+    assert best_of(replace(s, resume=True), 2.2, 1.9, 2.0) == 5
+
+@pytest.mark.parametrize("mode, more", [("ar", ["--dropout=0.5"]), ("mdlm", []), ("aogpt", [])])
+def test_each_step_has_its_own_noise(trained, mode, more):
+    """Nothing is learned, of a single window: only masks, orders and dropout can differ."""
+    done = run("train.py", f"--mode={mode}", *TINY, "--lr=0", "--train_stories=1", "--batch_size=2",
+               f"--out_dir=out/noise-{mode}", *more, cwd=trained)
+    assert done.returncode == 0, done.stderr
+    log = read_log(trained / f"out/noise-{mode}")
+    assert len({entry["train_loss"] for entry in log if "train_loss" in entry}) == 3
+
 def launch(processes, *arguments, cwd):
     """train.py in so many processes, started but not waited for."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}",
@@ -104,7 +133,8 @@ def test_a_process_dies_and_another_number_goes_on(trained):
     process.communicate(timeout=60)
     step = load(str(trained / "out/dying/ckpt.pt"))[1]["step"]
     assert process.returncode != 0 and step in range(10, 400, 10)
-    assert run("train.py", *arguments, "--out_dir=out/dying", "--resume", cwd=trained).returncode == 0
+    arguments += ["--out_dir=out/dying", "--resume", "--grad_accum=2", "--quiet=false"]     # these may change
+    assert run("train.py", *arguments, cwd=trained).returncode == 0
     assert close(read_log(trained / "out/alive"), read_log(trained / "out/dying"))
 
 def test_a_run_is_locked_and_a_loss_that_is_not_finite_stops_it(trained):
@@ -149,6 +179,23 @@ def test_evaluation_is_repeatable_and_leaves_training_alone():
     assert first == evaluate(model, x, 4, seed=1) != evaluate(model, x, 4, seed=2)
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+
+@torch.no_grad()
+@pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
+def test_evaluation_by_hand(mode):
+    model, generator = small_model(mode), mask_generator(1)
+    x, config = torch.randint(11, (6, 8)), model.config
+    found = evaluate(model, x, 4, seed=1)
+    nll = group_losses(model, evaluation_batch(config, x, generator))
+    expected = {"val_nll": nll.mean().item(), "val_nll_se": stats.sem(nll)}
+    if mode == "aogpt":
+        expected["val_nll_l2r"] = group_losses(model, order_batch(config, x)).mean().item()
+    if mode == "mdlm":
+        batch = paper_batch(config, x, generator)
+        masked = batch.tokens == config.mask_id
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos)[masked]
+        expected["val_masked_ce"] = F.cross_entropy(logits, batch.targets[masked]).item()
+    assert found == pytest.approx(expected, rel=1e-5)
 
 @pytest.mark.parametrize("other, settings", [("aogpt", {}), ("mdlm", {}), ("mdlm", {"time_embedding": "add"}),
                                              ("ar", {})])
@@ -200,6 +247,27 @@ def test_dropout_is_for_training_alone():
     batch = training_batch(model.config, x, torch.Generator())
     losses = {update(batch, lr=0.0)[0].item() for _ in range(3)}
     assert len(losses) == 3 and evaluate(model, x, 4, seed=1) == evaluate(without, x, 4, seed=1)
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_updates_are_those_of_the_settings(kind):
+    s = Settings(batch_size=8, compile="false", dtype="float32", optimizer=kind, grad_clip=0.01, beta2=0.5,
+                 weight_decay=0.3)
+    model, plain = small_model(), small_model()
+    update = make_update(model, s)[1]
+    matrices = [p for p in plain.blocks.parameters() if p.dim() == 2] if kind == "muon" else []
+    rest = [p for p in plain.parameters() if all(p is not matrix for matrix in matrices)]
+    optimizers = [torch.optim.AdamW(rest, betas=(0.9, 0.5), weight_decay=0.3)]
+    optimizers += [Muon(matrices, dict(weight_decay=0.3))] if matrices else []
+    for _ in range(3):
+        batch = order_batch(plain.config, torch.randint(10, (8, 8)))
+        assert update(batch, 0.01)[1] > 0.01            # the norm is clipped
+        group_losses(plain, batch).mean().backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.01)
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = 0.01
+            optimizer.step()
+            optimizer.zero_grad()
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(model.parameters(), plain.parameters()))
 
 def test_muon_moves_the_matrices_of_the_blocks_in_all_directions_alike():
     """The first update of a matrix (A, B) is its gradient with all singular values at 0.2 √max(A, B) lr,
@@ -291,6 +359,18 @@ def test_cuda_follows_cpu(trained, mode):
     assert abs(a - b) < 0.02
 
 # ------------------------------------------------------------------------------------------------ comparing
+
+def test_equal_steps_and_equal_seconds(tmp_path):
+    for name, curve in {"a": [(10, 1, 4), (20, 3, 2)], "b": [(10, 1, 6), (30, 2, 5)]}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({
+            "seed": 1, "config": {"block_size": 8}, "settings": {"data": "t", "windows": "aligned"}}))
+        log = (dict(zip(("step", "seconds", "val_nll", "val_nll_se"), (*entry, 0.1))) for entry in curve)
+        (tmp_path / name / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in log))
+    done = run("compare.py", "a=a", "b=b", "--json=c.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    a, b = (json.load(open(tmp_path / "c.json"))["runs"][name]["table"] for name in "ab")
+    assert [a["at 20 steps"], a["at 2 s"], b["at 20 steps"], b["at 2 s"]] == [2, 3, 5.5, 5]
 
 def test_compare_command(trained):
     """Also a text: ar's own −log p; a bound, and its error."""
