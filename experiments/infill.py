@@ -117,9 +117,9 @@ def measure(model, tokenizer, x, toy: bool, first: dict, o: InfillOptions) -> di
         value = torch.stack([nats(model, x, start, length, o) for start in starts])             # (places, N)
         if toy:
             value -= torch.stack([exact_nats(x, start, length) for start in starts])
-        value = value.mean(dim=0)
+        value = value.mean(dim=0).numpy()
         (nats_of, error), (above, gap_error) = (
-            difference(value, other) for other in (torch.zeros(len(x)), first.setdefault(length, value)))
+            difference(value, other) for other in (np.zeros(len(x)), first.setdefault(length, value)))
         results[length] = {"nats": nats_of, "nats_se": error, "above_first": above,
                            "above_first_se": gap_error}
         if toy:

@@ -76,6 +76,11 @@ def test_the_papers_self_bleu():
     assert min(paper_self_bleu(*flat(long_references), 4)) == pytest.approx(math.exp(1 - 8 / 4))
     assert min(paper_self_bleu(*flat([[], ["a", "b"], []]), 3)) == 0
 
+def test_the_papers_self_bleu_is_of_200_against_50():
+    twins = [[f"{i // 2}{c}" for c in "abcd"] for i in range(260)]      # 1 if it meets its twin, else 0
+    scores = paper_self_bleu(*flat(twins), 260)
+    assert len(scores) == 200 and 0.1 < scores.mean() < 0.3             # 50 of 259 others
+
 def test_the_papers_diversity_command(workdir):
     """As diversity.py, but for one line."""
     stories = ["a b c d e f.", "a b c d e g.", "a b c d e f a b c d e f."]

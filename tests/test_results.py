@@ -14,6 +14,8 @@ import train
 from cli import InputError
 from conftest import ROOT
 from experiments import results
+from model import PAPER_MDLM, Config
+from prepare_data import EOT
 
 class Asked(Exception):
     """The command has read its flags."""
@@ -112,3 +114,31 @@ def test_what_fails_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["results", "confounds"])
     with pytest.raises(InputError, match="confounds is not what --help lists"):
         results.main()
+
+def test_stories_that_choose_or_judge_are_no_others(commands, monkeypatch):
+    told = [f"story {i}" for i in range(5000)]
+    monkeypatch.setattr(results, "read_stories", lambda path: told)
+    commands("halves", "texts")
+    commands("parts", "texts")
+    part = {name: Path(f"data/{name}.txt").read_text("utf-8").split(EOT)
+            for name in ("choose", "report", "models", "judges", "real")}
+    assert part["choose"] + part["report"] == told and len(part["choose"]) == 150
+    assert part["models"] + part["judges"] + part["real"] == told
+
+def test_the_best_run_is_the_one_that_was_lowest_at_any_time(monkeypatch):
+    curves = {"a": (3.0, 2.0, 2.9), "b": (2.5, 2.4, 2.3), "c": (2.6, 2.2, 2.1)}
+    runs = {name: {"curve": [{"val_nll": nats} for nats in of]} for name, of in curves.items()}
+    monkeypatch.setattr(results, "known", lambda: {"a": runs["a"]})     # its scores are in results/
+    monkeypatch.setattr(results, "read_run", {"b": runs["b"], "c": runs["c"]}.get)
+    assert results.best_of("b", "a", "c") == "a"
+
+@pytest.mark.parametrize("mode", ["ar", "mdlm"])
+def test_all_of_it_is_the_preset_paper_but_for_sizes(mode):
+    [changed] = [row[3] for row in results.VARIANTS if row[:2] == ("all of it", mode)]
+    default = vars(Config()) | vars(train.Settings())
+    ours = default | train.PRESETS["laptop"] | results.THOUSAND | changed
+    paper = default | train.PRESETS["paper"] | (PAPER_MDLM if mode == "mdlm" else {})
+    assert {name for name in paper if ours[name] != paper[name]} <= {
+        "preset", "data", "block_size", "n_layer", "n_head", "n_embd", "n_hidden", "batch_size", "max_steps",
+        "lr", "warmup", "eval_interval", "eval_windows", "compile"}
+    assert ours["warmup"] / ours["max_steps"] == paper["warmup"] / paper["max_steps"]
