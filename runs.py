@@ -221,7 +221,8 @@ class Run:
             if WORLD_SIZE == 1:     # torchrun passes them on, so there each comes twice
                 if self.signals:
                     raise KeyboardInterrupt
-                os.write(2, b"\nfinishing this step, then saving; once more stops at once, unsaved\n")
+                with contextlib.suppress(OSError):      # where nobody reads any more
+                    os.write(2, b"\nfinishing this step, then saving; once more stops at once, unsaved\n")
             self.signals.append(number)
 
         handlers = {kind: signal.signal(kind, note) for kind in (signal.SIGINT, signal.SIGTERM)}
@@ -298,7 +299,7 @@ class Run:
         if RANK == 0:
             os.fsync(self.log_file.fileno())
             save(self.path("ckpt.pt"), self.model, step=self.step, best=self.best, seconds=self.seconds,
-                 wall_seconds=time.perf_counter() - self.began, log=os.path.getsize(self.path("log.jsonl")),
+                 wall_seconds=time.perf_counter() - self.began, log=os.fstat(self.log_file.fileno()).st_size,
                  recent=[row.tolist() for row in self.unlogged], settings=asdict(self.s),
                  optimizers=[optimizer.state_dict() for optimizer in self.optimizers], **self.trained_on)
         self.saved = time.perf_counter()

@@ -7,7 +7,7 @@ Each trial trains the preset toy with something else, in bfloat16, and is asked 
 on held-out stories, nats per token (from one pair of masks each, beside the perfect denoiser's with the same
 ones), and for stories, one token a step: the share that is grammatical. Each is a file in --folder; several
 processes share the work, best with one core each (OMP_NUM_THREADS=1). Compare them by FLOPs: seconds
-contain what else the machine does. FLOPs are the network's: Muon's own products, 15% more, are not counted.
+contain what else the machine does. FLOPs are the network's: Muon's own products are not counted.
 """
 import dataclasses
 import time

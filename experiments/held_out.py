@@ -207,7 +207,7 @@ def main():
              "best after epochs"], *(row_of(name, of) for name, of in compared.items())]
     seen = np.unique(stories.starts[:, None] + np.arange(o.block_size)).size / len(stories.tokens)
     about = (f"{len(stories)} windows of data/{o.report}, which hold {seen:.1%} of its tokens. The s.e. is "
-             "of stories, and of seeds where one of the two has several.")
+             "of stories; of seeds too, where the row or the first one has several.")
     print(about)
     print_table(rows)
     facts = provenance(o.seed) | {"windows": len(stories), "share_of_tokens": seen, "compared": compared}

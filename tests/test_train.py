@@ -163,6 +163,21 @@ def test_checkpoints_come_by_the_clock(trained):
     assert checkpoint["step"] >= last["step"] and 0 < last["seconds"] < last["wall_seconds"]
     assert checkpoint["wall_seconds"] >= last["wall_seconds"]
 
+def test_a_signal_is_obeyed_where_nobody_reads_what_is_said(tmp_path, monkeypatch):
+    """Ctrl-C stops `tee` too."""
+    def write(*_):
+        raise BrokenPipeError
+
+    run = Run(Settings(out_dir=str(tmp_path / "r")), small_model(), [], {})
+    monkeypatch.setattr(runs.os, "write", write)
+    with run.training():
+        assert not run.asked_to_stop()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert run.asked_to_stop()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    run.log_file.close()
+
 def test_several_processes_on_a_mac_train_on_its_cpu(monkeypatch):
     monkeypatch.setattr(runs, "WORLD_SIZE", 2)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
