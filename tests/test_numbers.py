@@ -513,8 +513,18 @@ def test_real_text_ten_times_as_long():
                                 for name in ("longer", "all")))
     assert f"is {-beside['above']:.2f} lower (± {beside['half']:.2f}, 95%: not resolved)" in text
     ends = [of["seeds"][0] for of in found.values()]
-    assert ("(one seed), `mdlm` has {1:.2f}, `aogpt` {2:.2f} (left to right {3:.2f}); `ar`, after 3,000, "
-            "with dropout and noise, {0:.2f} ").format(*ends) in prose("README.md")
+    assert ("(one seed), `mdlm` has {1:.2f} (`masked_ce`: {4:.2f}), `aogpt` {2:.2f} (left to right {3:.2f}); "
+            "`ar`, after 3,000, with dropout and noise, {0:.2f} ").format(*ends) in prose("README.md")
+    gain = held_out.compare(*(held_out.runs_of(results("real-longer.json"), name)
+                              for name in ("mdlm by masked_ce", "mdlm")))
+    gain = f"{-gain['above']:.3f} ± {gain['error']:.3f}"
+    assert f"by {gain} (s.e. of stories)" in text
+    assert f"by {gain} (s.e. of stories; one seed" in prose("results/weights.md")
+    loss, masked_ce = ({entry["steps"]: entry["val_nll"] for entry in results("real-longer.json")["runs"][
+        f"out/real/{name}-longer-1"]["curve"]} for name in ("mdlm", "mdlm-masked_ce"))
+    ahead = {step: loss[step] - masked_ce[step] for step in loss}
+    assert (f"by {ahead[500]:.3f} after 500 steps, {ahead[5000]:.3f} after 5,000 and {ahead[15000]:.3f} at "
+            "the end.") in text and min(ahead.values()) > 0
     [ar] = [run for run in results("real-longer.json")["runs"].values() if "--mode=ar" in run["command"]
             and "-0.008-" in run["command"]]
     *before, last = ar["curve"]
