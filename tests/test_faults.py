@@ -95,7 +95,7 @@ def test_killed_at_random_moments(trained):
 
 def test_the_disk_is_full_while_a_checkpoint_is_written(trained):
     """The system's limit on a file's size stands in for a full disk: the largest file, ckpt.pt, is above."""
-    arguments = ["--mode=mdlm", *TINY, "--max_steps=400", "--eval_interval=100", "--out_dir=out/full"]
+    arguments = ["--mode=mdlm", *TINY, "--max_steps=400", "--out_dir=out/full"]
     checkpoint = trained / "out/full/ckpt.pt"
     limit = (trained / "out/mdlm/ckpt.pt").stat().st_size * 9 // 10
 
