@@ -284,6 +284,21 @@ def test_first_command():
         first, again = ("{:.1f} instead of {:.1f}".format(*times) for times in np.transpose(steps))
         assert f"{first}{between} {again}" in text
 
+def test_flops_that_are_muons_own():
+    """Of an (a, b) matrix, a ≤ b: five times three products, two of them with the long side."""
+    def of_a_step(n_layer, n_embd, n_hidden):
+        sides = (3 * n_embd, n_embd), (n_embd, n_embd), (2 * n_hidden, n_embd), (n_embd, n_hidden)
+        return n_layer * sum(5 * (4 * a * a * b + 2 * a ** 3) for a, b in map(sorted, sides))
+
+    text = prose("results/speed.md")
+    [toy] = {run["flops"] / run["trial"]["steps"] for run in results("first-minute.json")["trials"].values()
+             if run["trial"]["optimizer"] == "muon" and run["trial"]["objective"] == "nelbo"}
+    assert f"Muon's own products, {of_a_step(2, 128, 384) / toy:.0%} more, are not counted" in text
+    runs = results("real-laptop.json")["runs"]
+    now = [run["curve"][-1] for folder, run in runs.items() if "was" not in folder]
+    shares = [of_a_step(4, 256, 704) * last["steps"] / last["training FLOPs"] for last in now]
+    assert 1 / 6.5 < min(shares) and max(shares) < 1 / 5.4 and "another sixth, are not counted" in text
+
 def test_first_minute():
     done = results("first-minute.json")["trials"]
     assert all(first_minute.Trial(**of["trial"]).name() == name for name, of in done.items())
@@ -1099,6 +1114,12 @@ def test_frontier():
     for x, y in forwards[:-1]:
         if x >= aogpt[0, 0]:
             assert y - np.interp(x, *ar.T) < np.interp(x, *aogpt.T) - y
+    less = [np.interp(x, *aogpt.T) - y for x, y in forwards[-3:]]       # temperatures of 0.9, 1 and 1.1
+    assert "`aogpt` has {:.2f}, {:.2f} and {:.2f} nats less than in random order".format(*less) in text
+    hot = [points["1.2"]["grammatical"][0] for name, points in results("toy-frontier.json")["curves"].items()
+           if name != "real text"]
+    assert ("at 1.2 {1:.0%} and {2:.0%} of their stories are grammatical, of `ar`'s {0:.0%}."
+            ).format(*hot) in text
 
 def test_readme_shows_the_code_as_it_is():
     text, code = (Path(ROOT, name).read_text("utf-8") for name in ("README.md", "model.py"))
