@@ -197,21 +197,25 @@ class Loss(torch.nn.Module):
 
 class Muon(torch.optim.Optimizer):
     """Nesterov's momentum, its singular values nearly equalized (Jordan et al. 2024), scaled to the length of
-    AdamW's steps (arXiv 2502.16982), so that lr serves both. Products have autocast's dtype; those of
-    torch.optim.Muon, always in bfloat16, take most of a step on a CPU slow at that (results/speed.md)."""
+    AdamW's steps (arXiv 2502.16982), so that lr serves both. Products have autocast's dtype, and matrices of
+    a size go together: torch.optim.Muon's, always in bfloat16 and one by one, take most of a step on many
+    CPUs, and of a small model's step on a GPU (results/speed.md)."""
 
     @torch.no_grad()
     def step(self):
         [group] = self.param_groups
-        for p in group["params"]:
-            momentum = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)).lerp_(p.grad, 0.05)
-            x, tall = p.grad.lerp(momentum, 0.95), p.size(0) > p.size(1)
-            x = (x.T if tall else x) / x.norm().clamp(min=1e-7)
+        for rows, columns in dict.fromkeys(p.shape for p in group["params"]):
+            matrices = [p for p in group["params"] if p.shape == (rows, columns)]
+            x = torch.stack([p.grad for p in matrices])                             # (M, rows, columns)
+            momentum = self.state[matrices[0]].setdefault("momentum_buffer", torch.zeros_like(x))
+            x = x.lerp(momentum.lerp_(x, 0.05), 0.95)
+            x = (x.mT if rows > columns else x) / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
             for _ in range(5):      # Newton-Schulz: singular values s → 3.4445 s - 4.775 s³ + 2.0315 s⁵
-                xx = x @ x.T
+                xx = x @ x.mT
                 x = 3.4445 * x + (2.0315 * xx @ xx - 4.775 * xx) @ x
-            p.mul_(1 - group["lr"] * group["weight_decay"])
-            p.add_(x.T if tall else x, alpha=-0.2 * math.sqrt(max(p.shape)) * group["lr"])
+            for p, step in zip(matrices, x.mT if rows > columns else x):
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(step, alpha=-0.2 * math.sqrt(max(rows, columns)) * group["lr"])
 
 def make_update(model: Transformer, s: Settings):
     """The optimizers, and update(batch, lr), a step of them: gradients of a Batch in s.grad_accum

@@ -2,6 +2,7 @@
 How long do README's first commands take, and how well does the model write then?
 
     python -m experiments.first_command results/first-command.json          with nothing else running
+    taskset -c 0,1 python -m experiments.first_command F.json ar            one mode, on two of many cores
 
 Of each mode: train.py --preset=toy in an empty folder, so that its data are made and everything is compiled
 anew; then 1,000 stories by sample.py, and the share that obeys the grammar; and a single one, beside what the
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.metadata import version
 
 from cli import ROOT, InputError, command, print_table, provenance, write_json
 from runs import read_run
@@ -56,22 +58,23 @@ def first_step(told: str) -> list:
                         TORCHINDUCTOR_VEC_ISA_OK=told) for run in ("first", "second")]
 
 def main():
-    if len(sys.argv) != 2:
-        raise InputError("give the file for the results, results/first-command.json")
+    path, modes = (sys.argv[1:] + [""])[0], sys.argv[2:] or MODES
+    if not path or set(modes) - set(MODES):
+        raise InputError("give the file for the results, results/first-command.json, and maybe modes")
     ways = {"trials": "", "none": "1"}
     runs, starts = [], {name: [] for name in ways}
-    found = provenance(SEEDS) | {"runs": runs, "first_step": starts}
-    for mode, seed in itertools.product(MODES, SEEDS):
+    found = provenance(SEEDS) | {"torch": version("torch"), "runs": runs, "first_step": starts}
+    for mode, seed in itertools.product(modes, SEEDS):
         runs.append(measure(mode, seed))
         print(json.dumps(runs[-1]))
-        write_json(sys.argv[1], found)
-    for _ in range(ROUNDS):
+        write_json(path, found)
+    for _ in range(0 if sys.argv[2:] else ROUNDS):
         for name, told in ways.items():
             starts[name].append(first_step(told))
     print_table([["seconds to one step, and again", *(f"round {n + 1}" for n in range(ROUNDS))],
                  *([name, *(", ".join(f"{s:.1f}" for s in times) for times in of)]
                    for name, of in starts.items())])
-    write_json(sys.argv[1], found)
+    write_json(path, found)
 
 if __name__ == "__main__":
     command(main, "the file has the runs that are done")

@@ -8,6 +8,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results real FOLDER       likewise; FOLDER holds real text, train.txt and valid.txt
     python -m experiments.results laptop FOLDER     likewise: the preset laptop, and as it was
     python -m experiments.results longer FOLDER     likewise: all stories ten times as long
+    python -m experiments.results bigger FOLDER     likewise, with a GPU: 28M parameters
     python -m experiments.results written           right after real: what its models write
     python -m experiments.results confounds MODE    mdlm, ar or aogpt; after real; hours
     python -m experiments.results weights           right after confounds mdlm; likewise
@@ -21,6 +22,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results own FOLDER        after toy and diversity; minutes
     python -m experiments.results denormals FOLDER  an hour
     python -m experiments.results speed FOLDER      with nothing else running; after toy
+    python -m experiments.results gpu               with nothing else running on the GPU; minutes
 
 For each core: OMP_NUM_THREADS=1 taskset -c 0 python -m experiments.results real FOLDER
 Runs that have begun are resumed. Of real and confounds, those that results/ has the scores of are not made
@@ -28,6 +30,7 @@ again (delete the file there to make them anew), and keep adds scores before all
 Only a tree without uncommitted changes makes figures.
 """
 import inspect
+import itertools
 import os
 import shlex
 import subprocess
@@ -45,7 +48,7 @@ from train import bfloat16_is_faster
 MODES, SEEDS = ("ar", "mdlm", "aogpt"), (1, 2, 3)
 KEPT = [f"results/{name}.json" for name in (    # scores of runs that need not be made again
     "real-lr", "real-tried", "real-500", "real-all", "real-helped", "real-laptop", "real-longer",
-    "confounds-rates", "confounds-ar", "confounds-mdlm", "confounds-aogpt", "weights")]
+    "real-bigger", "confounds-rates", "confounds-ar", "confounds-mdlm", "confounds-aogpt", "weights")]
 
 NARROW = dict(preset="laptop", n_embd=128, n_hidden=352)    # 1.4M parameters of 4.3M, a third of the time
 CHOOSING = NARROW | dict(data="excerpt-choose", eval_windows=150, dtype="float32")
@@ -317,6 +320,36 @@ def longer(text: str):
     title = "Real text, all stories: 15,000 steps; ar 3,000, with dropout and token noise of 0.1"
     compare_real("longer", title, {"ar": [best_of(*ar)], "mdlm": [mdlm], "aogpt": [aogpt],
                                    "mdlm by masked_ce": [masked_ce]})
+
+BIG = dict(preset="laptop", n_layer=8, n_head=8, n_embd=512, n_hidden=1408, data="excerpt-choose",
+           eval_windows=150, dtype="bfloat16", seed=1)
+BIG_MODES = {"ar": dict(mode="ar"), "mdlm": dict(mode="mdlm", objective="masked_ce"),
+             "aogpt": dict(mode="aogpt")}
+BIG_LONG = {"ar": dict(max_steps=3000, eval_interval=100, dropout=0.1, token_noise=0.1),
+            "mdlm": dict(max_steps=8000, eval_interval=500), "aogpt": dict(max_steps=8000, eval_interval=500)}
+
+def big_at_rates() -> dict:
+    """{mode: runs of 1,500 steps at three learning rates}"""
+    runs = {mode: [] for mode in MODES}
+    for lr, mode in itertools.product(("0.004", "0.002", "0.008"), MODES):
+        interval = 50 if mode == "ar" else 125
+        runs[mode].append(train(f"out/bigger/{mode}-lr-{lr}", lr=lr, eval_interval=interval,
+                                **BIG | BIG_MODES[mode]))
+    return runs
+
+def bigger(text: str):
+    """Twenty times the parameters of real: 1,500 steps at three rates; then, as in longer, for more steps at
+    half the rate that was best (ar: at that rate, with what helped it on 500 stories)."""
+    halves(text)
+    best, long = {mode: best_of(*finished(*runs)) for mode, runs in big_at_rates().items()}, {}
+    for mode in ("mdlm", "aogpt", "ar"):
+        lr = float(best[mode].split("-lr-")[1]) / (1 if mode == "ar" else 2)
+        settings = BIG | BIG_MODES[mode] | BIG_LONG[mode]
+        long[mode] = train(f"out/bigger/{mode}-longer", lr=f"{lr:g}", **settings)
+    keep("results/real-bigger.json", "out/bigger/*-lr-*")
+    compare_real("bigger", "Real text, all stories, 28M parameters", {
+        **{f"{mode}, 1,500 steps": [best[mode]] for mode in MODES},
+        **{f"{mode}, longer": [long[mode]] for mode in MODES}})
 
 def written():
     """What the models of real write and fill in; its runs must be in out/."""
@@ -615,6 +648,14 @@ def speed(text: str):
     python("experiments.time_self_bleu", "results/self-bleu-speed.json")
     python("experiments.try_load", f"{text}/valid.txt", "out/toy-ar", "results/load.json")
 
+def gpu():
+    """Of training and sampling on a CUDA GPU, at the paper's sizes."""
+    python("bench.py", json="results/speed-gpu.json")
+    python("experiments.try_speed", json="results/speed-tried-gpu.json",
+           variants="tuned,cross_entropy,rotate_before_transpose,bfloat16_residual,nanogpt")
+    python("experiments.sampling_cost", lengths=512, stories="1,64", json="results/sampling-cost-gpu.json")
+    python("experiments.step_parts", json="results/step-parts-gpu.json")
+
 # ---- What is done in another way than the paper does it ----------------------------------------------------
 
 def own(text: str):
@@ -631,8 +672,8 @@ def own(text: str):
 
 # ---- The command -------------------------------------------------------------------------------------------
 
-COMMANDS = (toy, sampling, few, minute, real, laptop, longer, written, confounds, weights, gaps, orders,
-            plateau, adapt, diversity, grown, frontier, own, denormals, speed)
+COMMANDS = (toy, sampling, few, minute, real, laptop, longer, bigger, written, confounds, weights, gaps,
+            orders, plateau, adapt, diversity, grown, frontier, own, denormals, speed, gpu)
 
 def main():
     name, *arguments = sys.argv[1:] or ["--help"]

@@ -1,6 +1,6 @@
-"""Where the time of a training step goes on a CPU, by PyTorch's profiler. Figures: results/speed.md.
+"""Where the time of a training step goes, by PyTorch's profiler. Figures: results/speed.md.
 
-    python -m experiments.step_parts                        every mode at bench.py's small sizes
+    python -m experiments.step_parts                        every mode at bench.py's sizes
     python -m experiments.step_parts --modes=mdlm --preset=laptop
 """
 import math
@@ -11,9 +11,10 @@ from typing import Literal
 
 from bench import by_turns, peak_flops, training_step       # before torch: it sets how threads wait
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from cli import build, command, parse_flags, print_table, provenance, write_json
+from cli import build, command, parse_flags, pick_device, print_table, provenance, write_json
 from experiments.try_speed import sizes_of
 from model import Config, flops_per_token
 from train import Settings, numerics
@@ -21,9 +22,10 @@ from train import Settings, numerics
 # part of a step: what the names of its kernels contain; the first that fits. Compiled kernels are named
 # after the operations that they fuse; the products are told apart by their shapes
 PARTS = {"softmax over the vocabulary, and its gradient": "arange_eq", "softmax of attention": "_softmax",
+         "attention, fused": "cudnn_attention|flash_attention|efficient_attention",
          "SwiGLU": "silu", "gradient of the embeddings": "embedding_dense|index_put|fused__to_copy_add_[0-9]",
-         "norms, residual stream, casts of weights": "rsqrt|_pow_", "rotations": "_index_",
-         "AdamW": "adamw", "clipping": "vector_norm|mul_$|foreach"}
+         "norms, residual stream, casts of weights": "rsqrt|_pow_|rms_norm|fused__to_copy_(view|t)",
+         "rotations": "_index_", "AdamW": "adamw", "clipping": "vector_norm|mul_$|foreach"}
 
 def part_of(event, config: Config) -> str:
     """The part of the step that an event of the profiler, with shapes, belongs to."""
@@ -41,14 +43,19 @@ def product_flops(event) -> float:
 
 def parts_of_step(step, config: Config, repeats: int) -> dict:
     """{part: (seconds a step, FLOP a step)}; FLOP of the products alone, 0 for all else."""
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:
+    cuda = torch.cuda.is_available()
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda
+    with profile(activities=activities, record_shapes=True) as recorded:
         for _ in range(repeats):
-            step()
+            loss, _ = step()
+        loss.item()                         # waits for the device
     parts = {}
     for event in recorded.key_averages(group_by_input_shape=True):
+        if event.device_type != DeviceType.CPU:     # a kernel, which counts where it was called
+            continue
         part = part_of(event, config)
         seconds, flops = parts.get(part, (0.0, 0.0))
-        seconds += event.self_cpu_time_total / 1e6 / repeats
+        seconds += (event.self_device_time_total if cuda else event.self_cpu_time_total) / 1e6 / repeats
         flops += product_flops(event) / repeats if part.startswith("products") else 0.0
         parts[part] = seconds, flops
     return dict(sorted(parts.items(), key=lambda item: -item[1][0]))
@@ -57,14 +64,15 @@ def parts_of_step(step, config: Config, repeats: int) -> dict:
 class PartsOptions:
     """what to profile"""
     modes: tuple[Literal["ar", "mdlm", "aogpt"], ...] = ("ar", "mdlm", "aogpt")  # whose training step
-    preset: Literal["small", "paper", "toy", "laptop"] = "small"  # sizes, of bench.py or train.py
+    preset: Literal["auto", "small", "paper", "toy", "laptop"] = "auto"  # sizes, of bench.py or train.py
     repeats: int = 10           # steps that are profiled
     json: str = ""              # file for the results
 
 def main():
     o = build(PartsOptions, parse_flags(__doc__, PartsOptions))
     torch._inductor.config.cpp.enable_kernel_profile = True     # compiled kernels show up by their names
-    device, sizes = torch.device("cpu"), sizes_of(o.preset)
+    device = pick_device("auto")
+    sizes = sizes_of(o.preset, device)
     rows, found = sizes.pop("batch_size"), {}
     for mode in o.modes:
         config = Config(mode, **sizes)
@@ -75,14 +83,15 @@ def main():
         parts = parts_of_step(step, config, o.repeats)
         found[mode] = {"seconds": seconds, "flops": flops, "peak": peak, "parts": parts}
         whole, took = sum(part for part, _ in parts.values()), statistics.median(seconds)
-        print(f"\n{mode}, {o.preset} sizes: a step takes {1000 * took:.0f} ms, {1000 * whole:.0f} with the "
-              f"profiler; {flops / took / peak:.0%} of the {peak / 1e12:.2f} TFLOP/s of a large product")
+        print(f"\n{mode}, {rows} x {config.block_size}: a step takes {1000 * took:.1f} ms, "
+              f"{1000 * whole:.1f} with the profiler; {flops / took / peak:.0%} of {peak / 1e12:.2f} TFLOP/s")
         print_table([["", "ms", "share", "TFLOP/s"]] + [
             [part, f"{1000 * took:.1f}", f"{took / whole:.0%}", f"{work / took / 1e12:.2f}" if work else ""]
             for part, (took, work) in parts.items()])
     if o.json:
-        write_json(o.json, provenance(0) | {"preset": o.preset, "threads": torch.get_num_threads(),
-                                            "modes": found})
+        write_json(o.json, provenance(0) | {
+            "preset": o.preset, "threads": torch.get_num_threads(), "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu", "modes": found})
 
 if __name__ == "__main__":
     command(main, "nothing is kept")

@@ -1,6 +1,6 @@
 """What makes a training step fast: one change at a time, by turns in one run. Figures: results/speed.md.
 
-    python -m experiments.try_speed --mode=ar           all variants at bench.py's small sizes
+    python -m experiments.try_speed --mode=ar           all variants at bench.py's sizes
     python -m experiments.try_speed --mode=mdlm --variants=tuned,fused_attention --preset=toy
     python -m experiments.try_speed --mode=mdlm --variants=muon,pytorch_muon --preset=laptop --json=F
 """
@@ -18,11 +18,10 @@ import torch.nn.functional as F
 import model as model_module
 import train
 from bench import SIZES, by_turns, memory_mb
-from cli import build, command, parse_flags, provenance, write_json
+from cli import build, command, parse_flags, pick_device, provenance, write_json
 from model import Config, Transformer, group_losses, training_batch
 from train import PRESETS, Muon, Settings, make_update, numerics
 
-CPU = torch.device("cpu")
 torch._dynamo.config.recompile_limit = 64       # all variants share a few functions
 written_out, attention_forward = model_module.attend, model_module.Attention.forward
 block_forward = model_module.Block.forward
@@ -69,18 +68,18 @@ class NanoGPT(nn.Module):
         self.token.weight = self.head.weight
 
     def forward(self, x, targets):
-        h = self.token(x) + self.position(torch.arange(x.size(1)))
+        h = self.token(x) + self.position(torch.arange(x.size(1), device=x.device))
         for block in self.blocks:
             h = block(h)
         return F.cross_entropy(self.head(self.norm(h)).flatten(0, 1), targets.flatten(), ignore_index=-1)
 
-def nanogpt_step(c, rows):
-    net = NanoGPT(c)
-    x, y = torch.randint(c.vocab_size, (2, rows, c.block_size))
+def nanogpt_step(c, rows, device):
+    net = NanoGPT(c).to(device)
+    x, y = torch.randint(c.vocab_size, (2, rows, c.block_size), device=device)
     optimizer, loss = torch.optim.AdamW(net.parameters(), fused=True), torch.compile(net, dynamic=False)
 
     def step():
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16):
             value = loss(x, y)
         value.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -125,7 +124,7 @@ class LossWithGradient(torch.autograd.Function):
         top, weight, targets = logits.amax(-1, keepdim=True), weight[:, None], targets[:, None]     # (N, 1)
         p = (logits - top).exp()                                                    # (N, V)
         total = p.sum(-1, keepdim=True)                                             # (N, 1)
-        hit = torch.arange(vocab_size, dtype=torch.int32) == targets.int()          # (N, V)
+        hit = torch.arange(vocab_size, dtype=torch.int32, device=h.device) == targets.int()     # (N, V)
         d_logits = p * (weight / total)
         d_logits = torch.where(hit, d_logits - weight, d_logits).bfloat16()
         d_W = F.pad((d_logits.T @ h).float(), (0, 0, 0, len(W) - vocab_size))
@@ -160,7 +159,7 @@ VARIANTS = {                # what differs from train.py's way
     "gradient_with_loss": dict(losses=gradient_with_loss),
     "fused_attention": dict(attend=fused_attention),
     "rotate_before_transpose": dict(attention=rotate_before_transpose),
-    "bfloat16_residual": dict(residual=torch.bfloat16),
+    "bfloat16_residual": dict(settings=dict(dtype="bfloat16"), residual=torch.bfloat16),
     "max_autotune": dict(compile_mode="max-autotune"),
     "not_deterministic": dict(deterministic=False),
     "muon": dict(settings=dict(optimizer="muon")),
@@ -170,15 +169,16 @@ VARIANTS = {                # what differs from train.py's way
     "nanogpt": dict(deterministic=False),
 }
 
-def make_step(name, mode, sizes, rows):
+def make_step(name, mode, sizes, rows, device=torch.device("cpu")):
     v = VARIANTS[name]
     papers_loss = dict(objective="masked_ce", schedule="cosine") if v.get("full") and mode == "mdlm" else {}
     config = Config(mode, **sizes, **papers_loss)
     torch.manual_seed(0)
     if name == "nanogpt":
-        step = nanogpt_step(config, rows)
+        step = nanogpt_step(config, rows, device)
     else:
-        net, x = Transformer(config), torch.randint(config.vocab_size, (rows, config.block_size))
+        net = Transformer(config).to(device)
+        x = torch.randint(config.vocab_size, (rows, config.block_size))
         # what is compiled is kept with a function's code, and would serve a variant of a method too
         own = types.FunctionType(group_losses.__code__.replace(), group_losses.__globals__)
         train.group_losses, train.Muon = v.get("losses", own), v.get("muon", Muon)
@@ -189,7 +189,7 @@ def make_step(name, mode, sizes, rows):
         if "losses" in v:
             net.head = nn.Identity()
         if "residual" in v:
-            net.embed.register_forward_hook(lambda module, inputs, output: output.to(v["residual"]))
+            net.blocks[0].register_forward_pre_hook(lambda _, given: (given[0].to(v["residual"]), *given[1:]))
         if v.get("blocks"):
             for block in net.blocks:
                 block.compile()
@@ -204,27 +204,29 @@ def make_step(name, mode, sizes, rows):
         model_module.attend = v.get("attend", written_out)
         model_module.Attention.forward = v.get("attention", attention_forward)
         model_module.Block.forward = v.get("block", block_forward)
-        torch.use_deterministic_algorithms(v.get("deterministic", True))
+        torch.use_deterministic_algorithms(v.get("deterministic", device.type == "cpu"))
         step()
 
     run()
     run()
-    before = memory_mb(CPU, reset=True)
+    before = memory_mb(device, reset=True)
     run()
-    return run, memory_mb(CPU) - before
+    return run, memory_mb(device) - before
 
 @dataclass
 class SpeedOptions:
     """what to try"""
     mode: Literal["ar", "mdlm", "aogpt"] = "ar"  # whose training step
     variants: tuple[Literal[tuple(VARIANTS)], ...] = tuple(VARIANTS)  # by turns, compared with the first
-    preset: Literal["small", "paper", "toy", "laptop"] = "small"  # sizes, of bench.py or train.py
+    preset: Literal["auto", "small", "paper", "toy", "laptop"] = "auto"  # sizes, of bench.py or train.py
+    device: str = "auto"        # auto, cpu or cuda
     json: str = ""              # file for the results
 
-def sizes_of(preset: str) -> dict:
+def sizes_of(preset: str, device) -> dict:
     """Sizes of a Config, and batch_size: bench.py's small ones, the paper's, or a train.py preset's."""
+    preset = preset if preset != "auto" else "paper" if device.type == "cuda" else "small"
     if preset == "paper":
-        values = SIZES["paper"] | {"batch_size": 2}
+        values = SIZES["paper"] | {"batch_size": 32 if device.type == "cuda" else 2}
     elif preset in SIZES:
         values = SIZES[preset]
     else:
@@ -235,23 +237,26 @@ def sizes_of(preset: str) -> dict:
 
 def main():
     o = build(SpeedOptions, parse_flags(__doc__, SpeedOptions))
-    sizes = sizes_of(o.preset)
+    device = pick_device(o.device)
+    sizes = sizes_of(o.preset, device)
     rows = sizes.pop("batch_size")
     steps, memory = {}, {}
     for name in o.variants:
         if o.mode == "mdlm" or not name.endswith("_on_every_slot"):
-            steps[name], memory[name] = make_step(name, o.mode, sizes, rows)
+            steps[name], memory[name] = make_step(name, o.mode, sizes, rows, device)
             print(f"{name} is ready", file=sys.stderr)
-    seconds = by_turns(steps, 6, CPU)
-    first, dtype = next(iter(seconds.values())), numerics(Settings(), CPU)[0]
-    print(f"{o.mode}, {o.preset} sizes, {torch.get_num_threads()} threads, {dtype}: time of a step, of the "
-          f"first's, and MB on top")
+    seconds = by_turns(steps, 6, device)
+    first, dtype = next(iter(seconds.values())), numerics(Settings(), device)[0]
+    print(f"{o.mode}, {rows} x {Config(o.mode, **sizes).block_size}, {device.type}, "
+          f"{torch.get_num_threads()} threads, {dtype}: time of a step, of the first's, and MB on top")
     for name, took in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(took, first))
         print(f"{name:24}{1000 * statistics.median(took):9.1f} ms{ratio:8.2f}{memory[name]:8,.0f}")
     if o.json:
-        write_json(o.json, provenance(0) | {"mode": o.mode, "preset": o.preset, "dtype": str(dtype),
-                                            "threads": torch.get_num_threads(), "seconds": seconds})
+        write_json(o.json, provenance(0) | {
+            "mode": o.mode, "preset": o.preset, "dtype": str(dtype), "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+            "threads": torch.get_num_threads(), "seconds": seconds})
 
 if __name__ == "__main__":
     command(main, "nothing is kept")
