@@ -152,8 +152,7 @@ class PrepareOptions:
         if self.val and not self.text:
             raise InputError("--val needs --text")
         self.toy = self.dataset == "toy" and not self.text
-        what = "the toy" if self.toy else "text"
-        unused = ["vocab_size"] if self.toy else ["seed"]
+        what, unused = ("the toy", ["vocab_size"]) if self.toy else ("text", ["seed"])
         for name in unused + (["dataset"] if self.text else []):
             if getattr(self, name) != getattr(PrepareOptions, name):
                 raise InputError(f"--{name}={getattr(self, name)} means nothing for {what}; leave it out")

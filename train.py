@@ -197,9 +197,8 @@ class Loss(torch.nn.Module):
 
 class Muon(torch.optim.Optimizer):
     """Nesterov's momentum, its singular values nearly equalized (Jordan et al. 2024), scaled to the length of
-    AdamW's steps (arXiv 2502.16982), so that lr serves both. Products have autocast's dtype, and matrices of
-    a size go together: torch.optim.Muon's, always in bfloat16 and one by one, take most of a step on many
-    CPUs, and of a small model's step on a GPU (results/speed.md)."""
+    AdamW's steps (arXiv 2502.16982), so that lr serves both. Matrices of a size go together, in autocast's
+    dtype; one by one, or on a CPU slow at it in bfloat16, as in torch.optim.Muon, they take most of a step."""
 
     @torch.no_grad()
     def step(self):
@@ -242,8 +241,7 @@ def make_update(model: Transformer, s: Settings):
         parts = batch.split(len(batch.targets) // (s.grad_accum * WORLD_SIZE))[RANK::WORLD_SIZE]
         loss = 0.0
         for i, part in enumerate(parts, 1):
-            # what no_sync() sets: gradients travel between processes once a step
-            loss_function.require_backward_grad_sync = i == len(parts)
+            loss_function.require_backward_grad_sync = i == len(parts)      # as by no_sync(): once a step
             with autocast:
                 part_loss = loss_function(part.to(device)) / len(parts)     # equal parts: a mean of means
             part_loss.backward()
