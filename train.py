@@ -198,7 +198,7 @@ class Loss(torch.nn.Module):
 class Muon(torch.optim.Optimizer):
     """Nesterov's momentum, its singular values nearly equalized (Jordan et al. 2024), scaled to the length of
     AdamW's steps (arXiv 2502.16982), so that lr serves both. Matrices of a size go together, in autocast's
-    dtype; one by one, or on a CPU slow at it in bfloat16, as in torch.optim.Muon, they take most of a step."""
+    dtype; one by one and always in bfloat16, as in torch.optim.Muon, they may take most of a step."""
 
     @torch.no_grad()
     def step(self):

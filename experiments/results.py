@@ -23,6 +23,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results denormals FOLDER  an hour
     python -m experiments.results speed FOLDER      with nothing else running; after toy
     python -m experiments.results gpu               with nothing else running on the GPU; minutes
+    python -m experiments.results first MODE        README's first command on two of many cores, by taskset
 
 For each core: OMP_NUM_THREADS=1 taskset -c 0 python -m experiments.results real FOLDER
 Runs that have begun are resumed. Of real and confounds, those that results/ has the scores of are not made
@@ -650,11 +651,16 @@ def speed(text: str):
 
 def gpu():
     """Of training and sampling on a CUDA GPU, at the paper's sizes."""
+    python("experiments.gpu_smoke", what="attention,right", json="results/gpu-smoke.json")
     python("bench.py", json="results/speed-gpu.json")
     python("experiments.try_speed", json="results/speed-tried-gpu.json",
            variants="tuned,cross_entropy,rotate_before_transpose,bfloat16_residual,nanogpt")
     python("experiments.sampling_cost", lengths=512, stories="1,64", json="results/sampling-cost-gpu.json")
     python("experiments.step_parts", json="results/step-parts-gpu.json")
+
+def first(mode: str):
+    """README's first command of a mode: taskset -c 0,1 python -m experiments.results first ar."""
+    python("experiments.first_command", f"results/first-command-{mode}.json", mode)
 
 # ---- What is done in another way than the paper does it ----------------------------------------------------
 
@@ -673,7 +679,7 @@ def own(text: str):
 # ---- The command -------------------------------------------------------------------------------------------
 
 COMMANDS = (toy, sampling, few, minute, real, laptop, longer, bigger, written, confounds, weights, gaps,
-            orders, plateau, adapt, diversity, grown, frontier, own, denormals, speed, gpu)
+            orders, plateau, adapt, diversity, grown, frontier, own, denormals, speed, gpu, first)
 
 def main():
     name, *arguments = sys.argv[1:] or ["--help"]

@@ -154,7 +154,7 @@ def test_the_toy(page):
         assert good == ", ".join(f"{share:.1%}" for share in found)
 
 def test_speed():
-    small, large = results("speed.json")["train"], results("speed-paper.json")["train"]
+    small, large, gpu = (results(f"{name}.json")["train"] for name in ("speed", "speed-paper", "speed-gpu"))
     for line in table("results/speed.md", "sizes | mode"):
         sizes, mode, speed, plain, ratio, to_ar, flops, mfu, peak, logits = line
         row = (small if sizes.startswith("small") else large)[mode.strip("`")]
@@ -164,11 +164,60 @@ def test_speed():
         assert mfu == f"{row['mfu']:.0%}" and logits == f"{row['logits_mb']:.0f}"
         assert peak == f"{row['peak_mem_mb']:,.0f} ({row['baseline_peak_mem_mb']:,.0f})"
     rows = table("README.md", "layers, width, batch | `ar`")
-    for found, (_, *cells, times) in zip((small, large), rows, strict=True):
+    for found, (_, *cells, times) in zip((small, large, gpu), rows, strict=True):
         rows = [found[mode] for mode in ("ar", "mdlm", "aogpt")]
         assert cells == [f"{row['tok_per_s']:,.0f}" for row in rows]
         ratios = [row["tok_per_s"] / row["baseline_tok_per_s"] for row in rows]
         assert times == ", ".join(f"{ratio:.2f}" for ratio in ratios)
+
+def test_speed_on_a_gpu():
+    text, found = prose("results/speed.md"), results("speed-gpu.json")
+    published = {"ar": (50620, 107.9), "mdlm": (48343, 113.0)}          # the paper's Table 2
+    rows, minutes, tokens = [], [], found["batch_size"] * 512
+    for mode, row in found["train"].items():
+        low, high = (tokens / seconds for seconds in (max(row["seconds"]), min(row["seconds"])))
+        minutes.append(20000 * tokens / row["tok_per_s"] / 60)
+        theirs = f"{published[mode][0]:,}" if mode in published else ""
+        rows.append([f"`{mode}`", f"{row['tok_per_s']:,.0f} ({low:,.0f}–{high:,.0f})",
+                     f"{row['baseline_tok_per_s']:,.0f}", theirs,
+                     f"{row['tok_per_s'] / row['baseline_tok_per_s']:.2f}", f"{row['ratio_to_ar']:.2f}",
+                     f"{row['mfu']:.0%}", f"{row['peak_mem_mb']:,.0f} ({row['baseline_peak_mem_mb']:,.0f})",
+                     f"{minutes[-1]:.1f}"])
+    assert table("results/speed.md", "H100 |") == rows
+    assert ("steps take {:.0f} and {:.0f} minutes, evaluation not counted, instead of {:.0f} and {:.0f}"
+            ).format(*minutes[:2], *(took for _, took in published.values())) in text
+    assert f"is at {found['train']['mdlm']['ratio_to_ar']:.2f}." in text
+    peaks = [max(row[key] for row in found["train"].values()) for key in (
+        "peak_mem_mb", "baseline_peak_mem_mb")]
+    assert "Measured are {:.1f} and {:.0f} GB".format(*(peak * 2 ** 20 / 1e9 for peak in peaks)) in text
+
+    modes = results("step-parts-gpu.json")["modes"]
+    rows = table("results/speed.md", "part of a step, H100, ms")
+    assert [row[0] for row in rows] == list(modes["ar"]["parts"])
+    rates = []
+    for part, *cells in rows:
+        for cell, of in zip(cells, modes.values(), strict=True):
+            (seconds, flops), whole = of["parts"][part], sum(seconds for seconds, _ in of["parts"].values())
+            rates += [flops / seconds / 1e12] if flops else []
+            rate = f", {rates[-1]:.0f} TFLOP/s" if flops else ""
+            assert cell == f"{1000 * seconds:.1f} ({seconds / whole:.0%}{rate})"
+    assert "run at {:.0f}0 to {:.0f}0 TFLOP/s".format(min(rates) / 10, max(rates) / 10) in text
+    ar = modes["ar"]["parts"]
+    assert 0.45 < sum(ar[f"products of the {of}"][0] for of in ("layers", "head")) / sum(
+        seconds for seconds, _ in ar.values()) < 0.55
+    took = np.median(modes["ar"]["seconds"])
+    assert f"a step of {1000 * tokens / 550000:.0f} ms instead of {1000 * took:.0f}" in text
+
+    tried = results("speed-tried-gpu.json")["seconds"]
+    ratios = {name: np.divide(of, tried["tuned"]) for name, of in tried.items() if name != "tuned"}
+    assert [row[:2] for row in table("results/speed.md", "tried on the H100")] == [
+        [f"`{name}`", f"{np.median(of):.2f}"] for name, of in ratios.items()]
+    assert f"differ by {max(np.ptp(of) for of in ratios.values()):.2f} at most" in text
+
+    same = results("gpu-smoke.json")["found"]
+    for name, most in (("float32, here − CPU, 20 steps", 1e-6), ("bfloat16 compiled − float32", 0.007)):
+        assert all(0.2 * most < same[f"{mode}: {name}"] < most for mode in found["train"])
+    assert all(same[f"{mode}: sampled tokens equal to the CPU's"] == 1 for mode in found["train"])
 
 def test_compiled_loss():
     found = [results(f"speed-loss-{of}.json")["seconds"] for of in ("small-ar", "small-mdlm", "paper-ar")]
@@ -263,6 +312,8 @@ def test_denormals():
 def test_first_command():
     files = {"": "", ", float32": "-float32"}
     found = {kind: results(f"first-command{file}.json") for kind, file in files.items()}
+    found[", two of 16 cores"] = {"runs": [run for mode in ("ar", "mdlm", "aogpt")
+                                           for run in results(f"first-command-{mode}.json")["runs"]]}
     runs = {}
     for kind, of in found.items():
         for run in of["runs"]:
@@ -350,7 +401,7 @@ def test_preset_laptop():
     assert "AdamW instead of Muon [costs them](confounds.md) {:.2f} and {:.2f} nats".format(*adam) in told
     now = held_out.runs_of(found, "mdlm")[1]["curve"][-1]       # of the machine of all but the first seed
     each = now["seconds of training"] / now["steps"]
-    assert (f"in {now['steps']:,} steps ({each:.1f} s each on an EPYC core with bfloat16)"
+    assert (f"in {now['steps']:,} steps ({each:.1f} s each on an EPYC core, bfloat16)"
             in prose("README.md"))
 
 def test_load():
@@ -548,6 +599,46 @@ def test_real_text_ten_times_as_long():
     rates = [np.mean(results("real-longer.json")["runs"][f"out/real/ar-longer-{lr}-1"]["nats"])
              for lr in ("0.004", "0.008")]
     assert f"at 0.008, where it is {rates[0] - rates[1]:.3f} nats better than at 0.004" in text
+
+def test_twenty_times_the_parameters():
+    found, short, longer = (results(f"real-{name}.json")["compared"] for name in ("bigger", "all", "longer"))
+    text, columns = prose("results/real.md"), {}
+    for name in "ar", "mdlm by masked_ce", "aogpt", "aogpt, left to right":
+        mode, *left = name.replace(" by masked_ce", "").split(", ")
+        big = [found[", ".join([mode, which, *left])] for which in ("1,500 steps", "longer")]
+        columns[name] = [of["seeds"] for of in (short[name], big[0], longer[name], big[1])]
+    rows = [[name, *(f"{np.mean(seeds):.4f}" + (f" ± {np.std(seeds, ddof=1):.4f}" if len(seeds) > 1 else "")
+                     for seeds in of)] for name, of in columns.items()]
+    ar, *others = ([np.mean(seeds) for seeds in of] for of in columns.values())
+    above = [np.subtract(of, ar) for of in others]
+    rows += [[f"{name}, above `ar`", *(f"{gap:.2f}" for gap in of)]
+             for name, of in zip(list(columns)[1:], above)]
+    assert table("results/real.md", "all stories | 1.4M") == rows
+    runs = results("real-bigger.json")["runs"]
+    best = {folder: min(entry["val_nll"] for entry in run["curve"]) for folder, run in runs.items()}
+    rates = table("results/real.md", "28M, learning rate")
+    for mode, (_, *cells) in zip(("ar", "mdlm", "aogpt"), rates, strict=True):
+        assert cells == [f"{best[f'out/bigger/{mode}-lr-{lr}']:.3f}" for lr in ("0.002", "0.004", "0.008")]
+        assert min(cells) == cells[0]
+    apart = held_out.compare(*(held_out.runs_of(results("real-bigger.json"), f"{mode}, longer")
+                               for mode in ("mdlm", "ar")))
+    assert ("by {:.2f} nats instead of {:.2f} over `mdlm` in 1,500 steps, by {:.2f} ± {:.2f} instead of "
+            "{:.2f} ± {:.2f} in longer runs").format(
+                above[0][1], above[0][0], apart["above"], apart["error"],
+                above[0][2], longer["mdlm by masked_ce"]["error"]) in text
+    mdlm, aogpt = others[:2]
+    assert ("{:.2f} below it after 1,500 steps ({:.2f} above with 1.4M), {:.2f} below at the end").format(
+        aogpt[1] - mdlm[1], mdlm[0] - aogpt[0], aogpt[3] - mdlm[3]) in text
+    first, long = (runs[f"out/bigger/ar-{name}"] for name in ("lr-0.002", "longer"))
+    last = {folder: run["curve"][-1]["val_nll"] for folder, run in runs.items()}
+    name, small = "out/bigger/ar-lr-0.002", short["ar"]["epochs"][0]
+    assert (f"after {first['epochs']:.1f} epochs of 4.4 (1.4M: {small:.1f}), and from there it climbs from "
+            f"{best[name]:.3f} to {last[name]:.3f}") in text
+    climbed = last["out/bigger/ar-longer"] - best["out/bigger/ar-longer"]
+    assert f"its best is after {long['epochs']:.1f} of 8.9, and it climbs by {climbed:.3f}" in text
+    assert all(best[folder] == last[folder] for folder in runs if "/ar-" not in folder)     # no bound turned
+    assert ("With 28M parameters, one seed, `ar` has {:.2f}, `mdlm` {:.2f} (`masked_ce`), `aogpt` {:.2f}."
+            ).format(ar[3], mdlm[3], aogpt[3]) in prose("README.md")
 
 def test_confounds():
     text, readme = prose("results/confounds.md"), prose("README.md")
@@ -1141,6 +1232,8 @@ def test_readme_shows_the_code_as_it_is():
      "step-parts, speed-tried-ar, speed-tried-mdlm"),
     ("results/speed.md", "Two cores of an AMD EPYC with instructions for bfloat16",
      "first-command, first-command-float32"),
+    ("results/speed.md", "two of the 16 of an Intel Xeon with AMX, bfloat16, torch 2.11",
+     "first-command-ar, first-command-mdlm, first-command-aogpt"),
     ("results/speed.md", "an AMD EPYC with bfloat16, and in float32 one without (contention.json, "
                          "contention-float32.json)",
      "contention, contention-float32, contention-idle-float32"),
@@ -1165,7 +1258,7 @@ def tables_of(page):
 
 @pytest.mark.parametrize("page, file", [
     *((name, name) for name in ("real-500", "real-all", "real-helped", "real-laptop", "real-longer",
-                                "confounds-ar", "confounds-mdlm", "confounds-aogpt")),
+                                "real-bigger", "confounds-ar", "confounds-mdlm", "confounds-aogpt")),
     ("weights-table", "weights")])
 def test_pages_of_held_out(page, file):
     compared = results(f"{file}.json")["compared"]
