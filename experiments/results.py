@@ -651,7 +651,7 @@ def speed(text: str):
 
 def gpu():
     """Of training and sampling on a CUDA GPU, at the paper's sizes."""
-    python("experiments.gpu_smoke", what="attention,right", json="results/gpu-smoke.json")
+    python("experiments.gpu_smoke", "--what=attention,right", json="results/gpu-smoke.json")
     python("bench.py", json="results/speed-gpu.json")
     python("experiments.try_speed", json="results/speed-tried-gpu.json",
            variants="tuned,cross_entropy,rotate_before_transpose,bfloat16_residual,nanogpt")
