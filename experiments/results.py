@@ -263,10 +263,10 @@ REMEDIES = {"ar": ["0-0-200", "0-0-400", "0.1-0.1-400", "0.3-0.3-400", "0.3-0.3-
             "aogpt": ["0.1-0-2000", "0.3-0-2000", "0.3-0-4000"]}
 REMEDY_LR = {"ar": "0.008", "mdlm": "0.008", "aogpt": "0.004"}
 
-def remedied(mode: str, remedy: str, seed: int) -> str:
+def remedied(mode: str, remedy: str, seed: int, loss="", **more) -> str:
     dropout, noise, steps, *lr = remedy.split("-")
-    return on_text(f"{mode}-500-{remedy}", mode, "500", *(lr or [REMEDY_LR[mode]]), seed, dropout=dropout,
-                   token_noise=noise, max_steps=steps)
+    return on_text(f"{mode}{loss}-500-{remedy}", mode, "500", *(lr or [REMEDY_LR[mode]]), seed,
+                   dropout=dropout, token_noise=noise, max_steps=steps, **more)
 
 def real(text: str):
     """The excerpt, whole and 500 of its stories."""
@@ -291,6 +291,8 @@ def real(text: str):
     tried = {mode: [remedied(mode, remedy, 4) for remedy in REMEDIES[mode]] for mode in MODES}
     best = {mode: best_of(*finished(*tried[mode])).split("-500-")[1].removesuffix("-4") for mode in MODES}
     runs = {mode: [remedied(mode, best[mode], seed) for seed in SEEDS] for mode in MODES}
+    runs["mdlm by masked_ce"] = [remedied("mdlm", best["mdlm"], seed, "-masked_ce", objective="masked_ce")
+                                 for seed in SEEDS]
     keep("results/real-tried.json", "out/real/*-500-*-4")
     compare_real("helped", "Real text, 500 stories, each mode at the best of what was tried", runs)
 
