@@ -10,8 +10,8 @@ import bench
 import model
 import train
 from bench import BenchOptions, begin, by_turns, training_step
-from conftest import experiment, run
-from experiments import sampling_cost, try_speed
+from conftest import experiment, run, small_model
+from experiments import sampling_cost, step_parts, try_speed
 from experiments.scaling import exponent
 from model import Config, flops_per_token
 
@@ -51,6 +51,23 @@ def test_windows_are_as_long_as_the_stories_whose_cost_is_measured(monkeypatch):
     sampling_cost.bench_sample(sampling_cost.CostOptions(lengths=(16, 32)), sizes, torch.device("cpu"))
     assert len(seen) == 2 * len(sampling_cost.columns(64)) and set(seen) == {(16, 16), (32, 32)}
 
+@pytest.mark.parametrize("few", [None, 8])
+def test_the_first_steps_of_writing_do_not_count(monkeypatch, few):
+    """On a GPU kernels are loaded in them. A story's cost is that of its steps at four places."""
+    now, slow = [0.0], [100.0] * 4      # four steps at the first place; of these three are timed
+
+    def states(model, stories, pattern, o):
+        assert len(stories) == 3 and o.steps == round((few or 32) * (pattern == 64).sum().item() / 32)
+        for _ in range(o.steps):
+            now[0] += slow.pop() if slow else 0.5
+            yield torch.zeros(3, 32)
+
+    monkeypatch.setattr(sampling_cost.sample, "states", states)
+    monkeypatch.setattr(sampling_cost.time, "perf_counter", lambda: now[0])
+    model = small_model("aogpt", vocab_size=64, block_size=32)
+    cost = sampling_cost.story_seconds(model, 32, 3, 4, few)
+    assert cost == 0.5 * (few or 32) and not slow
+
 def test_a_bench_step_trains():
     """The timed step is an optimizer step, on new masks each time."""
     config = Config("mdlm", vocab_size=50, block_size=8, n_layer=1, n_head=2, n_embd=16, n_hidden=16)
@@ -73,6 +90,29 @@ def test_every_variant_is_compiled_for_itself(monkeypatch):
         try_speed.make_step(name, "mdlm", sizes, rows=4)
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs == sorted(set(graphs))        # more with each
+
+def test_the_residual_stream_is_in_bfloat16(monkeypatch):
+    """In try_speed's variant of that name, through all blocks, whatever embeddings are added."""
+    monkeypatch.setattr(model.Block, "forward", model.Block.forward)
+    monkeypatch.setattr(torch, "compile", lambda of, **_: of)
+    seen, forward = {}, try_speed.block_forward
+    for name in "bfloat16", "bfloat16_residual":
+        monkeypatch.setitem(try_speed.VARIANTS[name], "block", lambda self, x, *more, name=name: (
+            seen.setdefault(name, []).append(x.dtype), forward(self, x, *more))[1])
+        try_speed.make_step(name, "ar", dict(vocab_size=50, block_size=8, n_layer=2, n_head=2, n_embd=16,
+                                             n_hidden=16), rows=4)
+    assert [set(dtypes) for dtypes in seen.values()] == [{torch.float32}, {torch.bfloat16}]
+
+def test_parts_of_a_step_have_its_products():
+    """Their FLOPs are those of the shapes: forward, and twice that backward."""
+    config = Config("ar", vocab_size=50, block_size=8, n_layer=2, n_head=2, n_embd=16, n_hidden=24)
+    step, _ = training_step(config, 4, torch.device("cpu"), tuned=False)
+    parts = step_parts.parts_of_step(step, config, 3)
+    found = {part: flops for part, (seconds, flops) in parts.items() if flops}
+    assert all(seconds >= 0 for seconds, _ in parts.values())
+    assert found == pytest.approx({"products of the head": 6 * 32 * 16 * 64,
+                                   "products of the layers": 6 * 32 * 2 * (4 * 16 * 16 + 3 * 16 * 24),
+                                   "products of attention": 6 * 32 * 2 * 2 * 16 * 8})
 
 def test_turns_are_taken_and_the_first_does_not_count(monkeypatch):
     """By a clock of our own: half a second a turn."""

@@ -253,6 +253,15 @@ def test_first_command(trained, tmp_path, monkeypatch):
     assert all(s > 0 for of in starts.values() for s in of[0]) and told[-4:] == ["", "", "1", "1"]
     assert 0 < made["of_steps"] < made["seconds"] and made["mode"] == "mdlm" and made["seed"] == 1
     assert 0 <= made["grammatical"] <= 1 and made["of_one_story"] > 0 and made["of_import_torch"] > 0
+    monkeypatch.setattr(first_command, "measure", lambda mode, seed: {"mode": mode, "seed": seed})
+    monkeypatch.setattr(first_command, "MODES", ("ar", "mdlm"))
+    monkeypatch.setattr(sys, "argv", ["first_command.py", str(tmp_path / "g.json"), "mdlm"])
+    first_command.main()
+    found = json.load(open(tmp_path / "g.json"))    # a mode alone; the first steps are not its own
+    assert found["runs"] == [{"mode": "mdlm", "seed": 1}] and found["first_step"] == {"trials": [], "none": []}
+    monkeypatch.setattr(sys, "argv", ["first_command.py", str(tmp_path / "g.json"), "mdml"])
+    with pytest.raises(InputError, match="maybe modes"):
+        first_command.main()
 
 def test_held_out(trained, monkeypatch):
     """The numbers of best.pt on other stories; what is above itself is nothing."""

@@ -337,6 +337,27 @@ def test_muon_is_pytorchs_in_the_precision_of_training():
     optimizer.step()
     assert torch.linalg.svdvals(p / (0.2 * 8)) == pytest.approx(s.sort(descending=True)[0], rel=1e-9)
 
+def test_muon_takes_matrices_of_a_size_together_as_if_each_were_alone():
+    """Tall and wide ones, interleaved; each has its own momentum, also after a checkpoint."""
+    generator, shapes = torch.Generator().manual_seed(0), [(8, 3), (3, 8), (8, 3), (5, 5), (3, 8), (8, 3)]
+    starts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    alone, together = ([p.clone() for p in starts] for _ in range(2))
+    optimizers = [Muon([p], dict(weight_decay=0.3)) for p in alone]
+    optimizers.append(Muon(together, dict(weight_decay=0.3)))
+    for step in range(3):
+        if step == 2:
+            state = optimizers.pop().state_dict()
+            optimizers.append(Muon(together, dict(weight_decay=0.3)))
+            optimizers[-1].load_state_dict(state)
+        for p, q in zip(alone, together):
+            p.grad = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            q.grad = p.grad.clone()
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = 0.1
+            optimizer.step()
+    for p, q, start in zip(alone, together, starts, strict=True):
+        assert (p - q).abs().max() < 1e-12 and (p - start).norm() > 0.1
+
 def test_evaluation_gives_every_window_every_mask_ratio():
     """The bound of fixed windows is the mean over all k for each of them: no stratum may stick to a row."""
     from model import nelbo_batch
