@@ -1,5 +1,5 @@
-"""Minutes on one GPU: what runs there, whether it is right, and where the time goes. Run it first, then the
-tests, then bench.py.
+"""Minutes on one GPU: what runs there, whether it is right, and what stands beside training. Run it first,
+then the tests; how fast training is there say bench.py, step_parts.py and try_speed.py.
 
     python -m experiments.gpu_smoke --json=results/gpu-smoke.json
     python -m experiments.gpu_smoke --device=cpu --preset=small --n_layer=1 --steps=20      a rehearsal
@@ -20,11 +20,11 @@ from typing import Literal
 import torch
 
 import sample
-from bench import begin, by_turns, peak_flops, training_step
+from bench import begin, by_turns
 from cli import build, command, parse_flags, write_json
-from model import Config, Transformer, flops_per_token, group_losses, training_batch
+from model import Config, Transformer, group_losses, training_batch
 from runs import save
-from train import Settings, evaluate, make_update, numerics
+from train import Settings, evaluate, make_update
 
 def what_attention_runs(o, sizes: dict, batch_size: int, device, say):
     """The kernel that PyTorch chooses, for training and for a cached step."""
@@ -74,37 +74,6 @@ def whether_it_is_right(o, sizes: dict, batch_size: int, device, say):
             losses = group_losses(model, batch)
         plain = torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), batch.targets.flatten())
     say("loss in bfloat16 autocast − in float64", (losses.mean().double() - plain).abs().item())
-
-def where_a_step_goes(o, sizes: dict, batch_size: int, device, say):
-    """Training steps of each mode, and a profile of ar's."""
-    backends, dtype = [True, False] if device.type == "cuda" else [True], numerics(Settings(), device)[0]
-    peak = peak_flops(device, dtype)
-    T, windows = Config(**sizes).block_size, (batch_size, 4 * batch_size)
-    kinds = ("ar", T), ("mdlm", T), ("mdlm", T - 1), ("aogpt", T)     # mdlm has a slot more than tokens
-    for (mode, block_size), cudnn, rows in itertools.product(kinds, backends, windows):
-        torch._dynamo.reset()
-        torch.backends.cuda.enable_cudnn_sdp(cudnn)
-        config, name = Config(mode, **sizes | {"block_size": block_size}), f"{mode}, {rows} x {block_size}"
-        try:
-            began = time.perf_counter()
-            step, needs = training_step(config, rows, device)
-            first = time.perf_counter() - began
-            seconds = statistics.median(by_turns({"": step}, 5, device)[""])
-        except torch.OutOfMemoryError:
-            say(name, "not enough memory")
-            continue
-        tokens = rows * block_size
-        say(f"{name}, cuDNN attention {cudnn}",
-            dict(ms=1000 * seconds, tok_per_s=tokens / seconds, peak_mb=needs["peak_mem_mb"],
-                 mfu=flops_per_token(config) * tokens / seconds / peak, first_steps_s=first))
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    step, _ = training_step(Config("ar", **sizes), batch_size, device)
-    activity = torch.profiler.ProfilerActivity
-    activities = [activity.CPU] + [activity.CUDA] * (device.type == "cuda")
-    with torch.profiler.profile(activities=activities) as profile:
-        step()[0].item()
-    print(profile.key_averages().table(sort_by=f"self_{device.type}_time_total", row_limit=18,
-                                       max_name_column_width=70))
 
 def what_stands_beside_training(o, sizes: dict, batch_size: int, device, say):
     """Evaluation with and without TF32, and writing a checkpoint."""
@@ -161,7 +130,7 @@ def what_a_cached_step_costs(o, sizes: dict, batch_size: int, device, say):
         how = f"cuDNN {cudnn}, compiled {compiled}"
         say(f"{mode}, {str(dtype)[6:]}, {stories} stories, {how}: ms", dict(first=ms[0], again=ms[1]))
 
-PARTS = {"attention": what_attention_runs, "right": whether_it_is_right, "steps": where_a_step_goes,
+PARTS = {"attention": what_attention_runs, "right": whether_it_is_right,
          "beside": what_stands_beside_training, "masks": what_masks_cost, "cached": what_a_cached_step_costs}
 
 @dataclass
