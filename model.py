@@ -123,10 +123,10 @@ class Attention(nn.Module):
         q, k, v = self.qkv(x).view(B, S, 3, self.n_head, -1).permute(2, 0, 3, 1, 4)     # each (B, H, S, D)
         q, k = rotate(q, rotary_q), rotate(k, rotary_k)
         if cache is not None:       # keep the new keys and values, attend to the visible ones
-            (keys, values), slots, visible = cache
-            place = slots[:, None, :, None].expand_as(k)                            # (B, H, S, D)
-            k = keys.scatter_(2, place, k)[:, :, :visible.size(-1)]                 # (B, H, n, D)
-            v = values.scatter_(2, place, v)[:, :, :visible.size(-1)]               # (B, H, n, D)
+            (keys, values), n = cache.keys_values, cache.visible.size(-1)
+            place = cache.slots[:, None, :, None].expand_as(k)                      # (B, H, S, D)
+            k = keys.scatter_(2, place, k)[:, :, :n]                                # (B, H, n, D)
+            v = values.scatter_(2, place, v)[:, :, :n]                              # (B, H, n, D)
         y = attend(q, k, v, cache and cache.visible, self.causal)                   # (B, H, S, D)
         return self.proj(y.transpose(1, 2).reshape(B, S, C))                        # (B, S, C)
 

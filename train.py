@@ -81,8 +81,7 @@ PRESETS = {
     # the paper's Table 1, as the code behind its results ran it (arXiv 2603.22075); float32 without TF32
     "paper": dict(windows="paper", init="paper", shared_init=False, target_embedding=False, warmup=500,
                   final_lr=0.05, dtype="float32", compile="false", eval_interval=2000, eval_windows=1600),
-    # the same sizes and budget without its confounds: aligned windows, end-of-text, tied head, a bound
-    "controlled": {},
+    "controlled": {},   # the same without its confounds: aligned windows, end-of-text, tied head, a bound
 }
 
 def resolve(flags: dict):
@@ -197,17 +196,18 @@ class Loss(torch.nn.Module):
 
 class Muon(torch.optim.Optimizer):
     """Nesterov's momentum, its singular values nearly equalized (Jordan et al. 2024), scaled to the length of
-    AdamW's steps (arXiv 2502.16982), so that lr serves both. Matrices of a size go together, in autocast's
-    dtype; one by one and always in bfloat16, as in torch.optim.Muon, they may take most of a step."""
+    AdamW's steps (arXiv 2502.16982), so that lr serves both. Two things differ from torch.optim.Muon:
+    products have autocast's dtype, for some CPUs are slow in bfloat16 (results/speed.md), and matrices of a
+    size go together, for on a GPU a small product takes no longer than its launch."""
 
     @torch.no_grad()
     def step(self):
         [group] = self.param_groups
         for rows, columns in dict.fromkeys(p.shape for p in group["params"]):
             matrices = [p for p in group["params"] if p.shape == (rows, columns)]
-            x = torch.stack([p.grad for p in matrices])                             # (M, rows, columns)
-            momentum = self.state[matrices[0]].setdefault("momentum_buffer", torch.zeros_like(x))
-            x = x.lerp(momentum.lerp_(x, 0.05), 0.95)
+            momenta = [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)).lerp_(p.grad, 0.05)
+                       for p in matrices]
+            x = torch.stack([p.grad for p in matrices]).lerp(torch.stack(momenta), 0.95)  # (M, rows, columns)
             x = (x.mT if rows > columns else x) / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
             for _ in range(5):      # Newton-Schulz: singular values s → 3.4445 s - 4.775 s³ + 2.0315 s⁵
                 xx = x @ x.mT

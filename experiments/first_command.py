@@ -4,10 +4,10 @@ How long do README's first commands take, and how well does the model write then
     python -m experiments.first_command results/first-command.json          with nothing else running
     taskset -c 0,1 python -m experiments.first_command F.json ar            one mode, on two of many cores
 
-Of each mode: train.py --preset=toy in an empty folder, so that its data are made and everything is compiled
-anew; then 1,000 stories by sample.py, and the share that obeys the grammar; and a single one, beside what the
-import of torch takes. And how long until the first step is taken, in an empty folder and once more there,
-with and without torch.compile's trials of the C++ compiler.
+Of each mode: train.py --preset=toy on the CPU in an empty folder, so that its data are made and everything
+is compiled anew; then 1,000 stories by sample.py, and the share that obeys the grammar; and a single one,
+beside what the import of torch takes. And, where no mode is given, how long until the first step is taken, in
+an empty folder and once more there, with and without torch.compile's trials of the C++ compiler.
 """
 import itertools
 import json
@@ -31,7 +31,8 @@ ROUNDS = 3
 def seconds(folder: str, *line, **environment) -> float:
     """From start to end of a command of Python in the folder, which also keeps what is compiled."""
     began = time.perf_counter()
-    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"} | environment
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled", "CUDA_VISIBLE_DEVICES": ""
+                                } | environment
     subprocess.run([sys.executable, *line], cwd=folder, env=environment, stdout=subprocess.DEVNULL,
                    check=True)
     return time.perf_counter() - began
@@ -68,7 +69,9 @@ def main():
         runs.append(measure(mode, seed))
         print(json.dumps(runs[-1]))
         write_json(path, found)
-    for _ in range(0 if sys.argv[2:] else ROUNDS):
+    if sys.argv[2:]:        # a mode alone
+        return
+    for _ in range(ROUNDS):
         for name, told in ways.items():
             starts[name].append(first_step(told))
     print_table([["seconds to one step, and again", *(f"round {n + 1}" for n in range(ROUNDS))],

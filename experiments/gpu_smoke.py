@@ -1,5 +1,5 @@
 """Minutes on one GPU: what runs there, whether it is right, and what stands beside training. Run it first,
-then the tests; how fast training is there say bench.py, step_parts.py and try_speed.py.
+then the tests; bench.py, step_parts.py and try_speed.py say how fast it trains.
 
     python -m experiments.gpu_smoke --json=results/gpu-smoke.json
     python -m experiments.gpu_smoke --device=cpu --preset=small --n_layer=1 --steps=20      a rehearsal

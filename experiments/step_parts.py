@@ -24,7 +24,7 @@ from train import Settings, numerics
 PARTS = {"softmax over the vocabulary, and its gradient": "arange_eq", "softmax of attention": "_softmax",
          "attention, fused": "cudnn_attention|flash_attention|efficient_attention",
          "SwiGLU": "silu", "gradient of the embeddings": "embedding_dense|index_put|fused__to_copy_add_[0-9]",
-         "norms, residual stream, casts of weights": "rsqrt|_pow_|rms_norm|fused__to_copy_(view|t)",
+         "norms, residual stream, casts of weights": "rsqrt|_pow_|rms_norm|to_copy_(view|t)(_|$)",
          "rotations": "_index_", "AdamW": "adamw", "clipping": "vector_norm|mul_$|foreach"}
 
 def part_of(event, config: Config) -> str:
@@ -41,9 +41,9 @@ def product_flops(event) -> float:
     left, right = event.input_shapes[:2]
     return 2 * event.count * math.prod(left) * right[-1]
 
-def parts_of_step(step, config: Config, repeats: int) -> dict:
+def parts_of_step(step, config: Config, repeats: int, device) -> dict:
     """{part: (seconds a step, FLOP a step)}; FLOP of the products alone, 0 for all else."""
-    cuda = torch.cuda.is_available()
+    cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda
     with profile(activities=activities, record_shapes=True) as recorded:
         for _ in range(repeats):
@@ -71,8 +71,8 @@ class PartsOptions:
 def main():
     o = build(PartsOptions, parse_flags(__doc__, PartsOptions))
     torch._inductor.config.cpp.enable_kernel_profile = True     # compiled kernels show up by their names
-    device = pick_device("auto")
-    sizes = sizes_of(o.preset, device)
+    device = pick_device("auto" if torch.cuda.is_available() else "cpu")
+    preset, sizes = sizes_of(o.preset, device)
     rows, found = sizes.pop("batch_size"), {}
     for mode in o.modes:
         config = Config(mode, **sizes)
@@ -80,7 +80,7 @@ def main():
         [seconds] = by_turns({mode: step}, o.repeats, device).values()
         flops = flops_per_token(config) * rows * config.block_size
         peak = peak_flops(device, numerics(Settings(), device)[0])
-        parts = parts_of_step(step, config, o.repeats)
+        parts = parts_of_step(step, config, o.repeats, device)
         found[mode] = {"seconds": seconds, "flops": flops, "peak": peak, "parts": parts}
         whole, took = sum(part for part, _ in parts.values()), statistics.median(seconds)
         print(f"\n{mode}, {rows} x {config.block_size}: a step takes {1000 * took:.1f} ms, "
@@ -90,7 +90,7 @@ def main():
             for part, (took, work) in parts.items()])
     if o.json:
         write_json(o.json, provenance(0) | {
-            "preset": o.preset, "threads": torch.get_num_threads(), "torch": torch.__version__,
+            "preset": preset, "threads": torch.get_num_threads(), "torch": torch.__version__,
             "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu", "modes": found})
 
 if __name__ == "__main__":

@@ -222,8 +222,9 @@ class SpeedOptions:
     device: str = "auto"        # auto, cpu or cuda
     json: str = ""              # file for the results
 
-def sizes_of(preset: str, device) -> dict:
-    """Sizes of a Config, and batch_size: bench.py's small ones, the paper's, or a train.py preset's."""
+def sizes_of(preset: str, device) -> tuple:
+    """The preset, by its name, and sizes of a Config and batch_size: bench.py's small ones, the paper's, or
+    those of one of train.py's."""
     preset = preset if preset != "auto" else "paper" if device.type == "cuda" else "small"
     if preset == "paper":
         values = SIZES["paper"] | {"batch_size": 32 if device.type == "cuda" else 2}
@@ -233,12 +234,12 @@ def sizes_of(preset: str, device) -> dict:
         names = (*Config.__dataclass_fields__, "batch_size")
         values = {name: value for name, value in PRESETS[preset].items() if name in names}
     vocab_size = {"toy": 135, "laptop": 4096}.get(preset, 50257)
-    return {"vocab_size": vocab_size, **values}
+    return preset, {"vocab_size": vocab_size, **values}
 
 def main():
     o = build(SpeedOptions, parse_flags(__doc__, SpeedOptions))
     device = pick_device(o.device)
-    sizes = sizes_of(o.preset, device)
+    preset, sizes = sizes_of(o.preset, device)
     rows = sizes.pop("batch_size")
     steps, memory = {}, {}
     for name in o.variants:
@@ -254,8 +255,8 @@ def main():
         print(f"{name:24}{1000 * statistics.median(took):9.1f} ms{ratio:8.2f}{memory[name]:8,.0f}")
     if o.json:
         write_json(o.json, provenance(0) | {
-            "mode": o.mode, "preset": o.preset, "dtype": str(dtype), "torch": torch.__version__,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+            "mode": o.mode, "preset": preset, "dtype": str(dtype), "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if device.type == "cuda" else device.type,
             "threads": torch.get_num_threads(), "seconds": seconds})
 
 if __name__ == "__main__":
