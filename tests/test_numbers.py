@@ -213,8 +213,8 @@ def test_speed_on_a_gpu():
     ar, mdlm = modes["ar"]["parts"], modes["mdlm"]["parts"]
     spared = {part: 1000 * (ar[part][0] - mdlm[part][0]) for part in ar}
     more = -spared.pop("attention, fused")
-    assert (f"all else spares {sum(spared.values()):.1f} ms, attention, no longer causal, takes {more:.1f} more"
-            in text)
+    assert (f"all else spares {sum(spared.values()):.1f} ms, attention, no longer causal, takes {more:.1f} "
+            "more.") in text
     assert 0.45 < sum(ar[f"products of the {of}"][0] for of in ("layers", "head")) / sum(
         seconds for seconds, _ in ar.values()) < 0.55
     took = np.median(modes["ar"]["seconds"])
@@ -647,8 +647,9 @@ def test_twenty_times_the_parameters():
     gains = [of[2] - of[3] for of in (ar, *others)]
     assert min(gains) == gains[3] and ("least in the longer runs, {:.2f}, and ends {:.2f} above `ar` instead "
                                        "of {:.2f}").format(gains[3], left[3] - ar[3], left[2] - ar[2]) in text
+    lead = aogpt[1] - mdlm[1], mdlm[0] - aogpt[0], aogpt[3] - mdlm[3], aogpt[2] - mdlm[2]
     assert ("(`mdlm` {:.2f} below; 1.4M: {:.2f} above), at the end `mdlm` is {:.2f} below `aogpt` (1.4M: "
-            "{:.2f})").format(aogpt[1] - mdlm[1], mdlm[0] - aogpt[0], aogpt[3] - mdlm[3], aogpt[2] - mdlm[2]) in text
+            "{:.2f})").format(*lead) in text
     less = [best[f"out/bigger/{mode}-lr-0.004"] - best[f"out/bigger/{mode}-lr-0.002"]
             for mode in ("mdlm", "ar", "aogpt")]
     assert "it gains {:.3f} nats, the others {:.2f}.".format(*less) in text and abs(less[1] - less[2]) < 0.005
@@ -681,8 +682,8 @@ def test_confounds():
     rows = [[name, by(of)] for name, of in gaps.items()]
     assert table("results/confounds.md", "`mdlm` above `ar`") == rows
     assert all(of["above"] > of["half"] for of in gaps.values())        # ar leads in every row
-    assert ("In shorter runs (1.4M) `ar` leads `mdlm` by {:.1f} nats, by {:.1f} if both do all that the paper does "
-            ).format(*(gaps[name]["above"] for name in ("as it is", "all of it"))) in readme
+    assert ("In shorter runs (1.4M) `ar` leads `mdlm` by {:.1f} nats, by {:.1f} if both do all that the paper "
+            "does ").format(*(gaps[name]["above"] for name in ("as it is", "all of it"))) in readme
     by_rate = {}
     for folder, run in rates.items():
         name, rate = folder.split("/")[-1].split("-rate-")
