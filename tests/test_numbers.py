@@ -682,8 +682,8 @@ def test_confounds():
     rows = [[name, by(of)] for name, of in gaps.items()]
     assert table("results/confounds.md", "`mdlm` above `ar`") == rows
     assert all(of["above"] > of["half"] for of in gaps.values())        # ar leads in every row
-    assert ("In shorter runs (1.4M) `ar` leads `mdlm` by {:.1f} nats, by {:.1f} if both do all that the paper "
-            "does ").format(*(gaps[name]["above"] for name in ("as it is", "all of it"))) in readme
+    assert ("In shorter runs (1.4M) `ar` leads `mdlm` by {:.1f} nats, by {:.1f} if both do all that the "
+            "paper does ").format(*(gaps[name]["above"] for name in ("as it is", "all of it"))) in readme
     by_rate = {}
     for folder, run in rates.items():
         name, rate = folder.split("/")[-1].split("-rate-")
