@@ -114,7 +114,7 @@ def test_two_processes_train_as_one(trained, mode):
                  f"--compile={'true' if mode == 'ar' else 'false'}"]
     assert run("train.py", *arguments, f"--out_dir=out/one-{mode}", cwd=trained).returncode == 0
     process = launch(2, *arguments, "--grad_accum=2", f"--out_dir=out/two-{mode}", cwd=trained)
-    output = process.communicate(timeout=120)[0]
+    output = process.communicate(timeout=300)[0]
     assert process.returncode == 0 and output.count("2 x cpu") == 1, output
     one, two = (read_log(trained / "out" / f"{name}-{mode}") for name in ("one", "two"))
     assert close(one, two) and len(one) == 6
