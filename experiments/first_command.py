@@ -59,17 +59,17 @@ def first_step(told: str) -> list:
                         TORCHINDUCTOR_VEC_ISA_OK=told) for run in ("first", "second")]
 
 def main():
-    path, modes = (sys.argv[1:] + [""])[0], sys.argv[2:] or MODES
+    path, *modes = sys.argv[1:] or [""]
     if not path or set(modes) - set(MODES):
         raise InputError("give the file for the results, results/first-command.json, and maybe modes")
     ways = {"trials": "", "none": "1"}
     runs, starts = [], {name: [] for name in ways}
     found = provenance(SEEDS) | {"torch": version("torch"), "runs": runs, "first_step": starts}
-    for mode, seed in itertools.product(modes, SEEDS):
+    for mode, seed in itertools.product(modes or MODES, SEEDS):
         runs.append(measure(mode, seed))
         print(json.dumps(runs[-1]))
         write_json(path, found)
-    if sys.argv[2:]:        # a mode alone
+    if modes:       # the first step is told where all are measured
         return
     for _ in range(ROUNDS):
         for name, told in ways.items():

@@ -328,29 +328,24 @@ def longer(text: str):
 
 BIG = dict(preset="laptop", n_layer=8, n_head=8, n_embd=512, n_hidden=1408, data="excerpt-choose",
            eval_windows=150, dtype="bfloat16", seed=1)
-BIG_MODES = {"ar": dict(mode="ar"), "mdlm": dict(mode="mdlm", objective="masked_ce"),
-             "aogpt": dict(mode="aogpt")}
-BIG_LONG = {"ar": dict(max_steps=3000, eval_interval=100, dropout=0.1, token_noise=0.1),
-            "mdlm": dict(max_steps=8000, eval_interval=500), "aogpt": dict(max_steps=8000, eval_interval=500)}
-
-def big_at_rates() -> dict:
-    """{mode: runs of 1,500 steps at three learning rates}"""
-    runs = {mode: [] for mode in MODES}
-    for lr, mode in itertools.product(("0.004", "0.002", "0.008"), MODES):
-        interval = 50 if mode == "ar" else 125
-        runs[mode].append(train(f"out/bigger/{mode}-lr-{lr}", lr=lr, eval_interval=interval,
-                                **BIG | BIG_MODES[mode]))
-    return runs
 
 def bigger(text: str):
     """Twenty times the parameters of real: 1,500 steps at three rates; then, as in longer, for more steps at
     half the rate that was best (ar: at that rate, with what helped it on 500 stories)."""
+    def run(mode: str, name: str, lr, **more):
+        loss = dict(objective="masked_ce") if mode == "mdlm" else {}
+        return train(f"out/bigger/{mode}-{name}", mode=mode, lr=lr, **BIG | loss | more)
+
     halves(text)
-    best, long = {mode: best_of(*finished(*runs)) for mode, runs in big_at_rates().items()}, {}
-    for mode in ("mdlm", "aogpt", "ar"):
-        lr = float(best[mode].split("-lr-")[1]) / (1 if mode == "ar" else 2)
-        settings = BIG | BIG_MODES[mode] | BIG_LONG[mode]
-        long[mode] = train(f"out/bigger/{mode}-longer", lr=f"{lr:g}", **settings)
+    tried = {mode: [] for mode in MODES}
+    for lr, mode in itertools.product(("0.004", "0.002", "0.008"), MODES):
+        tried[mode].append(run(mode, f"lr-{lr}", lr, eval_interval=50 if mode == "ar" else 125))
+    best = {mode: best_of(*finished(*runs)) for mode, runs in tried.items()}
+    rate = {mode: float(folder.split("-lr-")[1]) for mode, folder in best.items()}
+    long = {mode: run(mode, "longer", f"{rate[mode] / 2:g}", max_steps=8000, eval_interval=500)
+            for mode in ("mdlm", "aogpt")}
+    long["ar"] = run("ar", "longer", f"{rate['ar']:g}", max_steps=3000, eval_interval=100, dropout=0.1,
+                     token_noise=0.1)
     keep("results/real-bigger.json", "out/bigger/*-lr-*")
     compare_real("bigger", "Real text, all stories, 28M parameters", {
         **{f"{mode}, 1,500 steps": [best[mode]] for mode in MODES},

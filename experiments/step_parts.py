@@ -14,8 +14,8 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from cli import build, command, parse_flags, pick_device, print_table, provenance, write_json
-from experiments.try_speed import sizes_of
+from cli import build, command, parse_flags, print_table, write_json
+from experiments.try_speed import DEVICE, conditions, sizes_of
 from model import Config, flops_per_token
 from train import Settings, numerics
 
@@ -71,16 +71,15 @@ class PartsOptions:
 def main():
     o = build(PartsOptions, parse_flags(__doc__, PartsOptions))
     torch._inductor.config.cpp.enable_kernel_profile = True     # compiled kernels show up by their names
-    device = pick_device("auto" if torch.cuda.is_available() else "cpu")
-    preset, sizes = sizes_of(o.preset, device)
+    preset, sizes = sizes_of(o.preset)
     rows, found = sizes.pop("batch_size"), {}
     for mode in o.modes:
         config = Config(mode, **sizes)
-        step, _ = training_step(config, rows, device)
-        [seconds] = by_turns({mode: step}, o.repeats, device).values()
+        step, _ = training_step(config, rows, DEVICE)
+        [seconds] = by_turns({mode: step}, o.repeats, DEVICE).values()
         flops = flops_per_token(config) * rows * config.block_size
-        peak = peak_flops(device, numerics(Settings(), device)[0])
-        parts = parts_of_step(step, config, o.repeats, device)
+        peak = peak_flops(DEVICE, numerics(Settings(), DEVICE)[0])
+        parts = parts_of_step(step, config, o.repeats, DEVICE)
         found[mode] = {"seconds": seconds, "flops": flops, "peak": peak, "parts": parts}
         whole, took = sum(part for part, _ in parts.values()), statistics.median(seconds)
         print(f"\n{mode}, {rows} x {config.block_size}: a step takes {1000 * took:.1f} ms, "
@@ -89,9 +88,7 @@ def main():
             [part, f"{1000 * took:.1f}", f"{took / whole:.0%}", f"{work / took / 1e12:.2f}" if work else ""]
             for part, (took, work) in parts.items()])
     if o.json:
-        write_json(o.json, provenance(0) | {
-            "preset": preset, "threads": torch.get_num_threads(), "torch": torch.__version__,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu", "modes": found})
+        write_json(o.json, conditions(preset) | {"modes": found})
 
 if __name__ == "__main__":
     command(main, "nothing is kept")

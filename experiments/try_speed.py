@@ -18,10 +18,11 @@ import torch.nn.functional as F
 import model as model_module
 import train
 from bench import SIZES, by_turns, memory_mb
-from cli import build, command, parse_flags, pick_device, provenance, write_json
+from cli import build, command, parse_flags, provenance, write_json
 from model import Config, Transformer, group_losses, training_batch
 from train import PRESETS, Muon, Settings, make_update, numerics
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 torch._dynamo.config.recompile_limit = 64       # all variants share a few functions
 written_out, attention_forward = model_module.attend, model_module.Attention.forward
 block_forward = model_module.Block.forward
@@ -73,13 +74,13 @@ class NanoGPT(nn.Module):
             h = block(h)
         return F.cross_entropy(self.head(self.norm(h)).flatten(0, 1), targets.flatten(), ignore_index=-1)
 
-def nanogpt_step(c, rows, device):
-    net = NanoGPT(c).to(device)
-    x, y = torch.randint(c.vocab_size, (2, rows, c.block_size), device=device)
+def nanogpt_step(c, rows):
+    net = NanoGPT(c).to(DEVICE)
+    x, y = torch.randint(c.vocab_size, (2, rows, c.block_size), device=DEVICE)
     optimizer, loss = torch.optim.AdamW(net.parameters(), fused=True), torch.compile(net, dynamic=False)
 
     def step():
-        with torch.autocast(device.type, torch.bfloat16):
+        with torch.autocast(DEVICE.type, torch.bfloat16):
             value = loss(x, y)
         value.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -169,15 +170,15 @@ VARIANTS = {                # what differs from train.py's way
     "nanogpt": dict(deterministic=False),
 }
 
-def make_step(name, mode, sizes, rows, device=torch.device("cpu")):
+def make_step(name, mode, sizes, rows):
     v = VARIANTS[name]
     papers_loss = dict(objective="masked_ce", schedule="cosine") if v.get("full") and mode == "mdlm" else {}
     config = Config(mode, **sizes, **papers_loss)
     torch.manual_seed(0)
     if name == "nanogpt":
-        step = nanogpt_step(config, rows, device)
+        step = nanogpt_step(config, rows)
     else:
-        net = Transformer(config).to(device)
+        net = Transformer(config).to(DEVICE)
         x = torch.randint(config.vocab_size, (rows, config.block_size))
         # what is compiled is kept with a function's code, and would serve a variant of a method too
         own = types.FunctionType(group_losses.__code__.replace(), group_losses.__globals__)
@@ -204,14 +205,14 @@ def make_step(name, mode, sizes, rows, device=torch.device("cpu")):
         model_module.attend = v.get("attend", written_out)
         model_module.Attention.forward = v.get("attention", attention_forward)
         model_module.Block.forward = v.get("block", block_forward)
-        torch.use_deterministic_algorithms(v.get("deterministic", device.type == "cpu"))
+        torch.use_deterministic_algorithms(v.get("deterministic", DEVICE.type == "cpu"))
         step()
 
     run()
     run()
-    before = memory_mb(device, reset=True)
+    before = memory_mb(DEVICE, reset=True)
     run()
-    return run, memory_mb(device) - before
+    return run, memory_mb(DEVICE) - before
 
 @dataclass
 class SpeedOptions:
@@ -219,15 +220,14 @@ class SpeedOptions:
     mode: Literal["ar", "mdlm", "aogpt"] = "ar"  # whose training step
     variants: tuple[Literal[tuple(VARIANTS)], ...] = tuple(VARIANTS)  # by turns, compared with the first
     preset: Literal["auto", "small", "paper", "toy", "laptop"] = "auto"  # sizes, of bench.py or train.py
-    device: str = "auto"        # auto, cpu or cuda
     json: str = ""              # file for the results
 
-def sizes_of(preset: str, device) -> tuple:
+def sizes_of(preset: str) -> tuple:
     """The preset, by its name, and sizes of a Config and batch_size: bench.py's small ones, the paper's, or
     those of one of train.py's."""
-    preset = preset if preset != "auto" else "paper" if device.type == "cuda" else "small"
+    preset = preset if preset != "auto" else "paper" if DEVICE.type == "cuda" else "small"
     if preset == "paper":
-        values = SIZES["paper"] | {"batch_size": 32 if device.type == "cuda" else 2}
+        values = SIZES["paper"] | {"batch_size": 32 if DEVICE.type == "cuda" else 2}
     elif preset in SIZES:
         values = SIZES[preset]
     else:
@@ -236,28 +236,30 @@ def sizes_of(preset: str, device) -> tuple:
     vocab_size = {"toy": 135, "laptop": 4096}.get(preset, 50257)
     return preset, {"vocab_size": vocab_size, **values}
 
+def conditions(preset: str) -> dict:
+    """What a file of results says of where and at which sizes it was made."""
+    name = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu"
+    return provenance(0) | {"preset": preset, "device": name, "torch": torch.__version__,
+                            "threads": torch.get_num_threads()}
+
 def main():
     o = build(SpeedOptions, parse_flags(__doc__, SpeedOptions))
-    device = pick_device(o.device)
-    preset, sizes = sizes_of(o.preset, device)
+    preset, sizes = sizes_of(o.preset)
     rows = sizes.pop("batch_size")
     steps, memory = {}, {}
     for name in o.variants:
         if o.mode == "mdlm" or not name.endswith("_on_every_slot"):
-            steps[name], memory[name] = make_step(name, o.mode, sizes, rows, device)
+            steps[name], memory[name] = make_step(name, o.mode, sizes, rows)
             print(f"{name} is ready", file=sys.stderr)
-    seconds = by_turns(steps, 6, device)
-    first, dtype = next(iter(seconds.values())), numerics(Settings(), device)[0]
-    print(f"{o.mode}, {rows} x {Config(o.mode, **sizes).block_size}, {device.type}, "
+    seconds = by_turns(steps, 6, DEVICE)
+    first, dtype = next(iter(seconds.values())), numerics(Settings(), DEVICE)[0]
+    print(f"{o.mode}, {rows} x {Config(o.mode, **sizes).block_size}, {DEVICE.type}, "
           f"{torch.get_num_threads()} threads, {dtype}: time of a step, of the first's, and MB on top")
     for name, took in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(took, first))
         print(f"{name:24}{1000 * statistics.median(took):9.1f} ms{ratio:8.2f}{memory[name]:8,.0f}")
     if o.json:
-        write_json(o.json, provenance(0) | {
-            "mode": o.mode, "preset": preset, "dtype": str(dtype), "torch": torch.__version__,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else device.type,
-            "threads": torch.get_num_threads(), "seconds": seconds})
+        write_json(o.json, conditions(preset) | {"mode": o.mode, "dtype": str(dtype), "seconds": seconds})
 
 if __name__ == "__main__":
     command(main, "nothing is kept")
