@@ -327,29 +327,36 @@ def longer(text: str):
                                    "mdlm by masked_ce": [masked_ce]})
 
 BIG = dict(preset="laptop", n_layer=8, n_head=8, n_embd=512, n_hidden=1408, data="excerpt-choose",
-           eval_windows=150, dtype="bfloat16", seed=1)
+           eval_windows=150, dtype="bfloat16")
 
 def bigger(text: str):
-    """Twenty times the parameters of real: 1,500 steps at three rates; then, as in longer, for more steps at
-    half the rate that was best (ar: at that rate, with what helped it on 500 stories)."""
-    def run(mode: str, name: str, lr, **more):
+    """Twenty times the parameters of real: 1,500 steps at rates that seed 1 tries; and, as in longer, more
+    steps, at half the rate that was best of the first three (ar: at that rate, with what helped it on 500
+    stories)."""
+    def run(mode: str, name: str, seed: int, **settings) -> str:
         loss = dict(objective="masked_ce") if mode == "mdlm" else {}
-        return train(f"out/bigger/{mode}-{name}", mode=mode, lr=lr, **BIG | loss | more)
+        folder = f"out/bigger/{mode}-{name}" + (f"-{seed}" if seed > 1 else "")
+        return train(folder, mode=mode, seed=seed, **BIG | loss | settings)
+
+    def at_rate(mode: str, lr: str, seed=1) -> str:
+        return run(mode, f"lr-{lr}", seed, lr=lr, eval_interval=50 if mode == "ar" else 125)
 
     halves(text)
-    tried = {mode: [] for mode in MODES}
-    for lr, mode in itertools.product(("0.004", "0.002", "0.008"), MODES):
-        tried[mode].append(run(mode, f"lr-{lr}", lr, eval_interval=50 if mode == "ar" else 125))
-    best = {mode: best_of(*finished(*runs)) for mode, runs in tried.items()}
-    rate = {mode: float(folder.split("-lr-")[1]) for mode, folder in best.items()}
-    long = {mode: run(mode, "longer", f"{rate[mode] / 2:g}", max_steps=8000, eval_interval=500)
-            for mode in ("mdlm", "aogpt")}
-    long["ar"] = run("ar", "longer", f"{rate['ar']:g}", max_steps=3000, eval_interval=100, dropout=0.1,
-                     token_noise=0.1)
+    for lr, mode in itertools.product(("0.004", "0.002", "0.008", "0.001"), MODES):
+        at_rate(mode, lr)
+    long = dict(lr="0.001", max_steps=8000, eval_interval=500)
+    lengths = {"mdlm": long, "aogpt": long, "ar": dict(lr="0.002", max_steps=3000, eval_interval=100,
+                                                       dropout=0.1, token_noise=0.1)}
+    longer = {mode: [run(mode, "longer", seed, **settings) for seed in SEEDS]
+              for mode, settings in lengths.items()}
+    shorter = {}
+    for mode in "ar", "aogpt", "mdlm":
+        lr = climb(0.002, lambda rate: at_rate(mode, rate))
+        shorter[mode] = [at_rate(mode, lr, seed) for seed in SEEDS]
     keep("results/real-bigger.json", "out/bigger/*-lr-*")
     compare_real("bigger", "Real text, all stories, 28M parameters", {
-        **{f"{mode}, 1,500 steps": [best[mode]] for mode in MODES},
-        **{f"{mode}, longer": [long[mode]] for mode in MODES}})
+        **{f"{mode}, 1,500 steps": shorter[mode] for mode in MODES},
+        **{f"{mode}, longer": longer[mode] for mode in MODES}})
 
 def written():
     """What the models of real write and fill in; its runs must be in out/."""
@@ -654,6 +661,7 @@ def gpu():
     python("bench.py", json="results/speed-gpu.json")
     python("experiments.try_speed", json="results/speed-tried-gpu.json",
            variants="tuned,cross_entropy,rotate_before_transpose,bfloat16_residual,nanogpt")
+    python("experiments.try_speed", json="results/speed-eager-gpu.json", variants="tuned,eager,eager_float32")
     python("experiments.try_speed", mode="mdlm", preset="laptop", variants="muon,pytorch_muon",
            json="results/speed-muon-gpu.json")
     python("experiments.sampling_cost", lengths=512, stories="1,64", json="results/sampling-cost-gpu.json")
