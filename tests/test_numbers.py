@@ -714,8 +714,9 @@ def test_twenty_times_the_parameters():
     assert (f"best is after {epochs} epochs of 8.9, and it climbs by {least:.3f} to {most:.3f}. "
             "No bound turned.") in text
     assert all(best[folder] == last[folder] for folder in runs if "/ar-" not in folder)     # no bound turned
+    ends = ar[3], found["mdlm, longer"]["epochs"][0], mdlm[3], aogpt[3]
     assert ("28M parameters, three seeds: `ar` {:.2f}; after {:.0f} epochs `masked_ce` {:.2f}, `aogpt` "
-            "{:.2f}.").format(ar[3], found["mdlm, longer"]["epochs"][0], mdlm[3], aogpt[3]) in prose("README.md")
+            "{:.2f}.").format(*ends) in prose("README.md")
 
 def test_confounds():
     text, readme = prose("results/confounds.md"), prose("README.md")
