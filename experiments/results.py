@@ -9,6 +9,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results laptop FOLDER     likewise: the preset laptop, and as it was
     python -m experiments.results longer FOLDER     likewise: all stories ten times as long
     python -m experiments.results bigger FOLDER     likewise, with a GPU: 28M parameters
+    python -m experiments.results later FOLDER      likewise: blanks, after three times real's steps
     python -m experiments.results written           right after real: what its models write
     python -m experiments.results confounds MODE    mdlm, ar or aogpt; after real; hours
     python -m experiments.results weights           right after confounds mdlm; likewise
@@ -49,7 +50,8 @@ from train import bfloat16_is_faster
 MODES, SEEDS = ("ar", "mdlm", "aogpt"), (1, 2, 3)
 KEPT = [f"results/{name}.json" for name in (    # scores of runs that need not be made again
     "real-lr", "real-tried", "real-500", "real-all", "real-helped", "real-laptop", "real-longer",
-    "real-bigger", "confounds-rates", "confounds-ar", "confounds-mdlm", "confounds-aogpt", "weights")]
+    "real-bigger", "real-later", "confounds-rates", "confounds-ar", "confounds-mdlm", "confounds-aogpt",
+    "weights")]
 
 NARROW = dict(preset="laptop", n_embd=128, n_hidden=352)    # 1.4M parameters of 4.3M, a third of the time
 CHOOSING = NARROW | dict(data="excerpt-choose", eval_windows=150, dtype="float32")
@@ -326,6 +328,19 @@ def longer(text: str):
     compare_real("longer", title, {"ar": [best_of(*ar)], "mdlm": [mdlm], "aogpt": [aogpt],
                                    "mdlm by masked_ce": [masked_ce]})
 
+BLANKS = dict(lengths="1,2,4,8,16,32", draws=4, data="excerpt-report")
+
+def later(text: str):
+    """What mdlm and aogpt fill in when mdlm's bound is the lower one: after three times real's steps."""
+    halves(text)
+    settings = dict(max_steps=4500, eval_interval=500)
+    aogpt = on_text("aogpt-later", "aogpt", "all", "0.004", 1, **settings)
+    mdlm = on_text("mdlm-masked_ce-later", "mdlm", "all", "0.004", 1, objective="masked_ce", **settings)
+    runs = {"mdlm by masked_ce": [mdlm], "aogpt": [aogpt]}
+    compare_real("later", "Real text, all stories: 4,500 steps", runs)
+    once("real-infill-later", python, "experiments.infill", models=[mdlm, aogpt], **BLANKS, places=4,
+         json="results/real-infill-later.json", plot="results/real-infill-later.png")
+
 BIG = dict(preset="laptop", n_layer=8, n_head=8, n_embd=512, n_hidden=1408, data="excerpt-choose",
            eval_windows=150, dtype="bfloat16")
 
@@ -372,10 +387,10 @@ def written():
     python("experiments.orders", *named({mode: runs[mode] for mode in ("mdlm", "aogpt")}),
            data="excerpt-report", windows=48, blocks=16, orders=1, json="results/real-orders.json",
            md="results/real-orders.md")
-    blanks = dict(lengths="1,2,4,8,16,32", places=2, draws=4, data="excerpt-report")
-    python("experiments.infill", models=sum(runs.values(), []), **blanks, json="results/real-infill.json",
-           plot="results/real-infill.png")
-    python("experiments.infill", models=by_masked_ce(), **blanks, json="results/real-infill-masked-ce.json")
+    python("experiments.infill", models=sum(runs.values(), []), **BLANKS, places=2,
+           json="results/real-infill.json", plot="results/real-infill.png")
+    python("experiments.infill", models=by_masked_ce(), **BLANKS, places=2,
+           json="results/real-infill-masked-ce.json")
     python("experiments.speculative", models=runs["aogpt"][0], like=runs["aogpt"][0],
            json="results/real-speculative.json", plot="results/real-speculative.png")
 
@@ -687,8 +702,8 @@ def own(text: str):
 
 # ---- The command -------------------------------------------------------------------------------------------
 
-COMMANDS = (toy, sampling, few, minute, real, laptop, longer, bigger, written, confounds, weights, gaps,
-            orders, plateau, adapt, diversity, grown, frontier, own, denormals, speed, gpu, first)
+COMMANDS = (toy, sampling, few, minute, real, laptop, longer, bigger, later, written, confounds, weights,
+            gaps, orders, plateau, adapt, diversity, grown, frontier, own, denormals, speed, gpu, first)
 
 def main():
     name, *arguments = sys.argv[1:] or ["--help"]
