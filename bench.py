@@ -8,7 +8,6 @@ All that the table compares is measured in one process, by turns. tuned: as trai
 baseline: eager float32, logits of every slot, as in the paper's code. Sampling: experiments/sampling_cost.py
 """
 import ctypes
-import math
 import os
 import statistics
 import time
@@ -93,7 +92,7 @@ def memory_mb(device, reset=False) -> float:
             torch.cuda.reset_peak_memory_stats()
         return torch.cuda.max_memory_allocated() / 2 ** 20
     if not os.path.exists("/proc/self/clear_refs"):
-        return float("nan")
+        return np.nan
     if reset:
         ctypes.CDLL(None).malloc_trim(0)        # what was freed must not count as in use
         with open("/proc/self/clear_refs", "w") as f:
@@ -141,7 +140,7 @@ def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
         f["tok_per_s"] = tokens / statistics.median(took)
         f["baseline_tok_per_s"] = tokens / statistics.median(seconds[mode, "baseline"])
         f["ms_per_step"], f["seconds"] = 1000 * statistics.median(took), took
-        f["ratio_to_ar"] = statistics.median(np.divide(seconds.get(("ar", "tuned"), math.nan), took))
+        f["ratio_to_ar"] = statistics.median(np.divide(seconds.get(("ar", "tuned"), np.nan), took))
         f["flops_per_token"], f["mfu"] = flops, f["tok_per_s"] * flops / peak
         rows.append([mode, f"{f['tok_per_s']:,.0f}", f"{tokens / max(took):,.0f}–{tokens / min(took):,.0f}",
                      f"{f['baseline_tok_per_s']:,.0f}", f"{f['tok_per_s'] / f['baseline_tok_per_s']:.2f}",

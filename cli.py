@@ -34,8 +34,9 @@ def command(main, interrupted: str):
     """Run a script's main. What the user or the machine got wrong is one line and exit code 2, no traceback;
     any other exception is a fault of the code, and shows itself. interrupted: what Ctrl-C leaves behind."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)   # like Ctrl-C: it cleans up
-    for stream in filter(None, (sys.stdout, sys.stderr)):       # any character, each line at once
-        stream.reconfigure(errors="backslashreplace", line_buffering=True)
+    for stream in sys.stdout, sys.stderr:
+        if hasattr(stream, "reconfigure"):      # any character, each line at once; not so in a notebook
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
     try:
         return main()
     except KeyboardInterrupt:
@@ -112,8 +113,7 @@ def parse_flags(doc: str, *classes, named: str = "", several=()) -> dict:
         for f in fields(cls):
             kind = value_type(f)
             form = {bool: "true|false", int: "N", float: "X", str: "TEXT"}.get(kind, "|".join(get_args(kind)))
-            default = f.default if isinstance(f.default, tuple) else [f.default]
-            default = ",".join(map(str, default)).lower()
+            default = ",".join(map(str, f.default if isinstance(f.default, tuple) else [f.default])).lower()
             text = comments[f.name] + ("" if f.default in ("", None) or default == "0" else f" ({default})")
             optional = {"nargs": "?", "const": "true"} if kind is bool else {}
             group.add_argument(f"--{f.name}", metavar=form, help=text.replace("%", "%%"), **optional)

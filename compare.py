@@ -45,13 +45,13 @@ def main():
     flags = parse_flags(__doc__, CompareOptions, named="NAME=FOLDER")
     o = build(CompareOptions, flags)
     runs = {name: read_run(folder) for name, folder in flags["named"].items()}
-    steps, seconds = (min(run["curve"][-1][key] for run in runs.values()) for key in ("step", "seconds"))
-    rows = [["nats per token", "best", "± s.e.", f"at {steps:,} steps", f"at {seconds:,.0f} s", "true law",
+    step, second = (min(run["curve"][-1][key] for run in runs.values()) for key in ("step", "seconds"))
+    rows = [["nats per token", "best", "± s.e.", f"at {step:,} steps", f"at {second:,.0f} s", "true law",
              *([f"of {o.text}", "± s.e. of draws"] if o.text else ())]]
     for name, run in runs.items():
         best = min(run["curve"], key=lambda entry: entry["val_nll"])
-        step, second, loss = np.array([(e["step"], e["seconds"], e["val_nll"]) for e in run["curve"]]).T
-        between = (np.interp(at, x, loss, left=np.nan) for at, x in ((steps, step), (seconds, second)))
+        steps, seconds, losses = np.array([(e["step"], e["seconds"], e["val_nll"]) for e in run["curve"]]).T
+        between = (np.interp(at, x, losses, left=np.nan) for at, x in ((step, steps), (second, seconds)))
         numbers = [best["val_nll"], best["val_nll_se"], *between, best.get("val_floor", np.nan),
                    *(score(flags["named"][name], o) if o.text else ())]
         run["table"] = {"best_step": best["step"], **dict(zip(rows[0][1:], numbers))}

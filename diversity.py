@@ -13,7 +13,6 @@ import collections
 import itertools
 import json
 import math
-import os
 import sys
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -105,7 +104,7 @@ def interval(statistic, group) -> tuple:
     out each group in turn (the jackknife; the bootstrap makes duplicates, and those are what we count)."""
     left_out = [statistic(group != g) for g in np.unique(group)]
     error = math.sqrt((len(left_out) - 1) * np.var(left_out)) if len(left_out) > 1 else math.nan
-    return float(statistic(group >= 0)), 1.96 * error
+    return float(statistic(np.full(len(group), True))), 1.96 * error
 
 def of_counts(statistic, items, group) -> tuple:
     """A statistic of how often each distinct item occurs."""
@@ -154,7 +153,7 @@ def measure(texts: list, judges: dict, corpus, bleu_of=self_bleu) -> dict:
     total = np.bincount(who, minlength=samples)         # the loop's last, 4-grams: how many, how many kinds
     different = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
     bleu = bleu_of(ids, owner, samples)
-    # its interval takes the references as given: groups are left out of the mean only
+    # its interval takes the references as given: groups are left out of the mean only; the paper scores 200
     metrics["self-BLEU"] = of_sums(bleu, np.arange(len(bleu)) % GROUPS)
     metrics["vocabulary used"] = of_counts(np.count_nonzero, ids, group[owner])
     first, opening = (as_ids([" ".join(w[:n]) for w in words]) for n in (1, 5))
@@ -165,8 +164,8 @@ def measure(texts: list, judges: dict, corpus, bleu_of=self_bleu) -> dict:
     metrics["entropy of words"] = of_counts(entropy, ids, group[owner])
     for name, (model, tokenizer) in judges.items():
         nats, count = score(model, [encode(tokenizer, text) for text in texts])
-        metrics[f"nats/token, judge {name}"] = of_sums(nats, group, count)
-    metrics["repeated 4-grams"] = of_sums(total - different, group, total)
+        metrics[f"nats/token, judge {name}"] = of_sums(nats, group, below=count)
+    metrics["repeated 4-grams"] = of_sums(total - different, group, below=total)
     if corpus is None:
         return metrics
     encoded = [encode(corpus.tokenizer, text) for text in texts]
@@ -177,7 +176,7 @@ def measure(texts: list, judges: dict, corpus, bleu_of=self_bleu) -> dict:
         log_p = [TOY.log_probs(text) for text in texts]
         metrics["grammatical"] = of_sums([p is not None for p in log_p], group)
         nats, count = zip(*((0, 0) if p is None else (-p.sum(), len(p)) for p in log_p))
-        metrics["nats/token, true law, of those"] = of_sums(nats, group, count)
+        metrics["nats/token, true law, of those"] = of_sums(nats, group, below=count)
     return metrics
 
 # ---- Samples and real text ---------------------------------------------------------------------------------
@@ -211,7 +210,7 @@ class Corpus(NamedTuple):
 
 def load_corpus(name: str) -> Corpus:
     meta = load_meta(name)
-    tokens = np.fromfile(os.path.join(DATA_DIR, name, "train.bin"), dtype=np.uint16)
+    tokens = np.fromfile(f"{DATA_DIR}/{name}/train.bin", dtype=np.uint16)
     _, *stories = np.split(tokens, np.flatnonzero(tokens == meta["eot"]))       # each begins with end-of-text
     return Corpus(tokens, Tokenizer(**meta["tokenizer"]), {story[1:].tobytes() for story in stories})
 
@@ -220,7 +219,7 @@ def real_text(name: str, samples: int, length, start: str, full_length: bool, to
     or one after the other from anywhere. Where validation text is too short, training text follows."""
     texts, held_out = [], 0
     for split in ("val", "train"):
-        tokens = np.fromfile(os.path.join(DATA_DIR, name, f"{split}.bin"), dtype=np.uint16)
+        tokens = np.fromfile(f"{DATA_DIR}/{name}/{split}.bin", dtype=np.uint16)
         ends = np.append(np.flatnonzero(tokens == tokenizer.eot), len(tokens))
         starts = ends[:-1] + 1 if start == "story" else np.arange(0, len(tokens) - length + 1, length)
         for a in starts[np.linspace(0, len(starts) - 1, min(samples - len(texts), len(starts))).astype(int)]:

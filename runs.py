@@ -146,12 +146,12 @@ def check_folder(folder: str, resume: bool):
         raise InputError(f"{there[0]}: there is a run already; {how} or choose another --out_dir=DIR")
 
 def open_locked(path: str):
-    """The file, to append lines to, locked while this process lives. Raises InputError if it was already."""
+    """The file, to append lines to, locked until it is closed. Raises InputError if it was already."""
     file = open(path, "a", buffering=1)
     try:
         if fcntl:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as e:
+    except BlockingIOError as e:
         raise InputError(f"another process is writing {path}; wait for it, or write elsewhere") from e
     return file
 
@@ -241,7 +241,7 @@ class Run:
         return self.step % self.s.eval_interval == 0 or self.step == self.s.max_steps
 
     def checkpoint_due(self) -> bool:
-        """At the end; before it every s.save_minutes, from the log's first line on, when it has all steps."""
+        """At the end; before it every s.save_minutes, as soon as the log has all steps."""
         due = time.perf_counter() - self.saved >= 60 * self.s.save_minutes
         return self.step == self.s.max_steps or (due and not self.unlogged)
 

@@ -46,7 +46,7 @@ class SampleOptions:
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
     final_temperature: float | None = None  # confidence: temperature falls linearly towards this one
-    repetition_penalty: float = 1.0     # confidence: log p times it for each occurrence; paper: logits ÷ it
+    repetition_penalty: float = 1.0     # confidence: log p times it per occurrence, max 5; paper: logits ÷
     protocol: Literal["own", "paper"] = "own"   # paper: its code's settings, for flags that are not given
     draft: int | None = None    # aogpt: draft so many tokens at once, keep what a second pass confirms: exact
     compile: bool = False       # ar, aogpt: compile a step (on CUDA as a graph), which takes a while first
@@ -219,22 +219,23 @@ def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: 
     It reads block_size tokens (protocol=paper: L); logits are of `now` alone, a gigabyte at a time."""
     config = model.config if o.protocol == "own" else replace(model.config, block_size=tokens.size(1))
     new, probability = tokens.clone(), torch.zeros(tokens.shape, device=tokens.device)
-    rows_at_once = max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))
-    for rows in now.any(dim=1).nonzero()[:, 0].split(rows_at_once):
-        x, here = tokens[rows], now[rows]                                           # (rows, L) each
-        times = None if t is None else torch.full((len(rows),), t, device=tokens.device)
+    stories_at_once = max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))
+    for stories in now.any(dim=1).nonzero()[:, 0].split(stories_at_once):
+        x, here = tokens[stories], now[stories]                                     # (b, L) each
+        times = None if t is None else torch.full((len(stories),), t, device=tokens.device)
         batch = masking_batch(config, x, x == config.mask_id, times)
         select = F.pad(here, (1, config.block_size - here.size(1))).flatten().nonzero().T   # (1, N), a group
         logits = model(batch.tokens, batch.key_pos, batch.target_pos, select, batch.t)[0]           # (N, V)
         row, column = here.nonzero(as_tuple=True)
         if o.repetition_penalty != 1:
-            count = torch.zeros(len(rows), config.vocab_size + 1, device=tokens.device)
+            count = torch.zeros(len(stories), config.vocab_size + 1, device=tokens.device)
             count.scatter_add_(1, x, torch.ones(here.shape, device=tokens.device))
-            penalty = (o.repetition_penalty ** count).clamp(max=5)[row, :-1]        # (N, V)
+            penalty = (o.repetition_penalty ** count).clamp(max=5)[row, :-1]        # (N, V); as the paper's
             # log p is negative: ours always lowers. The paper's code raises a token whose logit is negative
             logits = logits / penalty if o.protocol == "paper" else logits.log_softmax(dim=-1) * penalty
-        u_now = u[rows[row].to(u.device), column.to(u.device)]
-        new[rows[row], column], probability[rows[row], column] = draw(logits, u_now, temperature, o.top_p)
+        u_now = u[stories[row].to(u.device), column.to(u.device)]
+        written = stories[row], column
+        new[written], probability[written] = draw(logits, u_now, temperature, o.top_p)
     return new, probability
 
 def unmask(model, tokens, reveal_step, u, o: SampleOptions):
@@ -379,7 +380,7 @@ def write_stories(model, tokenizer: Tokenizer, windows: str, pattern, o: SampleO
                 texts.append(tokenizer.decode(ids))
                 row = {"story": story, "text": texts[-1], "tokens": ids, "appeared": steps}
                 print(json.dumps(row), file=f)
-                if o.show or not panels:
+                if o.show or not panels:        # with drafts a token appears at its round's second pass
                     panels.append((title, token_texts(tokenizer, ids, config.mask_id),
                                    [2 * step + 1 for step in steps] if o.draft else steps))     # -1 stays -1
             f.flush()
@@ -398,8 +399,8 @@ def plan(folders: list, flags: dict, lenient: bool):
     """What write_stories takes, for every combination of the flags that take several values. lenient: flags
     that mean nothing to a model's mode are ignored, not refused."""
     for folder in folders:
-        dtype = flags.get("dtype", "float32")
-        model, tokenizer, windows = open_model(folder, flags.get("device", "auto"), dtype)
+        device, dtype = (flags.get(name, getattr(SampleOptions, name)) for name in ("device", "dtype"))
+        model, tokenizer, windows = open_model(folder, device, dtype)
         config = model.config
         mine = {k: v for k, v in flags.items() if not lenient or k not in NOT_FOR[config.mode]}
         if mine.get("compile"):

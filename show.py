@@ -52,7 +52,7 @@ def play(panels: list):
             lines[line] += f"\x1b[{1 + column}G{text}"              # from that column on
         seen = [lines[line] for line in range(len(lines))]
         seen = seen[:rows - 2] if now <= last else seen             # what has scrolled away can't be redrawn
-        print(f"\x1b[{drawn}F\x1b[J" * bool(drawn) + "\n".join(seen), flush=True)
+        print((f"\x1b[{drawn}F\x1b[J" if drawn else "") + "\n".join(seen), flush=True)
         drawn = len(seen)
         time.sleep(0.05)
     print()
@@ -84,10 +84,10 @@ def draw_picture(panels: list, path: str):
     canvas.set_size_inches(10, 0.235 * (y + 2))
     canvas.savefig(path)
 
-def draw_moving(panels: list, path: str, width=84):
+def draw_moving(panels: list, path: str):
     """The same as an SVG in which the stories appear, a step of one beside a step of the others, rest, and
     begin again. Where nothing moves, it shows them whole. A character is 8 wide, a line 20 high."""
-    last, y, parts = max(max(steps, default=0) for *_, steps in panels), 0, []
+    last, y, width, parts = max(max(steps, default=0) for *_, steps in panels), 0, 84, []
     colours = ["#d7e3f4", "#d7ecd9", "#f8e3cf"]                     # of one panel each
     for (title, pieces, steps), colour in zip(panels, itertools.cycle(colours)):
         parts.append(f'<text x="8" y="{y + 24}" font-weight="bold">{html.escape(title)}</text>')
@@ -154,5 +154,5 @@ def draw_distances(columns: dict, path: str):
         axes.set(xscale="log", xlabel="sample ÷ real text (± 95% interval, of several seeds ± s.d.)")
         axes.set_yticks(y, metrics)
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "25" else "")
+        axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "25" else "")  # 0.2, 0.5…
         axes.set(ylim=axes.get_ylim()[::-1], xlim=(max(0.01, axes.get_xlim()[0]), None))
