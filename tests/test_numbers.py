@@ -772,8 +772,8 @@ def test_confounds():
             f"without it {by(aogpt['no target embedding'])} (left to right "
             f"{by(aogpt['no target embedding, left to right'])})",
             f"costs `ar` {by(ar['AdamW'])}, `aogpt` {by(aogpt['AdamW'])} (left to right "
-            f"{by(aogpt['AdamW, left to right'])}); of `mdlm` each seed is above all as it is "
-            f"({seeds(mdlm['AdamW'])}), by {by(mdlm['AdamW'])}; its",
+            f"{by(aogpt['AdamW, left to right'])}); `mdlm` {by(mdlm['AdamW'])}, though each seed "
+            f"({seeds(mdlm['AdamW'])}) is above all of Muon's; its",
             f"leaves the bound {by(uniform).removeprefix('−')} nats lower",
             f"make `ar` {-cut['above']:.3f} ± {cut['half']:.3f} better on such windows and "
             f"{whole['above']:.3f} ± {whole['half']:.3f} worse on",
@@ -790,7 +790,7 @@ def test_confounds():
     longer = results("real-all.json")
     told, not_told = (held_out.runs_of(longer, name) for name in ("mdlm", "mdlm, no target embedding"))
     left = by(held_out.compare(not_told, told))
-    assert f"longer training {left} are left of it" in text
+    assert f"longer training `mdlm` changes by {left} (real-all.json)" in text
     assert f"costs `mdlm` {untold['above']:.2f}".replace("-", "") in prose("results/real.md")
     assert f"changes `mdlm` by {left} (95%, not resolved)" in prose("results/real.md")
     runs = {name: of["seeds"] for name, of in longer["compared"].items()}
@@ -830,8 +830,8 @@ def test_orders():
             f"costs the bound nothing** ({by(of['l2r_fraction 0'])}) and makes the network "
             f"{by(of['l2r_fraction 0, left to right'])} better", f"loses {by(of['l2r_fraction 0.5'])}, for "
             f"another {by(of['l2r_fraction 0.5, left to right'])} from",
-            f"`ar` is {between('l2r_fraction 0.5', 'ar', 'nats_l2r')} ahead from left to right, "
-            f"as it is {between('as it is', 'ar', 'nats_l2r')}.",
+            f"`ar` leads by {between('as it is', 'ar', 'nats_l2r')} with a tenth, by "
+            f"{between('l2r_fraction 0.5', 'ar', 'nats_l2r')} with a half.",
             f"from left to right: {np.mean(of['no rotation']['seeds']):.2f}, where they score about "
             f"5.9, and {np.mean(of['no rotation, left to right']['seeds']):.2f} from",
             f"vector gives {by(of['no common vector'])}**: little",
@@ -846,8 +846,8 @@ def test_orders():
             f"{said['orders that count']:.1f} count",
             f"below the bound, {said['half of it per token']:.2f} a",
             f"at most {forwards:.2f} + ln 10 / 256 = {least:.2f}, and the mean of −log p is {mean:.2f}.",
-            f"`ar` {mean - least:.2f} at least is slack. The "
-            f"{between('as it is', 'ar', 'nats_l2r').split(' ')[0]} from"):
+            f"from `ar` at least {mean - least:.2f} (before rounding) is slack",
+            f"The {between('as it is', 'ar', 'nats_l2r').split(' ')[0]} from left to right are not slack"):
         assert words in text
 
 def test_adapt():
