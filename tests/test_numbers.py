@@ -1122,6 +1122,26 @@ def test_blanks_of_real_text():
     assert all(max(nats_of_blanks("aogpt", n)) < min(nats_of_blanks(name, n)) for n in lengths
                for name in names[1:3])         # trails at every length
 
+def test_blanks_after_longer_training():
+    text, found = prose("results/sampling.md"), results("real-later.json")
+    mdlm, aogpt = (run["blanks"] for run in results("real-infill-later.json")["runs"].values())
+
+    def cell(blank, key):
+        return f"{blank[key]:.2f} ± {blank[key + '_se']:.2f}".replace("-", "−")
+
+    assert [cells for _, *cells in table("results/sampling.md", "hidden, after 4,500 steps")] == [
+        [cell(of[length], key) for length in mdlm]
+        for of, key in ((mdlm, "nats"), (aogpt, "nats"), (aogpt, "above_first"))]
+    for length, blank in aogpt.items():     # level for up to four, "from eight tokens on `aogpt` leads"
+        level = abs(blank["above_first"]) < 2 * blank["above_first_se"]
+        assert level if int(length) <= 4 else blank["above_first"] < -3 * blank["above_first_se"]
+    apart = held_out.compare(*(held_out.runs_of(found, name) for name in ("aogpt", "mdlm by masked_ce")))
+    ends = [of["seeds"][0] for of in found["compared"].values()]
+    lower = f"{apart['above']:.2f} ± {apart['error']:.2f} nats lower"
+    assert f"is {lower} ({ends[0]:.2f} against {ends[1]:.2f}," in text
+    assert "`mdlm` by `masked_ce` has {:.2f}, `aogpt` {:.2f} and from left to right {:.2f} ".format(
+        *ends) in prose("results/real.md")
+
 def test_what_differs_from_the_paper():
     text = prose("results/paper.md")
     first = {name: run["curve"][0]["val_nll"] for name, run in results("first-loss.json")["runs"].items()}
