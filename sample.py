@@ -46,7 +46,7 @@ class SampleOptions:
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
     final_temperature: float | None = None  # confidence: temperature falls linearly towards this one
-    repetition_penalty: float = 1.0     # confidence: log p times it per occurrence, max 5; paper: logits ÷
+    repetition_penalty: float = 1.0   # confidence: log p times it per occurrence (≤ 5); paper: logits ÷ it
     protocol: Literal["own", "paper"] = "own"   # paper: its code's settings, for flags that are not given
     draft: int | None = None    # aogpt: draft so many tokens at once, keep what a second pass confirms: exact
     compile: bool = False       # ar, aogpt: compile a step (on CUDA as a graph), which takes a while first

@@ -8,8 +8,8 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results real FOLDER       likewise; FOLDER holds real text, train.txt and valid.txt
     python -m experiments.results laptop FOLDER     likewise: the preset laptop, and as it was
     python -m experiments.results longer FOLDER     likewise: all stories ten times as long
-    python -m experiments.results bigger FOLDER     likewise, with a GPU: 28M parameters
     python -m experiments.results later FOLDER      likewise: blanks, after three times real's steps
+    python -m experiments.results bigger FOLDER     likewise, with a GPU: 28M parameters
     python -m experiments.results written           right after real: what its models write
     python -m experiments.results confounds MODE    mdlm, ar or aogpt; after real; hours
     python -m experiments.results weights           right after confounds mdlm; likewise
@@ -696,7 +696,7 @@ def own(text: str):
 
 # ---- The command -------------------------------------------------------------------------------------------
 
-COMMANDS = (toy, sampling, few, minute, real, laptop, longer, bigger, later, written, confounds, weights,
+COMMANDS = (toy, sampling, few, minute, real, laptop, longer, later, bigger, written, confounds, weights,
             gaps, orders, plateau, adapt, diversity, grown, frontier, own, denormals, speed, gpu, first)
 
 def main():
