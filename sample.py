@@ -233,9 +233,9 @@ def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: 
             penalty = (o.repetition_penalty ** count).clamp(max=5)[row, :-1]        # (N, V); as the paper's
             # log p is negative: ours always lowers. The paper's code raises a token whose logit is negative
             logits = logits / penalty if o.protocol == "paper" else logits.log_softmax(dim=-1) * penalty
-        u_now = u[stories[row].to(u.device), column.to(u.device)]
-        written = stories[row], column
-        new[written], probability[written] = draw(logits, u_now, temperature, o.top_p)
+        story = stories[row]                                                        # (N,)
+        u_now = u[story.to(u.device), column.to(u.device)]
+        new[story, column], probability[story, column] = draw(logits, u_now, temperature, o.top_p)
     return new, probability
 
 def unmask(model, tokens, reveal_step, u, o: SampleOptions):

@@ -236,11 +236,11 @@ def test_speed_on_a_gpu():
     assert f"compiled, stay within {rounded:.3f} nats of float32" in text
     assert f"on an H100 [{rounded:.3f}](speed.md#on-a-gpu)" in prose("results/trust.md")
 
-    eager = {name: np.median(np.divide(of, results("speed-eager-gpu.json")["seconds"]["eager"]))
-             for name, of in results("speed-eager-gpu.json")["seconds"].items()}
-    whole = eager["eager_float32"] / eager["tuned"]
+    seconds = results("speed-eager-gpu.json")["seconds"]
+    tuned, float32 = (np.median(np.divide(seconds[of], seconds["eager"]))
+                      for of in ("tuned", "eager_float32"))
     assert ("`ar`'s {:.1f} times in another run bfloat16 alone gives {:.1f}, compiling the other {:.1f} "
-            ).format(whole, eager["eager_float32"], 1 / eager["tuned"]) in text
+            ).format(float32 / tuned, float32, 1 / tuned) in text
     ours, theirs = results("speed-muon-gpu.json")["seconds"].values()
     ratio = np.divide(theirs, ours)
     assert "takes {:.2f} times as long (by round {:.2f} to {:.2f}; {:.0f} ms against {:.0f}; ".format(
@@ -660,13 +660,17 @@ def test_real_text_ten_times_as_long():
              for lr in ("0.004", "0.008")]
     assert f"at 0.008, where it is {rates[0] - rates[1]:.3f} nats better than at 0.004" in text
 
+def of_sizes(name):
+    """Of real text, each seed: 1.4M and 28M parameters in 1,500 steps, then in longer runs."""
+    big, short, longer = (results(f"real-{of}.json")["compared"] for of in ("bigger", "all", "longer"))
+    mode, *left = name.replace(" by masked_ce", "").split(", ")     # of 28M it is mdlm's only loss
+    shorter_big, longer_big = (big[", ".join([mode, steps, *left])] for steps in ("1,500 steps", "longer"))
+    return [of["seeds"] for of in (short[name], shorter_big, longer[name], longer_big)]
+
 def test_twenty_times_the_parameters():
-    found, short, longer = (results(f"real-{name}.json")["compared"] for name in ("bigger", "all", "longer"))
-    text, columns = prose("results/real.md"), {}
-    for name in "ar", "mdlm by masked_ce", "aogpt", "aogpt, left to right":
-        mode, *left = name.replace(" by masked_ce", "").split(", ")
-        big = [found[", ".join([mode, which, *left])] for which in ("1,500 steps", "longer")]
-        columns[name] = [of["seeds"] for of in (short[name], big[0], longer[name], big[1])]
+    short, longer = (results(f"real-{name}.json")["compared"] for name in ("all", "longer"))
+    text, columns = prose("results/real.md"), {name: of_sizes(name) for name in (
+        "ar", "mdlm by masked_ce", "aogpt", "aogpt, left to right")}
     rows = [[name, *(f"{np.mean(seeds):.4f}" + (f" ± {np.std(seeds, ddof=1):.4f}" if len(seeds) > 1 else "")
                      for seeds in of)] for name, of in columns.items()]
 
@@ -1194,17 +1198,13 @@ def test_what_readme_finds():
             f"`masked_ce` {spread(blanks['mdlm by masked_ce', '1'])}, `ar` {spread(blanks['ar', '1'])}), "
             f"{two:.1f} for two") in text
     rows = table("README.md", "parameters, epochs")
-    for (what, *cells), (file, which) in zip(rows, (("all", ""), ("bigger", ", 1,500 steps"), ("longer", ""),
-                                                    ("bigger", ", longer")), strict=True):
-        found, told = results(f"real-{file}.json")["compared"], []
-        large = file == "bigger"
-        for name in "ar", "mdlm", "mdlm by masked_ce", "aogpt", "aogpt, left to right":
-            mode, *left = name.replace(" by masked_ce", "").split(", ")
-            of = found.get(", ".join([mode + which, *left]) if large else name)
-            seeds = [] if large and name == "mdlm" else of["seeds"]     # there mdlm is by masked_ce
-            told.append(spread(seeds) if len(seeds) > 1 else f"{seeds[0]:.2f}" if seeds else "")
-        assert [re.sub(r" \(.+\)", "", cell) for cell in cells] == told, what
-        assert ("28M" in what, "one seed" in what) == (large, len(found["ar" + which]["seeds"]) == 1)
+    columns = [*map(of_sizes, ("ar", "mdlm", "mdlm by masked_ce", "aogpt", "aogpt, left to right"))]
+    columns[1][1::2] = [], []       # of 28M none is trained on the bound
+    assert [[re.sub(r" \(.+\)", "", cell) for cell in cells] for _, *cells in rows] == [
+        [spread(seeds) if len(seeds) > 1 else f"{seeds[0]:.2f}" if seeds else "" for seeds in of]
+        for of in zip(*columns)]
+    assert [("28M" in what, "one seed" in what) for what, *_ in rows] == [
+        (row % 2 == 1, len(seeds) == 1) for row, seeds in enumerate(columns[0])]
     fair = diversity_columns()["on fair terms"]
     assert ("as diverse as real ones (distinct-4 {:.2f} against {:.2f}), `mdlm`'s more ({:.2f})".format(
         *(fair[name]["distinct-4"][0] for name in ("ar", "real text", "mdlm")))) in text
