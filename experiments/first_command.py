@@ -3,11 +3,12 @@ How long do README's first commands take, and how well does the model write then
 
     python -m experiments.first_command results/first-command.json          with nothing else running
     taskset -c 0,1 python -m experiments.first_command F.json ar            one mode, on two of many cores
+    python -m experiments.first_command F.json step                         the first step alone
 
 Of each mode: train.py --preset=toy on the CPU in an empty folder, so that its data are made and everything
 is compiled anew; then 1,000 stories by sample.py, and the share that obeys the grammar; and a single one,
-beside what the import of torch takes. And, where no mode is given, how long until the first step is taken, in
-an empty folder and once more there, with and without torch.compile's trials of the C++ compiler.
+beside what the import of torch takes. And how long until the first step is taken, in an empty folder and once
+more there, with and without torch.compile's trials of the C++ compiler.
 """
 import itertools
 import json
@@ -31,8 +32,9 @@ ROUNDS = 3
 def seconds(folder: str, *line, **environment) -> float:
     """From start to end of a command of Python in the folder, which also keeps what is compiled."""
     began = time.perf_counter()
-    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled", "CUDA_VISIBLE_DEVICES": ""
-                                } | environment
+    # torch.compile keeps precompiled headers in TMPDIR, wherever the rest of what it makes is
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled", "TMPDIR": folder,
+                                "CUDA_VISIBLE_DEVICES": ""} | environment
     subprocess.run([sys.executable, *line], cwd=folder, env=environment, stdout=subprocess.DEVNULL,
                    check=True)
     return time.perf_counter() - began
@@ -59,17 +61,18 @@ def first_step(told: str) -> list:
                         TORCHINDUCTOR_VEC_ISA_OK=told) for run in ("first", "second")]
 
 def main():
-    path, *modes = sys.argv[1:] or [""]
-    if not path or set(modes) - set(MODES):
-        raise InputError("give the file for the results, results/first-command.json, and maybe modes")
+    path, *what = sys.argv[1:] or [""]
+    if not path or set(what) - {*MODES, "step"}:
+        raise InputError("give the file for the results, results/first-command.json, and maybe modes or step")
+    what = what or [*MODES, "step"]
     ways = {"trials": "", "none": "1"}
     runs, starts = [], {name: [] for name in ways}
     found = provenance(SEEDS) | {"torch": version("torch"), "runs": runs, "first_step": starts}
-    for mode, seed in itertools.product(modes or MODES, SEEDS):
+    for mode, seed in itertools.product((mode for mode in what if mode != "step"), SEEDS):
         runs.append(measure(mode, seed))
         print(json.dumps(runs[-1]))
         write_json(path, found)
-    if modes:       # the first step is told where all are measured
+    if "step" not in what:
         return
     for _ in range(ROUNDS):
         for name, told in ways.items():

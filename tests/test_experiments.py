@@ -233,6 +233,7 @@ def test_first_command(trained, tmp_path, monkeypatch):
     told = []
 
     def in_a_fork(line, cwd, env, **_):
+        assert env["TMPDIR"] == cwd     # precompiled headers of earlier runs are not there
         told.append(env["TORCHINDUCTOR_VEC_ISA_OK"])
         if line[1] != "-c":
             run(*line[1:], cwd=cwd).check_returncode()
@@ -262,6 +263,10 @@ def test_first_command(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["first_command.py", str(tmp_path / "g.json"), "mdml"])
     with pytest.raises(InputError, match="maybe modes"):
         first_command.main()
+    monkeypatch.setattr(sys, "argv", ["first_command.py", str(tmp_path / "h.json"), "step"])
+    first_command.main()
+    found = json.load(open(tmp_path / "h.json"))
+    assert not found["runs"] and [len(of) for of in found["first_step"].values()] == [1, 1]
 
 def test_held_out(trained, monkeypatch):
     """The numbers of best.pt on other stories; what is above itself is nothing."""
