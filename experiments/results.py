@@ -331,8 +331,8 @@ def longer(text: str):
 BLANKS = dict(lengths="1,2,4,8,16,32", draws=4, data="excerpt-report")
 
 def later(text: str):
-    """What mdlm and aogpt fill in after three times real's steps, when mdlm's bound should be the lower one.
-    Two seeds, so blanks at more places of a story than in written."""
+    """What mdlm and aogpt fill in after three times real's steps, when mdlm's bound should be the lower one;
+    two seeds, so blanks at more places of a story than in written. And what drafts give in either order."""
     halves(text)
     settings = dict(max_steps=4500, eval_interval=500)
     aogpt, mdlm = [], []
@@ -345,6 +345,9 @@ def later(text: str):
         if not os.path.exists(f"results/{file}.json"):
             once(file, python, "experiments.infill", models=list(models), **BLANKS, places=4,
                  json=f"results/{file}.json", plot=f"results/{file}.png")
+    for order in "random", "left_to_right":
+        once(f"speculative-{order}", python, "experiments.speculative", models=aogpt[1], order=order, stories=1,
+             json=f"results/real-speculative-{order}.json")
 
 BIG = dict(preset="laptop", n_layer=8, n_head=8, n_embd=512, n_hidden=1408, data="excerpt-choose",
            eval_windows=150, dtype="bfloat16")

@@ -30,6 +30,7 @@ class SpeculativeOptions:
     stories: tuple[int, ...] = (1, 16)  # at a time
     total: int = 64             # stories over which passes are averaged
     repeats: int = 2            # of the timing
+    order: str = "random"       # in which they are written: random or left_to_right
     like: str = ""              # folder of an aogpt, see above
     length: int = 256           # tokens of a story of the 124M sizes
     seed: int = 1337            # of the stories
@@ -37,13 +38,13 @@ class SpeculativeOptions:
     plot: str = ""              # file for a figure (.png)
     redraw: str = ""            # draw the figure of this file of results, measure nothing
 
-def run(model, stories, draft, seed: int, length: int):
+def run(model, stories, draft, o: SpeculativeOptions, length: int):
     """Seconds and passes of the network, as many as the batch's slowest story needs."""
     passes, forward = [], model.forward
     model.forward = lambda *inputs, **named: passes.append(0) or forward(*inputs, **named)
-    o = sample.SampleOptions(draft=draft, seed=seed, full_length=True)
+    flags = sample.SampleOptions(draft=draft, order=o.order, seed=o.seed, full_length=True)
     began = time.perf_counter()
-    sample.generate(model, stories, torch.full((length,), model.config.mask_id), o)
+    sample.generate(model, stories, torch.full((length,), model.config.mask_id), flags)
     seconds = time.perf_counter() - began
     model.forward = forward
     return seconds, len(passes)
@@ -58,7 +59,7 @@ def measure(model, o: SpeculativeOptions, length: int, kept=None) -> list:
             if kept and draft:
                 rounds = iter(kept[draft, stories])
                 sample.confirm = lambda p, q, draft, u: (confirm(p, q, draft, u)[0], next(rounds))
-            took, passes[draft] = run(model, range(stories), draft, o.seed, length)
+            took, passes[draft] = run(model, range(stories), draft, o, length)
             seconds.setdefault(draft, []).append(took)
             sample.confirm = confirm
         for draft in ways:
@@ -83,7 +84,7 @@ def record(model, o: SpeculativeOptions, length: int):
                 return tokens, count
 
             sample.confirm = note
-            flags = sample.SampleOptions(draft=draft, seed=o.seed, full_length=True)
+            flags = sample.SampleOptions(draft=draft, order=o.order, seed=o.seed, full_length=True)
             pattern = torch.full((length,), model.config.mask_id)
             _, appeared = sample.generate(model, range(stories), pattern, flags)
             sample.confirm = confirm
@@ -174,7 +175,8 @@ def main():
             print("124M", flush=True)
             results["124M"] = {"like": folder, "speed": measure(large, o, o.length, kept)}
     if o.json:
-        write_json(o.json, {**provenance(o.seed), "threads": torch.get_num_threads(), "results": results})
+        write_json(o.json, {**provenance(o.seed), "threads": torch.get_num_threads(), "order": o.order,
+                            "results": results})
     if o.plot:
         draw_speed(results, o.plot)
 
