@@ -346,8 +346,8 @@ def later(text: str):
             once(file, python, "experiments.infill", models=list(models), **BLANKS, places=4,
                  json=f"results/{file}.json", plot=f"results/{file}.png")
     for order in "random", "left_to_right":
-        once(f"speculative-{order}", python, "experiments.speculative", models=aogpt[1], order=order, stories=1,
-             json=f"results/real-speculative-{order}.json")
+        once(f"speculative-{order}", python, "experiments.speculative", models=aogpt[1], order=order,
+             stories=1, json=f"results/real-speculative-{order}.json")
 
 BIG = dict(preset="laptop", n_layer=8, n_head=8, n_embd=512, n_hidden=1408, data="excerpt-choose",
            eval_windows=150, dtype="bfloat16")
