@@ -17,6 +17,7 @@ that --json has are not made again.
 nor a story's start marked; so it is not scored, and they also get a row for windows as the paper cuts them,
 end-of-text dropped, one after the other, on which the first NAME is scored, too.
 """
+import itertools
 import math
 import os
 from dataclasses import dataclass
@@ -153,14 +154,20 @@ def row_of(name: str, of: dict) -> list:
             f"{of['above']:.4f} ± {of['error']:.4f}", ", ".join(f"{epochs:.3g}" for epochs in of["epochs"])]
 
 def draw_curves(found: dict, path: str):
-    """The stories that choose, against what training took: a line for each seed."""
+    """The stories that choose, against what training took: a line for each seed. What is alike before a comma,
+    "ar" and "ar, longer", has one colour, and those most often drawn the same in all figures."""
     labels = "steps", "predicted tokens", "training FLOPs", "seconds of training"
+    alike = {kind: [] for kind in ("ar", "mdlm", "aogpt", "mdlm by masked_ce")}
+    for name in found:
+        alike.setdefault(name.split(",")[0], []).append(name)
+    style = {name: dict(color=f"C{i}", ls=ls) for i, names in enumerate(alike.values())
+             for name, ls in zip(names, itertools.cycle(("-", "--", ":", "-.")))}
     with figure(path, (14, 4.2), columns=4) as panels:
         for axes, label in zip(panels, labels):
-            for i, (name, results) in enumerate(found.items()):
+            for name, results in found.items():
                 for j, result in enumerate(results):
                     line = [(entry[label], entry["val_nll"]) for entry in result["curve"]]
-                    axes.plot(*zip(*line), color=f"C{i}", lw=1, label=name if j == 0 else None)
+                    axes.plot(*zip(*line), **style[name], lw=1, label=name if j == 0 else None)
             axes.set(xlabel=label, xscale="log")
             axes.xaxis.set_minor_formatter(lambda x, _: "")
         panels[0].set(ylabel="validation loss, nats per token")
@@ -168,7 +175,8 @@ def draw_curves(found: dict, path: str):
 def draw_forest(axes, compared: dict, names: list):
     """Each name's difference, with its 95% interval, and a dot for each seed; a row for each of the names."""
     for i, name in enumerate(names):
-        if of := compared.get(name):
+        of = compared.get(name)
+        if of and of["error"]:      # of what is beside itself it is 0
             seeds = of["seeds"] - np.mean(of["seeds"]) + of["above"]
             axes.plot(seeds, [i + 0.2] * len(seeds), "o", ms=3, color="0.6", label=None if i else "each seed")
             axes.errorbar(of["above"], i, xerr=of["half"], fmt="o", ms=5, capsize=3, color="C0",
