@@ -174,13 +174,12 @@ def draw_curves(found: dict, path: str):
 
 def draw_forest(axes, compared: dict, names: list):
     """Each name's difference, with its 95% interval, and a dot for each seed; a row for each of the names."""
-    for i, name in enumerate(names):
-        of = compared.get(name)
-        if of and of["error"]:      # of what is beside itself it is 0
-            seeds = of["seeds"] - np.mean(of["seeds"]) + of["above"]
-            axes.plot(seeds, [i + 0.2] * len(seeds), "o", ms=3, color="0.6", label=None if i else "each seed")
-            axes.errorbar(of["above"], i, xerr=of["half"], fmt="o", ms=5, capsize=3, color="C0",
-                          label=None if i else "mean, 95% interval")
+    rows = {i: of for i, name in enumerate(names) if (of := compared.get(name)) and of["error"]}
+    for i, of in rows.items():      # not what is beside itself: its error is 0
+        seeds, first = of["seeds"] - np.mean(of["seeds"]) + of["above"], i == min(rows)
+        axes.plot(seeds, [i + 0.2] * len(seeds), "o", ms=3, color="0.6", label="each seed" if first else None)
+        axes.errorbar(of["above"], i, xerr=of["half"], fmt="o", ms=5, capsize=3, color="C0",
+                      label="mean, 95% interval" if first else None)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)       # the first at the top
 
