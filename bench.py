@@ -44,8 +44,7 @@ def begin(o, flags: dict):
     device = join_processes(o.device)
     preset = o.preset if o.preset != "auto" else "paper" if device.type == "cuda" else "small"
     sizes = SIZES[preset] | {f.name: flags[f.name] for f in fields(Config) if f.name in flags}
-    usual = sizes.pop("batch_size")
-    batch_size = flags.get("batch_size", usual)
+    batch_size = flags.get("batch_size", sizes.pop("batch_size"))
     if batch_size % (2 * WORLD_SIZE):
         raise InputError(f"--batch_size={batch_size} must be even in every process (mdlm's rows are pairs)")
     for mode in getattr(o, "modes", ["ar"]):

@@ -120,14 +120,11 @@ def distinct(counts):
 
 def entropy(counts):
     p = counts[counts > 0] / max(1, counts.sum())
-    return -(p * np.log(p)).sum()
+    return (p * np.log(1 / p)).sum()
 
 def encode(tokenizer: Tokenizer, text: str) -> list:
     """Ids of a text with end-of-text marks in it, as --full_length leaves them. Raises InputError."""
-    try:
-        return [i for part in text.split(EOT) for i in (tokenizer.eot, *tokenizer.encode(part))][1:]
-    except InputError as e:
-        raise InputError(f"a sample does not fit the tokenizer of --data and --judge: {e}") from e
+    return [i for part in text.split(EOT) for i in (tokenizer.eot, *tokenizer.encode(part))][1:]
 
 def score(model, encoded: list):
     """For each sample, cut at block_size: −log p in nats under an ar, and its number of tokens, (N,) each.
@@ -194,7 +191,7 @@ def read_samples(path: str):
                     if "text" not in row:               # a line of their own
                         settings = dict(row["settings"])
                     else:
-                        texts.append(str(row["text"]))
+                        texts.append("" + row["text"])      # raises where it is no text
         except OSError as e:
             raise InputError(f"{path} cannot be read ({e.strerror}); give one of sample.py or a .txt") from e
         except (ValueError, KeyError, TypeError, AttributeError) as e:

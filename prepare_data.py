@@ -64,7 +64,7 @@ class Tokenizer:
         try:
             return [self.id[word] for word in split_words(text)]
         except KeyError as e:
-            raise InputError(f"the word {e.args[0]!r} is not in the vocabulary's {len(self.id)}") from None
+            raise InputError(f"the word {e} is not in the toy's vocabulary; choose others") from None
 
     def encode_batch(self, texts: list) -> list:
         if self.kind == "gpt2":
@@ -159,7 +159,7 @@ class PrepareOptions:
         if not self.name:
             cut = "" if self.toy or self.vocab_size == 50257 else f"-{self.vocab_size}"
             self.name = (Path(self.text).stem or self.dataset) + cut
-        if self.text and self.name == "toy":
+        if self.name == "toy" and not self.toy:
             raise InputError("data/toy is the grammar's; give another --name=NAME")
         if Path(self.name).name != self.name or self.name == "..":
             raise InputError(f"--name={self.name} must be the plain name of a folder, made under {DATA_DIR}/")

@@ -322,10 +322,9 @@ CONFIDENCE = ("final_temperature", "repetition_penalty")    # flags of the sampl
 # flags that mean nothing to a mode: refused, or where several models are sampled, ignored
 NOT_FOR = {"ar": ("sampler", "order", "steps", "draft", *CONFIDENCE), "mdlm": ("order", "draft", "compile"),
            "aogpt": ("sampler", "protocol", *CONFIDENCE)}
-# what the paper's code did (arXiv 2603.22075); length and steps: see complete
+# what the paper's code did (arXiv 2603.22075); length, steps and final_temperature: see complete
 PAPER = {"ar": dict(temperature=0.8, full_length=True, prompt="Once"),
-         "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence", final_temperature=0.32,
-                      repetition_penalty=1.3)}
+         "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence", repetition_penalty=1.3)}
 
 def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str):
     """o with values for length and steps, and (L,) the tokens it gives, [MASK] where the model writes.
@@ -350,6 +349,8 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
     o.need(config.mode != "ar" or config.mask_id not in first, "prompt",
            "has a blank before words; ar writes from left to right and cannot fill it, mdlm and aogpt can")
     o = replace(o, steps=o.steps or (min(100, n) if paper and config.mode == "mdlm" else n))
+    if paper and o.sampler == "confidence" and o.final_temperature is None:
+        o = replace(o, final_temperature=o.temperature * 2 / 5)
     o.need(o.steps <= n or (config.mode, o.sampler) == ("mdlm", "ancestral"), "steps",
            f"must not exceed the {n} tokens to write")
     each_once = sorted(o.order.split(",")) == sorted(map(str, range(o.length)))

@@ -39,7 +39,7 @@ def play(panels: list):
         return
     new = "{}" if "NO_COLOR" in os.environ else "\x1b[1;32m{}\x1b[0m"
     columns, rows = shutil.get_terminal_size()
-    width, placed, drawn = columns // len(panels), [], 0    # placed: all panels' (line, column, text, step)
+    width, placed, drawn = max(1, columns // len(panels)), [], 0    # placed: (line, column, text, step)
     for left, (title, pieces, steps) in zip(range(0, columns, width), panels):
         placed.append((0, left, title[:width - 2], -1))
         placed += [(1 + line, left + column, piece, step)

@@ -15,6 +15,7 @@ import math
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import textwrap
 import timeit
@@ -155,11 +156,11 @@ def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
         raise InputError(f"--init_from={folder} has {', '.join(other)}; give the same")
     if its_tokenizer.to_dict() != tokenizer.to_dict():
         raise InputError(f"--init_from={folder} has another tokenizer; give data prepared with the same one")
-    weights, names = source.state_dict(), model.state_dict().keys()
-    if lost := [name for name in weights if name not in names]:
+    new, lost = model.load_state_dict(source.state_dict(), strict=False)
+    if lost:
         raise InputError(f"--init_from={folder} has {', '.join(lost)}, this one not; give the same flags")
-    for name, p in model.named_parameters():
-        p.copy_(weights.get(name, torch.zeros_like(p)))
+    for name in new:
+        model.get_parameter(name).zero_()
 
 # ---- A training step ---------------------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ def make_update(model: Transformer, s: Settings):
     loss_function = Loss(model, compile_it)
     if WORLD_SIZE > 1:
         loss_function = torch.nn.parallel.DistributedDataParallel(
-            loss_function, gradient_as_bucket_view=True, broadcast_buffers=False, bucket_cap_mb=100)
+            loss_function, gradient_as_bucket_view=True, bucket_cap_mb=100)
     matrices = [p for p in model.blocks.parameters() if p.dim() == 2] if s.optimizer == "muon" else []
     rest = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
     optimizers = [torch.optim.AdamW(rest, betas=(0.9, s.beta2), weight_decay=s.weight_decay, fused=True)]
@@ -303,6 +304,9 @@ def main():
     # the data, made first if it is not there
     if RANK == 0 and (missing := data_to_prepare(s.data)):
         print(f"preparing data/{s.data} first")
+        if device.type == "cpu" and s.compile != "false":   # meanwhile, headers are precompiled
+            subprocess.Popen([sys.executable, "-c", "import torch; torch.compile(torch.neg)(torch.ones(16))"],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         prepare(missing)
     wait_for_processes()
     train = Windows(s.data, "train", config.block_size, s.windows, s.seed, at_most=s.train_stories)

@@ -154,8 +154,8 @@ def row_of(name: str, of: dict) -> list:
             f"{of['above']:.4f} ± {of['error']:.4f}", ", ".join(f"{epochs:.3g}" for epochs in of["epochs"])]
 
 def draw_curves(found: dict, path: str):
-    """The stories that choose, against what training took: a line for each seed. What is alike before a comma,
-    "ar" and "ar, longer", has one colour, and those most often drawn the same in all figures."""
+    """The stories that choose, against what training took: a line for each seed. What is alike up to a comma,
+    "ar" and "ar, longer", has one colour, which is a mode's own in all figures."""
     labels = "steps", "predicted tokens", "training FLOPs", "seconds of training"
     alike = {kind: [] for kind in ("ar", "mdlm", "aogpt", "mdlm by masked_ce")}
     for name in found:

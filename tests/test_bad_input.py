@@ -31,6 +31,7 @@ BAD = [
     ("train.py", ["--mode=ar", "--data=toy-4096"], ["no data set at data/toy-4096/meta.json"]),
     ("prepare_data.py", ["--vocab_size=70000", "--name=new"], ["--vocab_size=70000 means nothing for"]),
     ("prepare_data.py", ["--text=toy.txt"], ["data/toy is the grammar's", "--name"]),
+    ("prepare_data.py", ["--dataset=tinystories", "--name=toy"], ["data/toy is the grammar's", "--name"]),
     ("prepare_data.py", ["--text=a.txt", "--seed=7"], ["--seed=7 means nothing for text"]),
     ("prepare_data.py", ["--text=a.txt", "--dataset=tinystories"], ["--dataset=tinystories means nothing"]),
     ("train.py", ["--data=damaged", *TINY[2:]], ["data/damaged/train.bin", "prepare it again"]),
@@ -94,6 +95,9 @@ BAD = [
     ("compare.py", ["ar=out/ar", "ar=out/mdlm"], ["every NAME once"]),
     ("compare.py", ["ar=out/odd"], ["out/odd holds no readable run"]),
     ("diversity.py", ["mine=two.jsonl", "--json=two.jsonl"], ["--json=two.jsonl", "would replace"]),
+    ("diversity.py", ["mine=two.jsonl", "--json=data/../two.jsonl"], ["two.jsonl", "would replace"]),
+    ("compare.py", ["a=out/ar", "--text=own.txt", "--json=out/../own.txt"], ["own.txt", "would replace"]),
+    ("diversity.py", ["mine=nothing.jsonl", "--data=t"], ["nothing.jsonl"]),
     ("compare.py", [], ["NAME=FOLDER"]),
     ("compare.py", ["ar=out/ar", "--text=/dev/null"], ["--text=/dev/null is empty"]),
     ("compare.py", ["text=out/ar", "--text=own.txt", "--json=own.txt"], ["--json=own.txt", "would replace"]),
@@ -107,12 +111,12 @@ BAD = [
     ("diversity.py", ["mine=single.jsonl"], ["single.jsonl holds 1 samples", "at least 2"]),
     ("diversity.py", ["mine=empty.txt"], ["empty.txt holds 0 samples"]),
     ("diversity.py", ["mine=two.jsonl", "--data=none"], ["no data set at data/none/meta.json"]),
-    ("diversity.py", ["mine=two.jsonl", "--data=t"], ["--data", "zebra"]),
+    ("diversity.py", ["mine=two.jsonl", "--data=t"], ["zebra", "the toy's vocabulary"]),
     ("diversity.py", ["mine=two.jsonl", "--judge=out/mdlm"], ["--judge=out/mdlm", "exact"]),
     ("diversity.py", ["mine=two.jsonl", "--judge=out/none"], ["no checkpoint at out/none/best.pt"]),
     ("diversity.py", ["mine=two.jsonl", "--judge=out/ar", "--data=other"],
      ["--judge=out/ar", "another tokenizer"]),
-    ("diversity.py", ["mine=two.jsonl", "--judge=out/ar"], ["--judge", "zebra"]),
+    ("diversity.py", ["mine=two.jsonl", "--judge=out/ar"], ["zebra", "the toy's vocabulary"]),
     ("diversity.py", ["mine=two.jsonl", "--plot=d.png"], ["--plot=d.png", "--data"]),
     ("diversity.py", ["mine=two.jsonl", "--json=no/such/folder/d.json"], ["no/such/folder"]),
     ("experiments/frontier.py", ["--models=out/ar"], ["--data", "--judge"]),
@@ -129,6 +133,7 @@ def broken(trained):
     (trained / "latin1.txt").write_bytes("caf\xe9 <|endoftext|> x".encode("latin-1"))
     (trained / "empty.txt").write_text("\n")
     (trained / "malformed.jsonl").write_text('{"text": "a b"}\n{"txt": "a"}\n')
+    (trained / "nothing.jsonl").write_text('{"text": null}\n{"text": "One day"}\n')
     (trained / "single.jsonl").write_text('{"text": "One day"}\n')
     (trained / "two.jsonl").write_text('{"text": "One zebra"}\n{"text": "One day"}\n')
     run("prepare_data.py", "--text=own.txt", "--name=other", cwd=trained)   # works with a GPT-2 vocabulary

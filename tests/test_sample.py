@@ -406,6 +406,9 @@ def test_the_papers_protocol(trained):
     expected = {"sampler": "confidence", "steps": 10, "temperature": 0.8, "final_temperature": 0.32,
                 "repetition_penalty": 1.3, "length": 48, "full_length": True}
     assert {k: summary[k] for k in expected} == expected
+    cold = SampleOptions(protocol="paper", sampler="confidence", temperature=0.0)
+    cold, _ = complete(cold, Config("mdlm"), Tokenizer("words", words=TOY.words()), "paper")
+    assert cold.final_temperature == 0      # it falls from the temperature
     done = run("sample.py", "--out_dir=out/mdlm", "--protocol=paper", "--sampler=ancestral", "--json=s.json",
                "--out=s.jsonl", cwd=trained)
     assert done.returncode == 0, done.stderr

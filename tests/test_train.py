@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from scipy import stats
 
 import runs
+import train
 from compare import CompareOptions, score
 from conftest import ROOT, TINY, Running, read_log, run, small_model
 from cli import InputError
@@ -437,3 +438,26 @@ def test_compare_command(trained):
     assert nats * (x != tokenizer.eot).sum() < exact * x.numel()
     assert ar["± s.e. of draws"] == 0 < mdlm["± s.e. of draws"] < 0.1
     assert os.path.getsize(trained / "c.png") > 5000
+
+def test_headers_are_precompiled_while_the_data_are_made(tmp_path, monkeypatch):
+    """By a process of its own, which leaves them where torch.compile keeps them; if it compiles. The others
+    of several processes wait meanwhile, so that the first one must ask them nothing."""
+    begun = []
+
+    def stop(_):
+        raise InputError("the data would be made now")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "prepare", stop)
+    monkeypatch.setattr(train, "sum_over_processes", lambda x: pytest.fail("the others are not there"))
+    train.bfloat16_is_faster.cache_clear()
+    monkeypatch.setattr(train.subprocess, "Popen", lambda line, **_: begun.append(line))
+    for compile_it, processes in ("false", 0), ("true", 1):
+        monkeypatch.setattr(sys, "argv", ["train.py", "--mode=ar", "--preset=toy", "--device=cpu",
+                                          f"--compile={compile_it}"])
+        with pytest.raises(InputError, match="the data would be made now"):
+            train.main()
+        assert len(begun) == processes
+    monkeypatch.undo()
+    subprocess.run(begun[0], check=True, env=os.environ | {"TMPDIR": str(tmp_path)})
+    assert any("precompiled_headers" in str(path) for path in tmp_path.rglob("*.[gp]ch"))
