@@ -395,6 +395,8 @@ def test_first_command():
         steps = [np.mean(found[kind]["first_step"][name], axis=0) for name in ("none", "trials")]
         first, again = ("{:.1f} instead of {:.1f}".format(*times) for times in np.transpose(steps))
         assert f"{first}{between} {again}" in text
+    now, before = (np.mean(times, axis=0)[0] for times in results("first-step.json")["first_step"].values())
+    assert f"anything compiled, then ends after {now:.1f} instead of {before:.1f} s" in text
 
 def test_flops_that_are_muons_own():
     """Of an (a, b) matrix, a ≤ b: five times three products, two of them with the long side."""
