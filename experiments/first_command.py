@@ -7,8 +7,8 @@ How long do README's first commands take, and how well does the model write then
 
 Of each mode: train.py --preset=toy on the CPU in an empty folder, so that its data are made and everything
 is compiled anew; then 1,000 stories by sample.py, and the share that obeys the grammar; and a single one,
-beside what the import of torch takes. And how long until the first step is taken, in an empty folder and once
-more there, where the C++ headers are precompiled while the data are made, and where they are not.
+beside what the import of torch takes. step: how long until the first step is taken, in an empty folder and
+once more there, where the C++ headers are precompiled while the data are made, and where they are not.
 """
 import itertools
 import json
@@ -64,11 +64,10 @@ def main():
     path, *what = sys.argv[1:] or [""]
     if not path or set(what) - {*MODES, "step"}:
         raise InputError("give the file for the results, results/first-command.json, and maybe modes or step")
-    what = what or [*MODES, "step"]
     ways = {"at once": [TRAIN[0]], "in turn": ["-c", IN_TURN]}
     runs, starts = [], {name: [] for name in ways}
     found = provenance(SEEDS) | {"torch": version("torch"), "runs": runs, "first_step": starts}
-    for mode, seed in itertools.product((mode for mode in what if mode != "step"), SEEDS):
+    for mode, seed in itertools.product([mode for mode in what or MODES if mode != "step"], SEEDS):
         runs.append(measure(mode, seed))
         print(json.dumps(runs[-1]))
         write_json(path, found)

@@ -669,6 +669,7 @@ def speed(text: str):
     python("experiments.contention", spins="300000,10000", repeats=60,
            json=f"results/contention-idle{kind}.json")
     python("experiments.first_command", f"results/first-command{kind}.json")
+    python("experiments.first_command", "results/first-step.json", "step")
     python("experiments.time_self_bleu", "results/self-bleu-speed.json")
     python("experiments.try_load", f"{text}/valid.txt", "out/toy-ar", "results/load.json")
 
