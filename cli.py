@@ -80,18 +80,18 @@ def read_value(name: str, kind, text: str):
 
 def check_outputs(flags: dict):
     """Files that could not be written, or should not be, are refused before the work, not after it."""
-    outputs = {n: Path(flags[n]).resolve() for n in "out json md plot forest picture".split() if flags.get(n)}
+    outputs = {n: Path(flags[n]) for n in "out json md plot forest picture".split() if flags.get(n)}
     given = *flags.values(), *flags.get("named", {}).values()
     used = [Path(path).resolve() for value in given for path in str(value).split(",")]
     for name, path in outputs.items():
         if not path.parent.is_dir() or path.is_dir():
-            raise InputError(f"--{name}={flags[name]} lies in a folder that does not exist, or is one itself")
+            raise InputError(f"--{name}={path} lies in a folder that does not exist, or is one itself")
         if name == "out" and path.exists() and not path.is_file():
-            raise InputError(f"--out={flags[name]} is not a plain file, and could not be replaced in the end")
-        if path.name in OUR_FILES or (name, path.suffix) == ("json", ".jsonl") or used.count(path) > 1:
-            raise InputError(f"--{name}={flags[name]} would replace what is needed; choose another name")
+            raise InputError(f"--out={path} is not a plain file, and could not be replaced in the end")
+        if used.count(path.resolve()) > 1 or path.name in OUR_FILES or name + path.suffix == "json.jsonl":
+            raise InputError(f"--{name}={path} would replace what is needed; choose another name")
         if name in ("plot", "picture", "forest") and path.suffix not in (".png", ".svg", ".pdf"):
-            raise InputError(f"--{name}={flags[name]} must end in .png, .svg or .pdf")
+            raise InputError(f"--{name}={path} must end in .png, .svg or .pdf")
 
 def parse_flags(doc: str, *classes, named: str = "", several=()) -> dict:
     """The flags given on the command line, {name: value}; what was not given is not in it. Raises InputError.

@@ -64,7 +64,7 @@ class Tokenizer:
         try:
             return [self.id[word] for word in split_words(text)]
         except KeyError as e:
-            raise InputError(f"the word {e} is not in the toy's vocabulary; choose others") from None
+            raise InputError(f"the word {e} is not in the vocabulary of data/toy and its models") from None
 
     def encode_batch(self, texts: list) -> list:
         if self.kind == "gpt2":

@@ -45,7 +45,7 @@ class SampleOptions:
     steps: int | None = None    # per story; default: one for each token. Fewer: faster, worse
     temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
-    final_temperature: float | None = None  # confidence: temperature falls linearly towards this one
+    final_temperature: float | None = None  # confidence: falls linearly towards this one; paper: to 2/5
     repetition_penalty: float = 1.0   # confidence: log p times it per occurrence (≤ 5); paper: logits ÷ it
     protocol: Literal["own", "paper"] = "own"   # paper: its code's settings, for flags that are not given
     draft: int | None = None    # aogpt: draft so many tokens at once, keep what a second pass confirms: exact

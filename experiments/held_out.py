@@ -155,7 +155,7 @@ def row_of(name: str, of: dict) -> list:
 
 def draw_curves(found: dict, path: str):
     """The stories that choose, against what training took: a line for each seed. What is alike up to a comma,
-    "ar" and "ar, longer", has one colour, which is a mode's own in all figures."""
+    "ar" and "ar, longer", has one colour, which is a mode's own in all of these."""
     labels = "steps", "predicted tokens", "training FLOPs", "seconds of training"
     alike = {kind: [] for kind in ("ar", "mdlm", "aogpt", "mdlm by masked_ce")}
     for name in found:

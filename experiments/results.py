@@ -27,8 +27,8 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results first MODE        README's first command on two of many cores, by taskset
 
 For each core: OMP_NUM_THREADS=1 taskset -c 0 python -m experiments.results real FOLDER
-Runs that have begun are resumed. Of real and confounds, those that results/ has the scores of are not made
-again (delete the file there to make them anew), and keep adds scores before all runs of a figure are done.
+Runs that have begun are resumed. Those of real text that results/ has the scores of are not made again
+(delete the file there to make them anew), and keep adds scores before all runs of a figure are done.
 Only a tree without uncommitted changes makes figures.
 """
 import inspect
@@ -346,8 +346,10 @@ def later(text: str):
             once(file, python, "experiments.infill", models=list(models), **BLANKS, places=4,
                  json=f"results/{file}.json", plot=f"results/{file}.png")
     for order in "random", "left_to_right":
-        once(f"speculative-{order}", python, "experiments.speculative", models=aogpt[1], order=order,
-             stories=1, json=f"results/real-speculative-{order}.json")
+        file = f"results/real-speculative-{order}.json"
+        if not os.path.exists(file):
+            once(f"speculative-{order}", python, "experiments.speculative", models=aogpt[1], order=order,
+                 stories=1, json=file)
 
 BIG = dict(preset="laptop", n_layer=8, n_head=8, n_embd=512, n_hidden=1408, data="excerpt-choose",
            eval_windows=150, dtype="bfloat16")

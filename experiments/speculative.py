@@ -12,6 +12,7 @@ import json
 import os
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ class SpeculativeOptions:
     stories: tuple[int, ...] = (1, 16)  # at a time
     total: int = 64             # stories over which passes are averaged
     repeats: int = 2            # of the timing
-    order: str = "random"       # in which they are written: random or left_to_right
+    order: Literal["random", "left_to_right"] = "random"    # in which they are written
     like: str = ""              # folder of an aogpt, see above
     length: int = 256           # tokens of a story of the 124M sizes
     seed: int = 1337            # of the stories

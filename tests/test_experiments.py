@@ -230,12 +230,15 @@ def test_first_minute(few, monkeypatch, capsys):
 
 def test_first_command(trained, tmp_path, monkeypatch):
     """From nothing: the data, the run, its stories. And a first step (its data are there), both ways."""
+    in_turn = []
+
     def in_a_fork(line, cwd, env, **_):
         assert env["TMPDIR"] == cwd     # precompiled headers of earlier runs are not there
         if line[1] != "-c":
             run(*line[1:], cwd=cwd).check_returncode()
         elif "train" in line[2]:
             subprocess.run(line, cwd=cwd, env=env, check=True)
+            in_turn.append("train.subprocess = Mock()" in line[2])
 
     monkeypatch.setattr(first_command, "MODES", ("mdlm",))
     monkeypatch.setattr(first_command, "ROUNDS", 1)
@@ -264,7 +267,7 @@ def test_first_command(trained, tmp_path, monkeypatch):
     first_command.main()
     found = json.load(open(tmp_path / "h.json"))
     assert not found["runs"] and [len(of) for of in found["first_step"].values()] == [1, 1]     # rounds
-    assert all(s > 0 for of in found["first_step"].values() for s in of[0])
+    assert all(s > 0 for of in found["first_step"].values() for s in of[0]) and in_turn == [True, True]
 
 def test_held_out(trained, monkeypatch):
     """The numbers of best.pt on other stories; what is above itself is nothing."""
@@ -498,6 +501,8 @@ def test_a_model_that_repeats_how_many_drafts_another_kept_takes_as_many_passes(
     assert sample.confirm.__module__ == "sample"            # restored
     options = dataclasses.replace(options, order="left_to_right")
     assert record(small_model("aogpt"), options, 8)[0] != law
+    other = measure(small_model("aogpt"), options, 8)
+    assert [row["passes"] for row in other] != [row["passes"] for row in mine]
 
 def test_plateau(workdir, monkeypatch, capsys):
     """Every thing that can be added, a step or two; c ends up where its name says."""
