@@ -1192,8 +1192,20 @@ def test_what_readme_finds():
     [fast] = [row["times_faster"] for row in real["speed"] if (row["stories"], row["draft"]) == (1, 16)]
     speed = np.mean([row["tokens_per_pass"] for row in drafts[48]])
     assert f"**Speculative decoding: {speed:.1f} tokens a pass" in text
-    assert f"{good[48]} of its stories are grammatical, as with one token a pass ({good[1]})" in text
-    assert f"On real text, drafts of 16 give {tokens:.1f} a pass, and one story over twice as fast" in text
+    assert f"{good[48]} of its stories are grammatical, as one by one ({good[1]})" in text
+    ordered = {order: next(iter(results(f"real-speculative-{order}.json")["results"].values()))
+               for order in ("random", "left_to_right")}
+    cells = [["{tokens_per_pass:.2f} ({drafts_kept:.0%})".format(**row) for row in found["law"]]
+             for found in ordered.values()]
+    page = prose("results/sampling.md")
+    assert [row[1:] for row in table("results/sampling.md", "4,500 steps, tokens a pass")] == cells
+    assert max(row["times_faster"] for row in ordered["left_to_right"]["speed"] if row["draft"]) < 1
+    later = results("real-later.json")["compared"]
+    assert "of this model {:.2f} nats per token, a bound, against {:.2f}.".format(
+        *(later[name]["seeds"][1] for name in ("aogpt", "aogpt, left to right"))) in page
+    [left] = [row["tokens_per_pass"] for row in ordered["left_to_right"]["law"] if row["draft"] == 16]
+    assert (f"On real text, drafts of 16 give {tokens:.1f} a pass (left to right {left:.1f}), one story over "
+            "twice as fast") in text
     assert fast > 2
 
     def share(mode, sampler, steps, perfect=False):
