@@ -169,7 +169,7 @@ def papers_sampler(model, seed, story, length, steps):
 def test_the_papers_sampler(steps):
     model = exact_model("mdlm", block_size=20, vocab_size=5, **PAPER_MDLM)
     model.embed_time.double()
-    o = SampleOptions(protocol="paper", seed=3, steps=steps, **PAPER["mdlm"])
+    o = SampleOptions(protocol="paper", seed=3, steps=steps, final_temperature=0.32, **PAPER["mdlm"])
     ours, appeared = generate(model, range(20), torch.full((16,), model.config.mask_id), o)
     theirs = torch.stack([papers_sampler(model, 3, story, 16, steps) for story in range(20)])
     assert torch.equal(ours, theirs)
