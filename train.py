@@ -230,6 +230,7 @@ def make_update(model: Transformer, s: Settings):
     if WORLD_SIZE > 1:
         loss_function = torch.nn.parallel.DistributedDataParallel(
             loss_function, gradient_as_bucket_view=True, bucket_cap_mb=100)
+        loss_function.broadcast_buffers = False     # they never change; torch 2.13 warns of the argument
     matrices = [p for p in model.blocks.parameters() if p.dim() == 2] if s.optimizer == "muon" else []
     rest = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
     optimizers = [torch.optim.AdamW(rest, betas=(0.9, s.beta2), weight_decay=s.weight_decay, fused=True)]

@@ -8,7 +8,8 @@ How long do README's first commands take, and how well does the model write then
 Of each mode: train.py --preset=toy on the CPU in an empty folder, so that its data are made and everything
 is compiled anew; then 1,000 stories by sample.py, and the share that obeys the grammar; and a single one,
 beside what the import of torch takes. step: how long until the first step is taken, in an empty folder and
-once more there, where the C++ headers are precompiled while the data are made, and where they are not.
+once more there; the same where headers are not precompiled while the data are made ("in turn"), and where
+torch.compile is let try what the C++ compiler can do ("trials").
 """
 import itertools
 import json
@@ -54,17 +55,18 @@ def measure(mode: str, seed: int) -> dict:
             "of_sampling": sampling, "of_one_story": one, "of_import_torch": imports,
             "val_nll": last["val_nll"], "grammatical": summary["grammatical"]}
 
-def first_step(*script) -> list:
+def first_step(script: list, environment: dict) -> list:
     """Seconds of a training of one step in an empty folder, and of another one there."""
     with tempfile.TemporaryDirectory() as folder:
         return [seconds(folder, *script, *TRAIN[1:], *ONE_STEP, "--mode=mdlm", f"--out_dir={run}",
-                        PYTHONPATH=str(ROOT)) for run in ("first", "second")]
+                        **environment) for run in ("first", "second")]
 
 def main():
     path, *what = sys.argv[1:] or [""]
     if not path or set(what) - {*MODES, "step"}:
         raise InputError("give the file for the results, results/first-command.json, and maybe modes or step")
-    ways = {"at once": [TRAIN[0]], "in turn": ["-c", IN_TURN]}
+    ways = {"at once": (TRAIN[:1], {}), "in turn": (["-c", IN_TURN], {"PYTHONPATH": str(ROOT)}),
+            "trials": (TRAIN[:1], {"TORCHINDUCTOR_VEC_ISA_OK": ""})}
     runs, starts = [], {name: [] for name in ways}
     found = provenance(SEEDS) | {"torch": version("torch"), "runs": runs, "first_step": starts}
     for mode, seed in itertools.product([mode for mode in what or MODES if mode != "step"], SEEDS):
@@ -74,8 +76,8 @@ def main():
     if "step" not in what:
         return
     for _ in range(ROUNDS):
-        for name, script in ways.items():
-            starts[name].append(first_step(*script))
+        for name, way in ways.items():
+            starts[name].append(first_step(*way))
     print_table([["seconds to one step, and again", *(f"round {n + 1}" for n in range(ROUNDS))],
                  *([name, *(", ".join(f"{s:.1f}" for s in times) for times in of)]
                    for name, of in starts.items())])

@@ -229,12 +229,13 @@ def test_first_minute(few, monkeypatch, capsys):
     assert len({trial["distance"] for trial in done}) == 3 and len({trial["flops"] for trial in done}) == 1
 
 def test_first_command(trained, tmp_path, monkeypatch):
-    """From nothing: the data, the run, its stories. And a first step (its data are there), both ways."""
-    in_turn = []
+    """From nothing: the data, the run, its stories. And a first step (its data are there), all ways."""
+    in_turn, told = [], []
 
     def in_a_fork(line, cwd, env, **_):
         assert env["TMPDIR"] == cwd     # precompiled headers of earlier runs are not there
         if line[1] != "-c":
+            told.append(env["TORCHINDUCTOR_VEC_ISA_OK"])
             run(*line[1:], cwd=cwd).check_returncode()
         elif "train" in line[2]:
             subprocess.run(line, cwd=cwd, env=env, check=True)
@@ -266,8 +267,9 @@ def test_first_command(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["first_command.py", str(tmp_path / "h.json"), "step"])
     first_command.main()
     found = json.load(open(tmp_path / "h.json"))
-    assert not found["runs"] and [len(of) for of in found["first_step"].values()] == [1, 1]     # rounds
+    assert not found["runs"] and [len(of) for of in found["first_step"].values()] == [1] * 3    # rounds
     assert all(s > 0 for of in found["first_step"].values() for s in of[0]) and in_turn == [True, True]
+    assert told[-4:] == ["1", "1", "", ""]
 
 def test_held_out(trained, monkeypatch):
     """The numbers of best.pt on other stories; what is above itself is nothing."""

@@ -395,7 +395,8 @@ def test_first_command():
         steps = [np.mean(found[kind]["first_step"][name], axis=0) for name in ("none", "trials")]
         first, again = ("{:.1f} instead of {:.1f}".format(*times) for times in np.transpose(steps))
         assert f"{first}{between} {again}" in text
-    now, before = (np.mean(times, axis=0) for times in results("first-step.json")["first_step"].values())
+    starts = results("first-step.json")["first_step"]
+    now, before = (np.mean(starts[way], axis=0) for way in ("at once", "in turn"))
     assert (f"anything compiled, then ends after {now[0]:.1f} instead of {before[0]:.1f} s, the second time "
             f"there after {now[1]:.1f} and {before[1]:.1f} (") in text
 
