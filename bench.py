@@ -118,7 +118,7 @@ def training_step(config: Config, batch_size: int, device, tuned=True):
     held = 12 / 2 ** 20 * sum(p.numel() for p in model.parameters())    # float32 weights and two moments
     slots = training_batch(config, x, generator).targets.numel()
     needs = {"dtype": str(dtype).removeprefix("torch."), "peak_mem_mb": held + memory_mb(device) - before}
-    return step, needs | {"logits_mb": slots * config.padded_vocab * dtype.itemsize / 2 ** 20}
+    return step, needs | {"logits_mb": slots * config.vocab_size * dtype.itemsize / 2 ** 20}
 
 def bench_train(o: BenchOptions, sizes: dict, batch_size: int, device) -> dict:
     """Prints a table; {mode: figures}. The baseline has mdlm's last MLP and head on every slot."""

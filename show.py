@@ -102,11 +102,10 @@ def draw_moving(panels: list, path: str):
                          f'calcMode="discrete" values="0;1" keyTimes="0;{begin:.3f}" dur="12s" '
                          f'repeatCount="indefinite"/></g>')
         y += 60 + 20 * line
-    size = f"{8 * (width + 2)} {y + 8}"
     with open(path, "w", encoding="utf-8") as f:
-        print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-size="13" font-family='
-              '"ui-monospace, Menlo, Consolas, monospace"><rect width="100%" height="100%" fill="white"/>',
-              *parts, "</svg>", sep="\n", file=f)
+        print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {8 * (width + 2)} {y + 8}"',
+              'font-size="13" font-family="ui-monospace, Menlo, Consolas, monospace">',
+              '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", sep="\n", file=f)
 
 # ---- Figures -----------------------------------------------------------------------------------------------
 

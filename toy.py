@@ -115,16 +115,13 @@ TOY = Grammar({
                 "got stuck in the {tree}": 1},
     "rescue": ("trouble", ["asked the {=thief} for it politely", "swam into the {=water} for it",
                            "made a new {=part} from wood", "climbed up the {=tree} for it"]),
-    "thief": {"bird": 3, "fox": 2, "monkey": 2, "goat": 1},
-    "water": {"river": 2, "pond": 1, "sea": 1},
-    "part": {"handle": 2, "string": 1, "lid": 1},
-    "tree": {"oak": 2, "pine": 1},
+    "thief": {"bird": 3, "fox": 2, "monkey": 2, "goat": 1}, "water": {"river": 2, "pond": 1, "sea": 1},
+    "part": {"handle": 2, "string": 1, "lid": 1}, "tree": {"oak": 2, "pine": 1},
     "Ending": {"Then {Name} hugged {her} {=friend} and {feeling}": 2,
                "They played with the {=thing} until {time}": 2,
                "So {Name} kept the {=thing} very {safe}": 1},
     "feeling": {"smiled": 2, "laughed": 1, "danced": 1},
-    "time": {"dinner": 2, "bedtime": 1, "dark": 1},
-    "safe": {"safe": 2, "clean": 1, "near": 1},
+    "time": {"dinner": 2, "bedtime": 1, "dark": 1}, "safe": {"safe": 2, "clean": 1, "near": 1},
 })
 
 def toy_stories(seed: int):

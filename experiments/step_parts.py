@@ -32,7 +32,8 @@ def part_of(event, config: Config) -> str:
     if event.key == "aten::bmm":
         return "products of attention"
     if event.key == "aten::mm":
-        head = any(config.padded_vocab in shape for shape in event.input_shapes)
+        sizes = {config.vocab_size, config.padded_vocab}        # on a CPU, on a GPU
+        head = any(sizes.intersection(shape) for shape in event.input_shapes)
         return "products of the head" if head else "products of the layers"
     return next((part for part, names in PARTS.items() if re.search(names, event.key)), "the rest")
 

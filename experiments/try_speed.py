@@ -24,15 +24,21 @@ from train import PRESETS, Muon, Settings, make_update, numerics
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 torch._dynamo.config.recompile_limit = 64       # all variants share a few functions
-written_out, attention_forward = model_module.attend, model_module.Attention.forward
-block_forward = model_module.Block.forward
+written_out, logits_of = model_module.attend, model_module.logits_of
+attention_forward, block_forward = model_module.Attention.forward, model_module.Block.forward
 
 def fused_attention(q, k, v, visible, causal):
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
+def no_head(x, weight, vocab_size):
+    return x
+
+def cut_logits(x, weight, vocab_size):
+    return F.linear(x, weight)[..., :vocab_size]
+
 def with_loss(loss_of):
-    """group_losses with another end, for a model whose head was taken off: loss_of(hidden, weight of the
-    head, targets, vocabulary)."""
+    """group_losses with another end, for a model without head: loss_of(hidden, weight of the head, targets,
+    vocabulary)."""
     def losses(model, batch):
         hidden = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)     # (G, N, C)
         nll = loss_of(hidden.flatten(0, 1), model.embed.weight, batch.targets.flatten(),
@@ -105,7 +111,7 @@ def mlp_on_every_slot(self, x, rotary_q, rotary_k, cache=None, select=None):
     return x
 
 def cross_entropy(h, weight, y, V):
-    logits = F.linear(h, weight)[:, :V]
+    logits = logits_of(h, weight, V)
     return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), y, reduction="none")
 
 def padded_logits(h, weight, y, V):
@@ -154,10 +160,11 @@ VARIANTS = {                # what differs from train.py's way
     "bfloat16": dict(settings=dict(dtype="bfloat16")),      # also where train.py finds it slower
     "mlp_on_every_slot": dict(block=mlp_on_every_slot),
     "head_on_every_slot": dict(full=True),                  # and the last MLP
-    "cross_entropy": dict(losses=with_loss(cross_entropy)),     # as model.py has it where it isn't compiled
-    "padded_logits": dict(losses=with_loss(padded_logits)),     # of cross_entropy
-    "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy)),
-    "gradient_with_loss": dict(losses=gradient_with_loss),
+    "cut_logits": dict(logits=cut_logits),                  # of the padded head, as on a GPU
+    "cross_entropy": dict(losses=with_loss(cross_entropy), logits=no_head),    # as uncompiled
+    "padded_logits": dict(losses=with_loss(padded_logits), logits=no_head),     # of cross_entropy
+    "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy), logits=no_head),
+    "gradient_with_loss": dict(losses=gradient_with_loss, logits=no_head),
     "fused_attention": dict(attend=fused_attention),
     "rotate_before_transpose": dict(attention=rotate_before_transpose),
     "bfloat16_residual": dict(settings=dict(dtype="bfloat16"), residual=torch.bfloat16),
@@ -187,8 +194,6 @@ def make_step(name, mode, sizes, rows):
             train.group_losses = torch.compile(group_losses, mode=v["compile_mode"], dynamic=False)
         s = Settings(**v.get("settings", {}) | ({"compile": "false"} if "compile_mode" in v else {}))
         _, update = make_update(net, s)
-        if "losses" in v:
-            net.head = nn.Identity()
         if "residual" in v:
             net.blocks[0].register_forward_pre_hook(lambda _, given: (given[0].to(v["residual"]), *given[1:]))
         if v.get("blocks"):
@@ -203,6 +208,7 @@ def make_step(name, mode, sizes, rows):
 
     def run():
         model_module.attend = v.get("attend", written_out)
+        model_module.logits_of = v.get("logits", logits_of)
         model_module.Attention.forward = v.get("attention", attention_forward)
         model_module.Block.forward = v.get("block", block_forward)
         torch.use_deterministic_algorithms(v.get("deterministic", DEVICE.type == "cpu"))

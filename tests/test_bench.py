@@ -30,8 +30,8 @@ def test_training_figures(tmp_path):
     assert row["baseline_tok_per_s"] > 0 and row["ratio_to_ar"] == 1
     assert 0 < row["mfu"] < 1 and row["peak_mem_mb"] > 0 and len(row["seconds"]) == 2
     begin(BenchOptions(modes=("mdlm",)), {"time_embedding": "add"})         # what is for mdlm alone
-    # a padded row of logits for each slot that predicts
-    assert row["logits_mb"] * 2 ** 20 == 64 * 320 * (2 if row["dtype"] == "bfloat16" else 4)
+    # a row of logits for each slot that predicts
+    assert row["logits_mb"] * 2 ** 20 == 64 * 300 * (2 if row["dtype"] == "bfloat16" else 4)
 
 def test_sampling_figures(tmp_path):
     done = experiment("sampling_cost", *SMALL, "--lengths=16,32", "--json=s.json", cwd=tmp_path)
@@ -74,12 +74,12 @@ def test_a_bench_step_trains():
     step, needs = training_step(config, 4, torch.device("cpu"), tuned=False)
     losses = [step()[0].item() for _ in range(60)]
     assert sum(losses[-5:]) < sum(losses[:5]) and len(set(losses)) == 60 and needs["dtype"] == "float32"
-    # (T + 1) of a pair's 2T slots predict, each a padded row of logits
-    assert needs["logits_mb"] * 2 ** 20 == 2 * 9 * 64 * 4
+    # (T + 1) of a pair's 2T slots predict, each a row of logits
+    assert needs["logits_mb"] * 2 ** 20 == 2 * 9 * 50 * 4
 
 def put_back(monkeypatch):
     """Afterwards, what try_speed's variants change."""
-    for of, name in ((train, "group_losses"), (train, "Muon"), (model, "attend"),
+    for of, name in ((train, "group_losses"), (train, "Muon"), (model, "attend"), (model, "logits_of"),
                      (model.Attention, "forward"), (model.Block, "forward")):
         monkeypatch.setattr(of, name, getattr(of, name))
 
@@ -90,7 +90,8 @@ def test_every_variant_is_compiled_for_itself(monkeypatch):
     sizes = dict(vocab_size=50, block_size=8, n_layer=1, n_head=2, n_embd=16, n_hidden=16)
     graphs = [counters["stats"]["unique_graphs"]]
     for name in ("tuned", "mlp_on_every_slot", "rotate_before_transpose", "bfloat16_residual",
-                 "fused_attention", "cross_entropy", "gradient_with_loss", "head_on_every_slot"):
+                 "fused_attention", "cut_logits", "cross_entropy", "gradient_with_loss",
+                 "head_on_every_slot"):
         try_speed.make_step(name, "mdlm", sizes, rows=4)
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs == sorted(set(graphs))        # more with each
@@ -114,7 +115,7 @@ def test_parts_of_a_step_have_its_products():
     parts = step_parts.parts_of_step(step, config, 3, torch.device("cpu"))
     found = {part: flops for part, (seconds, flops) in parts.items() if flops}
     assert sum(seconds for seconds, _ in parts.values()) > 0
-    assert found == pytest.approx({"products of the head": 6 * 32 * 16 * 64,
+    assert found == pytest.approx({"products of the head": 6 * 32 * 16 * 50,
                                    "products of the layers": 6 * 32 * 2 * (4 * 16 * 16 + 3 * 16 * 24),
                                    "products of attention": 6 * 32 * 2 * 2 * 16 * 8})
 
