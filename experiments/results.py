@@ -651,7 +651,10 @@ def speed(text: str):
     python("experiments.step_parts", json="results/step-parts.json")
     for mode, nanogpt in ("ar", ",nanogpt"), ("mdlm", ""):
         python("experiments.try_speed", mode=mode, json=f"results/speed-tried-{mode}.json",
-               variants=f"tuned,gradient_with_loss,linear_cross_entropy,fused_attention{nanogpt}")
+               variants="tuned,cut_logits,cross_entropy,gradient_with_loss,linear_cross_entropy,"
+                        f"fused_attention,rotate_before_transpose{nanogpt}")
+    python("experiments.try_speed", preset="laptop", variants="tuned,cut_logits,gradient_with_loss",
+           json="results/speed-cut-laptop-ar.json")
     for preset, mode in ("small", "ar"), ("small", "mdlm"), ("paper", "ar"):
         python("experiments.try_speed", mode=mode, preset=preset, variants="tuned,cross_entropy",
                json=f"results/speed-loss-{preset}-{mode}.json")
@@ -671,7 +674,7 @@ def speed(text: str):
     python("experiments.contention", spins="300000,10000", repeats=60,
            json=f"results/contention-idle{kind}.json")
     python("experiments.first_command", f"results/first-command{kind}.json")
-    python("experiments.first_command", "results/first-step.json", "step")
+    python("experiments.first_command", f"results/first-step{kind}.json", "step")
     python("experiments.time_self_bleu", "results/self-bleu-speed.json")
     python("experiments.try_load", f"{text}/valid.txt", "out/toy-ar", "results/load.json")
 

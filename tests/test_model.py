@@ -291,6 +291,16 @@ def test_the_compiled_loss_is_the_same(mode, monkeypatch):
         for a, b in zip(*gradients):
             assert (a - b).abs().max() <= close * a.abs().max()
 
+@torch.no_grad()
+def test_a_gpu_cuts_the_same_logits_from_a_padded_product(monkeypatch):
+    model = small_model("ar", dtype=torch.float64)
+    batch = training_batch(model.config, tokens(model, rows=4), rng())
+    plain = logits_of(model, batch)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)      # as if
+    padded = logits_of(model, batch)
+    assert plain.is_contiguous() and not padded.is_contiguous()     # two ways indeed
+    assert padded.shape == plain.shape == (4, 8, 11) and (padded - plain).abs().max() < 1e-12
+
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_every_parameter_learns_and_padding_does_not(mode):
     model = small_model(mode, time_embedding="add" if mode == "mdlm" else "none")

@@ -225,7 +225,7 @@ def test_speed_on_a_gpu():
     assert [row[:2] for row in table("results/speed.md", "tried on the H100")] == [
         [f"`{name}`", f"{np.median(of):.2f}"] for name, of in ratios.items()]
     assert f"differ by {max(np.ptp(of) for of in ratios.values()):.2f} at most" in text
-    assert f"On an H100 it is [{np.median(ratios['cross_entropy']) - 1:.0%}](#on-a-gpu)." in text
+    assert f"on an H100 [{np.median(ratios['cross_entropy']) - 1:.0%}](#on-a-gpu)." in text
 
     same = results("gpu-smoke.json")["found"]
     exact, rounded = (max(same[f"{mode}: {name}"] for mode in found["train"])
@@ -317,16 +317,17 @@ def test_parts_of_a_step():
             of = seconds.get(name.strip("`"))
             assert cell == (f"{np.median(np.divide(of, seconds['tuned'])):.2f}" if of else "")
 
-    busy = [results(f"speed-tried-busy-{mode}.json")["seconds"] for mode in ("ar", "mdlm")]
-    rows = table("results/speed.md", "tried on busy AMX")
-    assert [row[0].strip("`") for row in rows] == list(busy[0])[1:]
-    fused, short = (np.divide(busy[1][name], busy[1]["tuned"])
-                    for name in ("fused_attention", "gradient_with_loss"))
-    assert fused.min() > 1 and np.median(short) > 0.9       # "doesn't pay"; "a fifth is unlikely"
-    for name, *cells in rows:
-        for cell, seconds in zip(cells, busy, strict=True):
-            of = [a / b for a, b in zip(seconds.get(name.strip("`"), []), seconds["tuned"])]
-            assert cell == (f"{np.median(of):.2f} ({min(of):.2f}–{max(of):.2f})" if of else "")
+    laptop = results("speed-cut-laptop-ar.json")["seconds"]
+    cut, short = (np.median(np.divide(laptop[of], laptop["tuned"]))
+                  for of in ("cut_logits", "gradient_with_loss"))
+    least, most = sorted(np.median(np.divide(of["cut_logits"], of["tuned"])) - 1 for of in tried.values())
+    assert f"{least:.0%}" == f"{most:.0%}" and (f"The cut alone took {least:.0%} more time here, at "
+                                                f"`--preset=laptop`'s 4,096 words {cut - 1:.0%} (") in text
+    assert f"at `--preset=laptop` it gives {1 - short:.0%}, so the short way stays" in text
+    ratio = np.median(np.divide(tried["ar"]["nanogpt"], tried["ar"]["tuned"]))
+    assert f"nanoGPT's architecture takes {ratio:.2f} times `ar`'s time here." in text
+    gains = [np.median(np.divide(of["cross_entropy"], of["tuned"])) - 1 for of in tried.values()]
+    assert f"[{100 * gains[0]:.0f} to {gains[1]:.0%}](#where-a-steps" in text
 
 def test_contention():
     rows, told = [], []
@@ -371,8 +372,6 @@ def test_denormals():
 def test_first_command():
     files = {"": "", ", float32": "-float32"}
     found = {kind: results(f"first-command{file}.json") for kind, file in files.items()}
-    found[", two of 16 cores"] = {"runs": [run for mode in ("ar", "mdlm", "aogpt")
-                                           for run in results(f"first-command-{mode}.json")["runs"]]}
     runs = {}
     for kind, of in found.items():
         for run in of["runs"]:
@@ -382,23 +381,28 @@ def test_first_command():
                  for of in ("seconds", "of_steps", "of_sampling")),
          ", ".join(f"{run['grammatical']:.1%}" for run in seeds)] for name, seeds in runs.items()]
     mdlm = runs["`mdlm`"][0]
-    fast, slow = ([run["seconds"] for name in names for run in runs[name]]
-                  for names in (("`mdlm`", "`mdlm`, two of 16 cores"), ("`mdlm`, float32",)))
-    assert (f"{min(fast):.0f} to {max(fast):.0f} seconds on two cores with bfloat16, "
-            f"{min(slow):.0f} to {max(slow):.0f} without.") in prose("README.md")
+    fast, slow = ([run["seconds"] for run in runs[f"`mdlm`{kind}"]] for kind in files)
+    assert (f"{min(fast):.0f} to {max(fast):.0f} seconds on two cores with AMX, "
+            f"{min(slow):.0f} to {max(slow):.0f} without bfloat16.") in prose("README.md")
     assert f"step 2,000: val_nll {mdlm['val_nll']:.4f}, …" in prose("README.md")
-    one, imports = (np.mean([run[of] for run in found[", float32"]["runs"]])
-                    for of in ("of_one_story", "of_import_torch"))
     text = prose("results/speed.md")
-    assert f"took {one:.1f} seconds, of which importing PyTorch takes {imports:.1f} (means of nine)" in text
-    for kind, between in ("", " s, the second time there after"), (", float32", " and"):
-        steps = [np.mean(found[kind]["first_step"][name], axis=0) for name in ("none", "trials")]
-        first, again = ("{:.1f} instead of {:.1f}".format(*times) for times in np.transpose(steps))
-        assert f"{first}{between} {again}" in text
-    starts = results("first-step.json")["first_step"]
-    now, before = (np.mean(starts[way], axis=0) for way in ("at once", "in turn"))
-    assert (f"anything compiled, then ends after {now[0]:.1f} instead of {before[0]:.1f} s, the second time "
-            f"there after {now[1]:.1f} and {before[1]:.1f} (") in text
+    for kind, sentence in (
+            ("", "took {:.1f} seconds, of which importing PyTorch takes {:.1f} (means of nine"),
+            (", float32", "float32 {:.1f} and {:.1f})")):
+        assert sentence.format(*(np.mean([run[of] for run in found[kind]["runs"]])
+                                 for of in ("of_one_story", "of_import_torch"))) in text
+    starts, slower = (results(f"first-step{file}.json")["first_step"] for file in files.values())
+    older = found[", float32"]["first_step"]
+    for sentence, of in (
+            ("in an empty folder after {:.1f} instead of {:.1f} s, the second time there after {:.1f} "
+             "instead of {:.1f} (", (starts["at once"], starts["trials"])),
+            ("float32: {:.1f} instead of {:.1f} and {:.1f} instead of {:.1f}, first-command-float32.json",
+             (older["none"], older["trials"])),
+            ("anything compiled, then ends after {:.1f} instead of {:.1f} s, the second time there after "
+             "{:.1f} and {:.1f} (", (starts["at once"], starts["in turn"])),
+            ("float32: {:.1f} instead of {:.1f}, then {:.1f} and {:.1f}, first-step-float32.json",
+             (slower["at once"], slower["in turn"]))):
+        assert sentence.format(*np.transpose([np.mean(rounds, axis=0) for rounds in of]).flatten()) in text
 
 def test_flops_that_are_muons_own():
     """Of an (a, b) matrix, a ≤ b: five times three products, two of them with the long side."""
@@ -1379,17 +1383,16 @@ def test_readme_shows_the_code_as_it_is():
     ("results/speed.md", "Two cores of an Intel Xeon with AMX, bfloat16, vocabulary 50,257 (speed.json, "
                          "speed-paper.json)", "speed, speed-paper, scaling"),
     ("results/speed.md", "On two cores of an Intel Xeon with AMX a large product",
-     "step-parts, speed-tried-ar, speed-tried-mdlm"),
-    ("results/speed.md", "Two cores of an AMD EPYC with instructions for bfloat16",
-     "first-command, first-command-float32"),
-    ("results/speed.md", "two of 16: of an Intel Xeon with AMX, bfloat16, torch 2.11",
-     "first-command-ar, first-command-mdlm, first-command-aogpt"),
+     "step-parts, speed-tried-ar, speed-tried-mdlm, speed-cut-laptop-ar"),
+    ("results/speed.md", "Two cores of an Intel Xeon with AMX, bfloat16; float32",
+     "first-command, first-step"),
+    ("results/speed.md", "float32: of an AMD EPYC without instructions for bfloat16",
+     "first-command-float32, first-step-float32"),
     ("results/speed.md", "an AMD EPYC with bfloat16, and in float32 one without (contention.json, "
                          "contention-float32.json)",
      "contention, contention-float32, contention-idle-float32"),
     ("results/speed.md", "denormals.json; one core of an Intel Xeon", "denormals"),
     ("results/speed.md", "two cores of an AMD EPYC without AVX-512, float32", "speed-muon"),
-    ("results/speed.md", "two of 16 cores of a Xeon with AMX", "speed-tried-busy-ar, speed-tried-busy-mdlm"),
     ("results/speed.md", "two cores of an AMD EPYC, float32, median of 6 ratios",
      "speed-slots-toy, speed-slots-laptop, speed-loss-small-ar, speed-loss-small-mdlm, speed-loss-paper-ar"),
     ("results/sampling.md", "real-speculative.json, one core of an Intel Xeon", "real-speculative"),
