@@ -357,6 +357,14 @@ def test_contention():
             f"in {len(again)} rounds of another run, with the faster `mdlm`, {again.mean():.2f} ± "
             f"{stats.sem(again):.2f} (contention-idle-float32.json)") in text
     assert f"**there an idle machine loses {1 - again.mean():.0%}**" in text
+    alone, *beside = results("contention-idle.json")["tokens_per_second"].values()
+    ratio = np.divide(alone["10000"], alone["300000"])
+    shares = [f"{np.median(of[spin]) / np.median(alone[spin]):.0%}" for spin in ("10000", "300000")
+              for of in beside]
+    assert ("A Xeon with AMX loses {:.0%}: {:.3f} ± {:.3f} times, in bfloat16, {} rounds; beside busy "
+            "processes it keeps {}, beside another training {} (at the default {} and {}; "
+            "contention-idle.json)").format(
+        1 - ratio.mean(), ratio.mean(), stats.sem(ratio), len(ratio), *shares) in text
     assert (f"with 10,000: {few[1]} ± {few[2]} times on average (in float32 {few_32[1]} ± {few_32[2]})"
             in text)
     assert f"Beside a busy process per core the toy keeps {busy} of its speed." in prose("README.md")
@@ -1391,6 +1399,7 @@ def test_readme_shows_the_code_as_it_is():
     ("results/speed.md", "an AMD EPYC with bfloat16, and in float32 one without (contention.json, "
                          "contention-float32.json)",
      "contention, contention-float32, contention-idle-float32"),
+    ("results/speed.md", "A Xeon with AMX loses 4%", "contention-idle"),
     ("results/speed.md", "denormals.json; one core of an Intel Xeon", "denormals"),
     ("results/speed.md", "two cores of an AMD EPYC without AVX-512, float32", "speed-muon"),
     ("results/speed.md", "two cores of an AMD EPYC, float32, median of 6 ratios",
