@@ -345,7 +345,7 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
     n = blanks + o.length - len(ids)                                                # tokens to write
     o.need(len(ids) <= o.length and n, "prompt",
            f"has {len(ids)} tokens, its blanks included, of {o.length} in all; leave something to write")
-    o.need(config.mode != "ar" or config.mask_id not in ids[:len(ids) - blanks], "prompt",  # else last
+    o.need(config.mode != "ar" or config.mask_id not in ids[:len(ids) - blanks], "prompt",  # or at end
            "has a blank before words; ar writes from left to right and cannot fill it, mdlm and aogpt can")
     o = replace(o, steps=o.steps or (min(100, n) if paper and config.mode == "mdlm" else n))
     if paper and o.sampler == "confidence" and o.final_temperature is None:

@@ -161,10 +161,10 @@ VARIANTS = {                # what differs from train.py's way
     "mlp_on_every_slot": dict(block=mlp_on_every_slot),
     "head_on_every_slot": dict(full=True),                  # and the last MLP
     "cut_logits": dict(logits=cut_logits),                  # of the padded head, as on a GPU
-    "cross_entropy": dict(losses=with_loss(cross_entropy), logits=no_head),    # as uncompiled
-    "padded_logits": dict(losses=with_loss(padded_logits), logits=no_head),     # of cross_entropy
-    "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy), logits=no_head),
-    "gradient_with_loss": dict(losses=gradient_with_loss, logits=no_head),
+    "cross_entropy": dict(losses=with_loss(cross_entropy)),     # as model.py has it where it isn't compiled
+    "padded_logits": dict(losses=with_loss(padded_logits)),     # of cross_entropy
+    "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy)),
+    "gradient_with_loss": dict(losses=gradient_with_loss),
     "fused_attention": dict(attend=fused_attention),
     "rotate_before_transpose": dict(attention=rotate_before_transpose),
     "bfloat16_residual": dict(settings=dict(dtype="bfloat16"), residual=torch.bfloat16),
@@ -208,7 +208,7 @@ def make_step(name, mode, sizes, rows):
 
     def run():
         model_module.attend = v.get("attend", written_out)
-        model_module.logits_of = v.get("logits", logits_of)
+        model_module.logits_of = v.get("logits", no_head if "losses" in v else logits_of)
         model_module.Attention.forward = v.get("attention", attention_forward)
         model_module.Block.forward = v.get("block", block_forward)
         torch.use_deterministic_algorithms(v.get("deterministic", DEVICE.type == "cpu"))

@@ -23,7 +23,7 @@ def tokens(model, rows=3, seed=1):
 def random_order(x, seed=2):
     return torch.rand(x.shape, generator=rng(seed)).argsort(dim=1)
 
-def logits_of(model, batch):
+def forward(model, batch):
     return model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)
 
 # ---------------------------------------------------------------------------------------------- who sees what
@@ -33,38 +33,38 @@ def test_aogpt_in_identity_order_is_ar():
     aogpt.load_state_dict(ar.state_dict())
     x = tokens(ar)
     batch = order_batch(ar.config, x)
-    assert torch.equal(logits_of(ar, batch), logits_of(aogpt, batch))
+    assert torch.equal(forward(ar, batch), forward(aogpt, batch))
     other = order_batch(ar.config, x, random_order(x))
-    assert not torch.allclose(logits_of(aogpt, batch), logits_of(aogpt, other), atol=0.1)
+    assert not torch.allclose(forward(aogpt, batch), forward(aogpt, other), atol=0.1)
 
 @pytest.mark.parametrize("mode", ["ar", "aogpt"])
 def test_a_slot_sees_what_comes_before_in_its_order_and_nothing_else(mode):
     model = small_model(mode, dtype=torch.float64)
     x = tokens(model, rows=1)
     order = torch.arange(x.size(1)).expand_as(x) if mode == "ar" else random_order(x)
-    base = logits_of(model, order_batch(model.config, x, order))
+    base = forward(model, order_batch(model.config, x, order))
     for j in range(x.size(1)):                              # change the token that is j-th in the order
         y = x.clone()
         y[0, order[0, j]] = (y[0, order[0, j]] + 1) % model.config.vocab_size
-        moved = (logits_of(model, order_batch(model.config, y, order)) - base).abs().amax(dim=-1)[0]
+        moved = (forward(model, order_batch(model.config, y, order)) - base).abs().amax(dim=-1)[0]
         assert (moved[:j + 1] == 0).all() and (moved[j + 1:] > 1e-6).all()
 
 def test_mdlm_sees_visible_tokens_on_both_sides_and_no_masked_one():
     model = small_model("mdlm", dtype=torch.float64)
     x = tokens(model, rows=1)
     masked = torch.tensor([[False, False, True, False, True, False, False, False]])
-    base = logits_of(model, masking_batch(model.config, x, masked))
+    base = forward(model, masking_batch(model.config, x, masked))
     for j in range(8):
         y = x.clone()
         y[0, j] = (y[0, j] + 1) % model.config.vocab_size
-        moved = (logits_of(model, masking_batch(model.config, y, masked)) - base).abs().amax(dim=-1)[0]
+        moved = (forward(model, masking_batch(model.config, y, masked)) - base).abs().amax(dim=-1)[0]
         assert (moved == 0).all() if masked[0, j] else (moved > 1e-6).all()
 
 def test_a_fully_masked_row_still_knows_its_positions():
     model = small_model("mdlm")
     x = tokens(model, rows=1)
     batch = masking_batch(model.config, x, torch.ones_like(x, dtype=torch.bool))
-    assert torch.pdist(logits_of(model, batch)[0, 1:]).min() > 1e-3
+    assert torch.pdist(forward(model, batch)[0, 1:]).min() > 1e-3
 
 def test_a_text_longer_than_the_window_is_refused():
     config = small_model("mdlm").config
@@ -78,7 +78,7 @@ def test_target_rotation(mode, matters):
     on, off = small_model(mode), small_model(mode, target_rotation=False)
     off.load_state_dict(on.state_dict())
     batch = training_batch(on.config, tokens(on, rows=4), rng())
-    assert torch.allclose(logits_of(on, batch), logits_of(off, batch), atol=1e-4) != matters
+    assert torch.allclose(forward(on, batch), forward(off, batch), atol=1e-4) != matters
 
 def test_logits_depend_on_distances_only():
     """Rotary embedding alone: shifting all positions changes nothing."""
@@ -87,7 +87,7 @@ def test_logits_depend_on_distances_only():
     batch = order_batch(model.config, x)
     shifted = batch._replace(key_pos=batch.key_pos + 7, target_pos=batch.target_pos + 7)
     # the table of angles is float32
-    assert torch.allclose(logits_of(model, batch), logits_of(model, shifted), atol=1e-5)
+    assert torch.allclose(forward(model, batch), forward(model, shifted), atol=1e-5)
 
 def test_attention_written_out_equals_the_fused_kernel():
     """Training on a CPU takes the first path, everything else the second."""
@@ -95,8 +95,8 @@ def test_attention_written_out_equals_the_fused_kernel():
         model = small_model(mode, block_size=32, dtype=torch.float64)
         batch = training_batch(model.config, tokens(model, rows=4), rng())
         with torch.no_grad():
-            fused = logits_of(model, batch)
-        assert torch.allclose(logits_of(model, batch), fused, atol=1e-12)
+            fused = forward(model, batch)
+        assert torch.allclose(forward(model, batch), fused, atol=1e-12)
 
 # ------------------------------------------------------------------------------------------------ the bounds
 
@@ -199,13 +199,13 @@ def test_target_embedding(mode):
     weights = told.state_dict()
     plain.load_state_dict({name: w for name, w in weights.items() if not name.startswith("embed_target")})
     batch = evaluation_batch(told.config, tokens(told, rows=2), rng(0))
-    assert not torch.allclose(logits_of(told, batch), logits_of(plain, batch), atol=1e-3)
+    assert not torch.allclose(forward(told, batch), forward(plain, batch), atol=1e-3)
     first = torch.tensor([[told.config.bos_id]])
     at = [[model(first, torch.tensor([[-1]]), torch.tensor([[place]])) for place in (3, 5)]
           for model in (told, plain)]
     assert not torch.allclose(*at[0], atol=1e-3) and torch.allclose(*at[1], atol=1e-6)
     told.embed_target.weight.zero_()
-    assert torch.equal(logits_of(told, batch), logits_of(plain, batch))
+    assert torch.equal(forward(told, batch), forward(plain, batch))
 
 # ------------------------------------------------------------------------------------------ masks and batches
 
@@ -238,8 +238,8 @@ def test_last_mlp_and_head_on_selected_slots_are_those_of_every_slot_then_select
     """And so are their gradients."""
     model = small_model("mdlm", dtype=torch.float64)
     batch = nelbo_batch(model.config, tokens(model, rows=6), rng())
-    logits = logits_of(model, batch)                                                     # (3, T+1, V)
-    every = logits_of(model, batch._replace(select=None))                                # (6, T+1, V)
+    logits = forward(model, batch)                                                       # (3, T+1, V)
+    every = forward(model, batch._replace(select=None))                                  # (6, T+1, V)
     index = batch.select[..., None].expand_as(logits)
     every = every.view(3, -1, every.size(-1)).gather(1, index)
     assert torch.allclose(logits, every, rtol=1e-12)
@@ -267,7 +267,7 @@ def test_the_loss_of_bfloat16_logits_is_not_rounded_to_bfloat16():
     """As autocast leaves them on CUDA: the softmax is in float32, and in float64 where the logits are."""
     model = small_model("ar", dtype=torch.bfloat16)
     batch = training_batch(model.config, tokens(model, rows=64), rng())
-    log_p = logits_of(model, batch).double().log_softmax(dim=-1)
+    log_p = forward(model, batch).double().log_softmax(dim=-1)
     exact = -log_p.gather(2, batch.targets[..., None])[..., 0].mean(dim=1)
     losses = group_losses(model, batch)
     assert losses.dtype == torch.float32 and abs(losses - exact).max() < 1e-5
@@ -295,9 +295,9 @@ def test_the_compiled_loss_is_the_same(mode, monkeypatch):
 def test_a_gpu_cuts_the_same_logits_from_a_padded_product(monkeypatch):
     model = small_model("ar", dtype=torch.float64)
     batch = training_batch(model.config, tokens(model, rows=4), rng())
-    plain = logits_of(model, batch)
+    plain = forward(model, batch)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)      # as if
-    padded = logits_of(model, batch)
+    padded = forward(model, batch)
     assert plain.is_contiguous() and not padded.is_contiguous()     # two ways indeed
     assert padded.shape == plain.shape == (4, 8, 11) and (padded - plain).abs().max() < 1e-12
 
@@ -401,7 +401,7 @@ def test_cached_logits_equal_uncached(mode, pieces):
                             cache=Cache(keys_values, slots, visible)))
         start += n
     assert keys_values[0][0] is kept and kept.shape == (3, 2, 8, 8)        # written in place
-    full = logits_of(model, batch)
+    full = forward(model, batch)
     assert (torch.cat(logits, dim=1) - full).abs().max() < 1e-5 * full.abs().max()
 
 # -------------------------------------------------------------------------------- sizes, configuration, files

@@ -372,7 +372,7 @@ def test_evaluation_gives_every_window_every_mask_ratio():
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_bfloat16_compiled_follows_float32_eager_and_is_repeatable(trained, mode):
     """The fast path and the exact one, 200 steps of the same run: the mean losses of 10 steps differ by less
-    than 0.01 nats per token (with AMX by 0.006). Compiled code on two threads gives the same bits again."""
+    than 0.01 nats per token. Compiled code on two threads gives the same bits again."""
     loss, fast = {}, ["--dtype=bfloat16", "--compile=true"]
     runs = {"slow": ["--dtype=float32"], "fast": fast}
     if mode == "mdlm":
