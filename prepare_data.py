@@ -67,9 +67,7 @@ class Tokenizer:
             raise InputError(f"the word {e} is not in the vocabulary of data/toy and its models") from None
 
     def encode_batch(self, texts: list) -> list:
-        if self.kind == "gpt2":
-            return self.bpe.encode_ordinary_batch(texts)        # on several threads
-        return [self.encode(text) for text in texts]
+        return self.bpe.encode_ordinary_batch(texts) if self.kind == "gpt2" else [*map(self.encode, texts)]
 
     def decode(self, ids) -> str:
         if self.kind == "gpt2":
