@@ -194,14 +194,15 @@ class Transformer(nn.Module):
         self.register_buffer("rotary", rotary, persistent=False)
         self.init_weights()
 
-    def hidden(self, tokens, key_pos, target_pos, select=None, t=None, cache=None):
-        """What the head reads to predict the tokens at target_pos: (B, S, C), or (G, N, C) with select.
+    def forward(self, tokens, key_pos, target_pos, select=None, t=None, cache=None):
+        """Logits of the tokens at target_pos.
 
         tokens      (B, S) what the slots hold
         key_pos, target_pos     (B or 1, S), see the table at the top of this file
         select      (G, N) predict only these slots of each group of B/G rows, counted through all its rows
         t           (B,) timestep, for time_embedding=add
-        cache       a Cache, to see slots of earlier calls too"""
+        cache       a Cache, to see slots of earlier calls too
+        returns     (B, S, V), or (G, N, V) with select"""
         x = self.embed(tokens)                                                      # (B, S, C)
         if self.config.target_embedding:
             x = x + self.embed_target(target_pos.clamp(min=0))      # (B, S, C); BOS of mdlm predicts none
@@ -212,10 +213,7 @@ class Transformer(nn.Module):
         for i, block in enumerate(self.blocks):
             kept = cache and cache._replace(keys_values=cache.keys_values[i])
             x = block(x, rotary_q, rotary_k, kept, select if block is self.blocks[-1] else None)
-        return self.norm(x)                                                         # (B, S, C) or (G, N, C)
-
-    def forward(self, *slots, **more):      # what hidden takes; returns logits (B, S, V) or (G, N, V)
-        return logits_of(self.hidden(*slots, **more), self.head.weight, self.config.vocab_size)
+        return logits_of(self.norm(x), self.head.weight, self.config.vocab_size)    # (B, S, V) or (G, N, V)
 
     def init_weights(self):
         """Normal, standard deviation 1/√(inputs): the usual 0.02 starves narrow models. Projections back
@@ -371,17 +369,16 @@ def training_batch(config: Config, x: Tensor, generator: torch.Generator) -> Bat
         batch = batch._replace(tokens=other.where(wrong & (batch.tokens < config.bos_id), batch.tokens))
     return batch
 
-def group_losses(model: Transformer, batch: Batch) -> Tensor:
+def group_losses(model: nn.Module, batch: Batch) -> Tensor:
     """(G,) whose mean is the loss: nats per token (for masked_ce, nats per masked token)."""
-    h = model.hidden(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t).flatten(0, 1)
-    head, dtype = model.head.weight, torch.promote_types(h.dtype, torch.float32)    # bfloat16 is too coarse
-    logits = logits_of(h, head, model.config.vocab_size).to(dtype)                  # (G·N, V) of h (G·N, C)
-    # −log p = log Σ exp(logits) − the target's logit. Compiled, logsumexp would read them once more. As the
-    # target's logit is a product by itself, the gradient of all logits is a softmax and nothing else
-    top = logits.detach().amax(dim=1)                                               # (G·N,)
-    log_sum = (logits - top[:, None]).exp().sum(dim=1).log() + top
-    target_logit = (h.to(dtype) * F.embedding(batch.targets.flatten(), head)).sum(dim=1)
-    return ((log_sum - target_logit).view_as(batch.weight) * batch.weight).sum(dim=1)
+    logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)    # (G, N, V)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # a bfloat16 softmax is too coarse
+    if torch.compiler.is_compiling():   # as below; its gradient fuses into one pass over V, not two
+        words = torch.arange(logits.size(-1), dtype=torch.int32, device=logits.device)  # (V,), int32: faster
+        nll = logits.logsumexp(dim=-1) - logits.where(words == batch.targets[..., None].int(), 0).sum(dim=-1)
+    else:
+        nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")  # (G·N,)
+    return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
 
 @torch.no_grad()
 def losses_in_parts(model: nn.Module, batch: Batch) -> Tensor:

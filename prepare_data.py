@@ -67,7 +67,9 @@ class Tokenizer:
             raise InputError(f"the word {e} is not in the vocabulary of data/toy and its models") from None
 
     def encode_batch(self, texts: list) -> list:
-        return self.bpe.encode_ordinary_batch(texts) if self.kind == "gpt2" else [*map(self.encode, texts)]
+        if self.kind == "gpt2":
+            return self.bpe.encode_ordinary_batch(texts)        # on several threads
+        return [self.encode(text) for text in texts]
 
     def decode(self, ids) -> str:
         if self.kind == "gpt2":

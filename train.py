@@ -197,8 +197,9 @@ class Loss(torch.nn.Module):
 
 class Muon(torch.optim.Optimizer):
     """Nesterov's momentum, its singular values nearly equalized (Jordan et al. 2024), scaled to the length of
-    AdamW's steps (arXiv 2502.16982), so that lr serves both. Unlike torch.optim.Muon's, products have
-    autocast's dtype, and matrices of a size go together: that is faster (results/speed.md)."""
+    AdamW's steps (arXiv 2502.16982), so that lr serves both. Two things differ from torch.optim.Muon:
+    products have autocast's dtype, for some CPUs are slow in bfloat16 (results/speed.md), and matrices of a
+    size go together, for on a GPU a small product takes no longer than its launch."""
 
     @torch.no_grad()
     def step(self):

@@ -651,15 +651,13 @@ def speed(text: str):
     python("experiments.step_parts", json="results/step-parts.json")
     for mode, nanogpt in ("ar", ",nanogpt"), ("mdlm", ""):
         python("experiments.try_speed", mode=mode, json=f"results/speed-tried-{mode}.json",
-               variants="tuned,cut_logits,linear_cross_entropy,fused_attention,rotate_before_transpose"
-                        + nanogpt)
-    losses = "tuned,cross_entropy,picked_logit,logsumexp,gradient_with_loss"
-    for preset, mode in itertools.product(("small", "laptop", "paper"), ("ar", "mdlm")):
-        python("experiments.try_speed", mode=mode, preset=preset, variants=losses,
+               variants="tuned,cut_logits,cross_entropy,gradient_with_loss,linear_cross_entropy,"
+                        f"fused_attention,rotate_before_transpose{nanogpt}")
+    python("experiments.try_speed", preset="laptop", variants="tuned,cut_logits,gradient_with_loss",
+           json="results/speed-cut-laptop-ar.json")
+    for preset, mode in ("small", "ar"), ("small", "mdlm"), ("paper", "ar"):
+        python("experiments.try_speed", mode=mode, preset=preset, variants="tuned,cross_entropy",
                json=f"results/speed-loss-{preset}-{mode}.json")
-    for mode in "ar", "mdlm":
-        python("experiments.try_speed", mode=mode, dtype="float32", variants=losses,
-               json=f"results/speed-loss-float32-{mode}.json")
     python("experiments.try_speed", mode="mdlm", preset="laptop", variants="muon,pytorch_muon",
            json="results/speed-muon.json")
     for preset in "toy", "laptop":

@@ -30,14 +30,19 @@ attention_forward, block_forward = model_module.Attention.forward, model_module.
 def fused_attention(q, k, v, visible, causal):
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
+def no_head(x, weight, vocab_size):
+    return x
+
 def cut_logits(x, weight, vocab_size):
     return F.linear(x, weight)[..., :vocab_size]
 
-def with_loss(nll_of):
-    """group_losses with another end: nll_of(hidden (N, C), head (padded V, C), targets (N,), V) is (N,)."""
+def with_loss(loss_of):
+    """group_losses with another end, for a model without head: loss_of(hidden, weight of the head, targets,
+    vocabulary)."""
     def losses(model, batch):
-        h = model.hidden(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t).flatten(0, 1)
-        nll = nll_of(h, model.head.weight, batch.targets.flatten(), model.config.vocab_size)
+        hidden = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)     # (G, N, C)
+        nll = loss_of(hidden.flatten(0, 1), model.embed.weight, batch.targets.flatten(),
+                      model.config.vocab_size)                                      # (G·N,)
         return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
     return losses
 
@@ -105,50 +110,43 @@ def mlp_on_every_slot(self, x, rotary_q, rotary_k, cache=None, select=None):
         x = x.gather(1, select[:, :, None].expand(-1, -1, x.size(-1)))
     return x
 
-def float_logits(h, head, V):
-    logits = logits_of(h, head, V)
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))              # (N, V)
+def cross_entropy(h, weight, y, V):
+    logits = logits_of(h, weight, V)
+    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), y, reduction="none")
 
-def cross_entropy(h, head, y, V):
-    return F.cross_entropy(float_logits(h, head, V), y, reduction="none")
+def padded_logits(h, weight, y, V):
+    return F.cross_entropy(F.linear(h, weight), y, reduction="none")
 
-def picked_logit(h, head, y, V):
-    logits, words = float_logits(h, head, V), torch.arange(V, dtype=torch.int32, device=h.device)
-    return logits.logsumexp(dim=1) - logits.where(words == y[:, None].int(), 0).sum(dim=1)
-
-def logsumexp(h, head, y, V):
-    return float_logits(h, head, V).logsumexp(dim=1) - (h * F.embedding(y, head)).sum(dim=1)
-
-def padded_logits(h, head, y, V):
-    return F.cross_entropy(F.linear(h, head), y, reduction="none")
-
-def linear_cross_entropy(h, head, y, V):
-    return F.linear_cross_entropy(h.bfloat16(), head.bfloat16(), y, reduction="none")
+def linear_cross_entropy(h, weight, y, V):
+    return F.linear_cross_entropy(h.bfloat16(), weight.bfloat16(), y, reduction="none")
 
 class LossWithGradient(torch.autograd.Function):
-    """Σ weight · −log p and its gradients in one go, so that backward need not take the exponentials again.
-    For losses that are this sum, times a number."""
+    """Σ weight · −log softmax(h Wᵀ)[target] of h (N, C), W (padded V, C) and its gradients in one go,
+    so that backward need not take the softmax again. For losses that are this sum, times a number."""
 
     @staticmethod
-    def forward(ctx, h, head, targets, weight, V):
-        def loss(h, head):
-            logits = float_logits(h, head, V)
-            top = logits.detach().amax(dim=1)
-            log_sum = (logits - top[:, None]).exp().sum(dim=1).log() + top
-            return ((log_sum - (h * F.embedding(targets, head)).sum(dim=1)) * weight).sum()
-
-        gradients, value = torch.func.grad_and_value(loss, argnums=(0, 1))(h, head)
-        ctx.save_for_backward(*gradients)
-        return value
+    def forward(ctx, h, W, targets, weight, vocab_size):
+        h, small = h.bfloat16(), W[:vocab_size].bfloat16()
+        logits = (h @ small.T).float()                                              # (N, V)
+        top, weight, targets = logits.amax(-1, keepdim=True), weight[:, None], targets[:, None]     # (N, 1)
+        p = (logits - top).exp()                                                    # (N, V)
+        total = p.sum(-1, keepdim=True)                                             # (N, 1)
+        hit = torch.arange(vocab_size, dtype=torch.int32, device=h.device) == targets.int()     # (N, V)
+        d_logits = p * (weight / total)
+        d_logits = torch.where(hit, d_logits - weight, d_logits).bfloat16()
+        d_W = F.pad((d_logits.T @ h).float(), (0, 0, 0, len(W) - vocab_size))
+        ctx.save_for_backward(d_logits @ small, d_W)
+        return ((total.log() + top - logits.gather(1, targets)) * weight).sum()
 
     @staticmethod
     def backward(ctx, d_loss):
-        return *(gradient * d_loss for gradient in ctx.saved_tensors), None, None, None
+        d_h, d_W = ctx.saved_tensors
+        return d_h * d_loss, d_W * d_loss, None, None, None
 
 def gradient_with_loss(model, batch):
-    h = model.hidden(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t).flatten(0, 1)
-    return LossWithGradient.apply(h, model.head.weight, batch.targets.flatten(), batch.weight.flatten(),
-                                  model.config.vocab_size)[None] / len(batch.targets)
+    hidden = model(batch.tokens, batch.key_pos, batch.target_pos, batch.select, batch.t)     # (G, N, C)
+    return LossWithGradient.apply(hidden.flatten(0, 1), model.embed.weight, batch.targets.flatten(),
+                                  batch.weight.flatten(), model.config.vocab_size)[None] / len(batch.targets)
 
 def pytorch_muon(matrices, how):
     return torch.optim.Muon(matrices, **how, adjust_lr_fn="match_rms_adamw")
@@ -163,9 +161,7 @@ VARIANTS = {                # what differs from train.py's way
     "mlp_on_every_slot": dict(block=mlp_on_every_slot),
     "head_on_every_slot": dict(full=True),                  # and the last MLP
     "cut_logits": dict(logits=cut_logits),                  # of the padded head, as on a GPU
-    "cross_entropy": dict(losses=with_loss(cross_entropy)),
-    "picked_logit": dict(losses=with_loss(picked_logit)),   # the target's is found by comparing all words
-    "logsumexp": dict(losses=with_loss(logsumexp)),
+    "cross_entropy": dict(losses=with_loss(cross_entropy)),     # as model.py has it where it isn't compiled
     "padded_logits": dict(losses=with_loss(padded_logits)),     # of cross_entropy
     "linear_cross_entropy": dict(losses=with_loss(linear_cross_entropy)),
     "gradient_with_loss": dict(losses=gradient_with_loss),
@@ -181,7 +177,7 @@ VARIANTS = {                # what differs from train.py's way
     "nanogpt": dict(deterministic=False),
 }
 
-def make_step(name, mode, sizes, rows, dtype="auto"):
+def make_step(name, mode, sizes, rows):
     v = VARIANTS[name]
     papers_loss = dict(objective="masked_ce", schedule="cosine") if v.get("full") and mode == "mdlm" else {}
     config = Config(mode, **sizes, **papers_loss)
@@ -196,8 +192,7 @@ def make_step(name, mode, sizes, rows, dtype="auto"):
         train.group_losses, train.Muon = v.get("losses", own), v.get("muon", Muon)
         if "compile_mode" in v:
             train.group_losses = torch.compile(group_losses, mode=v["compile_mode"], dynamic=False)
-        own_way = {"compile": "false"} if "compile_mode" in v else {}
-        s = Settings(**{"dtype": dtype} | v.get("settings", {}) | own_way)
+        s = Settings(**v.get("settings", {}) | ({"compile": "false"} if "compile_mode" in v else {}))
         _, update = make_update(net, s)
         if "residual" in v:
             net.blocks[0].register_forward_pre_hook(lambda _, given: (given[0].to(v["residual"]), *given[1:]))
@@ -213,7 +208,7 @@ def make_step(name, mode, sizes, rows, dtype="auto"):
 
     def run():
         model_module.attend = v.get("attend", written_out)
-        model_module.logits_of = v.get("logits", logits_of)
+        model_module.logits_of = v.get("logits", no_head if "losses" in v else logits_of)
         model_module.Attention.forward = v.get("attention", attention_forward)
         model_module.Block.forward = v.get("block", block_forward)
         torch.use_deterministic_algorithms(v.get("deterministic", DEVICE.type == "cpu"))
@@ -231,7 +226,6 @@ class SpeedOptions:
     mode: Literal["ar", "mdlm", "aogpt"] = "ar"  # whose training step
     variants: tuple[Literal[tuple(VARIANTS)], ...] = tuple(VARIANTS)  # by turns, compared with the first
     preset: Literal["auto", "small", "paper", "toy", "laptop"] = "auto"  # sizes, of bench.py or train.py
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # unless a variant is about it; nanogpt: bfloat16
     json: str = ""              # file for the results
 
 def sizes_of(preset: str) -> tuple:
@@ -261,10 +255,10 @@ def main():
     steps, memory = {}, {}
     for name in o.variants:
         if o.mode == "mdlm" or not name.endswith("_on_every_slot"):
-            steps[name], memory[name] = make_step(name, o.mode, sizes, rows, o.dtype)
+            steps[name], memory[name] = make_step(name, o.mode, sizes, rows)
             print(f"{name} is ready", file=sys.stderr)
     seconds = by_turns(steps, 6, DEVICE)
-    first, dtype = next(iter(seconds.values())), numerics(Settings(dtype=o.dtype), DEVICE)[0]
+    first, dtype = next(iter(seconds.values())), numerics(Settings(), DEVICE)[0]
     print(f"{o.mode}, {rows} x {Config(o.mode, **sizes).block_size}, {DEVICE.type}, "
           f"{torch.get_num_threads()} threads, {dtype}: time of a step, of the first's, and MB on top")
     for name, took in seconds.items():
