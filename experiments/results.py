@@ -660,6 +660,9 @@ def speed(text: str):
                json=f"results/speed-loss-{preset}-{mode}.json")
     python("experiments.try_speed", mode="mdlm", preset="laptop", variants="muon,pytorch_muon",
            json="results/speed-muon.json")
+    for mode in "ar", "mdlm", "aogpt":
+        python("experiments.try_speed", mode=mode, preset="laptop", json=f"results/speed-muon-{mode}.json",
+               variants="muon,muon_separately,pytorch_muon,tuned")
     for preset in "toy", "laptop":
         python("experiments.try_speed", mode="mdlm", preset=preset, json=f"results/speed-slots-{preset}.json",
                variants="tuned,mlp_on_every_slot,rotate_before_transpose")

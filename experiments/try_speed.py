@@ -24,7 +24,7 @@ from train import PRESETS, Muon, Settings, make_update, numerics
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 torch._dynamo.config.recompile_limit = 64       # all variants share a few functions
-written_out, logits_of = model_module.attend, model_module.logits_of
+written_out, logits_of, baddbmm = model_module.attend, model_module.logits_of, torch.baddbmm
 attention_forward, block_forward = model_module.Attention.forward, model_module.Block.forward
 
 def fused_attention(q, k, v, visible, causal):
@@ -148,6 +148,10 @@ def gradient_with_loss(model, batch):
     return LossWithGradient.apply(hidden.flatten(0, 1), model.embed.weight, batch.targets.flatten(),
                                   batch.weight.flatten(), model.config.vocab_size)[None] / len(batch.targets)
 
+def separately(x, a, b, beta, alpha=1):
+    """torch.baddbmm, one operation after the other."""
+    return beta * x + alpha * a @ b
+
 def pytorch_muon(matrices, how):
     return torch.optim.Muon(matrices, **how, adjust_lr_fn="match_rms_adamw")
 
@@ -171,6 +175,7 @@ VARIANTS = {                # what differs from train.py's way
     "max_autotune": dict(compile_mode="max-autotune"),
     "not_deterministic": dict(deterministic=False),
     "muon": dict(settings=dict(optimizer="muon")),
+    "muon_separately": dict(settings=dict(optimizer="muon"), baddbmm=separately),
     "pytorch_muon": dict(settings=dict(optimizer="muon"), muon=pytorch_muon),   # always in bfloat16
     # what glibc comes to by itself: M_MMAP_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD; in a run of its own
     "memory_given_back": dict(mallopt=((-4, 65536), (-3, 2 ** 25), (-1, 2 ** 26))),
@@ -211,6 +216,7 @@ def make_step(name, mode, sizes, rows):
         model_module.logits_of = v.get("logits", no_head if "losses" in v else logits_of)
         model_module.Attention.forward = v.get("attention", attention_forward)
         model_module.Block.forward = v.get("block", block_forward)
+        torch.baddbmm = v.get("baddbmm", baddbmm)
         torch.use_deterministic_algorithms(v.get("deterministic", DEVICE.type == "cpu"))
         step()
 

@@ -80,7 +80,7 @@ def test_a_bench_step_trains():
 def put_back(monkeypatch):
     """Afterwards, what try_speed's variants change."""
     for of, name in ((train, "group_losses"), (train, "Muon"), (model, "attend"), (model, "logits_of"),
-                     (model.Attention, "forward"), (model.Block, "forward")):
+                     (model.Attention, "forward"), (model.Block, "forward"), (torch, "baddbmm")):
         monkeypatch.setattr(of, name, getattr(of, name))
 
 def test_every_variant_is_compiled_for_itself(monkeypatch):
