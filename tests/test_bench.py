@@ -1,17 +1,21 @@
 """What bench.py says: the figures hang together; and they are of the work that train.py does."""
 import functools
 import json
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
 import bench
+import cli
 import model
 import train
 from bench import BenchOptions, begin, by_turns, training_step
 from conftest import experiment, run, small_model
-from experiments import sampling_cost, step_parts, try_speed
+from experiments import others, sampling_cost, step_parts, try_speed
 from experiments.scaling import exponent
 from model import Config, flops_per_token
 
@@ -134,3 +138,76 @@ def test_turns_are_taken_and_the_first_does_not_count(monkeypatch):
 
 def test_exponent():
     assert exponent([1, 2, 4, 8], [3, 12, 48, 192]) == pytest.approx(2)
+
+OTHERS_CODE = {"nanoGPT/model.py": """
+from dataclasses import dataclass
+import torch
+
+@dataclass
+class GPTConfig:
+    block_size: int; vocab_size: int; n_layer: int; n_head: int; n_embd: int; dropout: float; bias: bool
+
+class GPT(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.embed = torch.nn.Embedding(config.vocab_size, config.n_embd)
+    def forward(self, x, y):
+        logits = self.embed(x) @ self.embed.weight.T
+        return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+    def configure_optimizers(self, weight_decay, lr, betas, device_type):
+        return torch.optim.AdamW(self.parameters(), lr=lr, weight_decay=weight_decay, betas=betas)
+""", "arche/gpu/models.py": """
+import torch
+
+class AutoregressiveModel(torch.nn.Module):
+    def __init__(self, vocab_size, width, heads, of_a_head, hidden, layers):
+        super().__init__()
+        assert (vocab_size, width, heads, of_a_head, hidden, layers) == (50257, 16, 2, 8, 24, 1)
+        self.embed = torch.nn.Embedding(vocab_size, width)
+    def compute_loss(self, tokens):
+        return self.embed(tokens).pow(2).mean()
+
+class MDLMModel(AutoregressiveModel):
+    pass
+"""}
+
+class HereAndNow:
+    """A ProcessPoolExecutor without a process."""
+    def __init__(self, *_):
+        self.step = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def submit(self, of, *given):
+        if of is others.settings:
+            sizes = dict(n_layer=1, n_head=2, n_embd=16, n_hidden=24, block_size=8)
+            found = sizes, 4, torch.device("cpu"), "bfloat16"
+        else:
+            others.step = self.step
+            found = of(*given)
+            self.step = others.step
+        return SimpleNamespace(result=lambda: found)
+
+def test_others_code_is_timed_beside_ours(monkeypatch, tmp_path, capsys):
+    """By turns; by made-up code of the same shape as nanoGPT's and the paper's, whose weights stay."""
+    monkeypatch.setattr(torch, "compile", lambda of, **_: of)
+    monkeypatch.setattr(others, "ProcessPoolExecutor", HereAndNow)
+    monkeypatch.setattr(others, "step", None, raising=False)
+    monkeypatch.setattr(others.ctypes, "CDLL", mock.Mock())
+    folders = [f"--nanogpt={tmp_path}/nanoGPT", f"--paper={tmp_path}/arche"]
+    monkeypatch.setattr("sys.argv", ["others.py", *folders, "--repeats=2", "--seconds=0.01",
+                                     f"--json={tmp_path}/o.json"])
+    with pytest.raises(cli.InputError, match="nanoGPT/model.py is not there; --help says where to get it"):
+        others.main()
+    for name, code in OTHERS_CODE.items():
+        Path(tmp_path, name).parent.mkdir(parents=True)
+        Path(tmp_path, name).write_text(code)
+    others.main()
+    seconds = json.load(open(tmp_path / "o.json"))["seconds"]
+    assert list(seconds) == list(others.WAYS) and len(seconds) == 8
+    assert all(len(took) == 2 and min(took) > 0 for took in seconds.values())
+    assert "nanoGPT, memory kept" in capsys.readouterr().out
