@@ -316,17 +316,21 @@ def laptop(text: str):
 def longer(text: str):
     """All stories for ten times as many steps, at half the learning rate; ar with what helped it on 500."""
     halves(text)
-    long = dict(dtype="bfloat16", max_steps=15000, eval_interval=500)
-    mdlm, aogpt = (on_text(f"{mode}-longer", mode, "all", "0.004", 1, **long) for mode in ("mdlm", "aogpt"))
-    masked_ce = on_text("mdlm-masked_ce-longer", "mdlm", "all", "0.004", 1, objective="masked_ce",
-                        **long | dict(dtype="float32"))     # made later, by a CPU without bfloat16
-    ar = [on_text(f"ar-longer-{lr}", "ar", "all", lr, 1, dtype="bfloat16", dropout=0.1, token_noise=0.1,
-                  max_steps=3000, eval_interval=100) for lr in ("0.004", "0.008")]
-    finished(*ar)
+    helped = dict(dtype="bfloat16", dropout=0.1, token_noise=0.1, max_steps=3000, eval_interval=100)
+    rates = [on_text(f"ar-longer-{lr}", "ar", "all", lr, 1, **helped) for lr in ("0.004", "0.008")]
+    finished(*rates)
     keep("results/real-longer.json", "out/real/ar-longer-*-1")
-    title = "Real text, all stories: 15,000 steps; ar 3,000, with dropout and token noise of 0.1"
-    compare_real("longer", title, {"ar": [best_of(*ar)], "mdlm": [mdlm], "aogpt": [aogpt],
-                                   "mdlm by masked_ce": [masked_ce]})
+    lr = best_of(*rates).split("-")[2]
+    long = dict(dtype="bfloat16", max_steps=15000, eval_interval=500)
+    runs = {"ar": [], "mdlm": [], "aogpt": [], "mdlm by masked_ce": []}
+    for seed in SEEDS:
+        runs["aogpt"].append(on_text("aogpt-longer", "aogpt", "all", "0.004", seed, **long))
+        runs["mdlm"].append(on_text("mdlm-longer", "mdlm", "all", "0.004", seed, **long))
+        runs["mdlm by masked_ce"].append(on_text("mdlm-masked_ce-longer", "mdlm", "all", "0.004", seed,
+                                                 objective="masked_ce", **long))
+        runs["ar"].append(on_text(f"ar-longer-{lr}", "ar", "all", lr, seed, **helped))
+    compare_real("longer", "Real text, all stories: 15,000 steps; ar 3,000, with dropout and token noise "
+                 "of 0.1", runs)
 
 BLANKS = dict(lengths="1,2,4,8,16,32", draws=4, data="excerpt-report")
 

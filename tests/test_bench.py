@@ -113,15 +113,16 @@ def test_the_residual_stream_is_in_bfloat16(monkeypatch):
     assert [set(dtypes) for dtypes in seen.values()] == [{torch.float32}, {torch.bfloat16}]
 
 def test_parts_of_a_step_have_its_products():
-    """Their FLOPs are those of the shapes: forward, and twice that backward."""
-    config = Config("ar", vocab_size=50, block_size=8, n_layer=2, n_head=2, n_embd=16, n_hidden=24)
-    step, _ = training_step(config, 4, torch.device("cpu"), tuned=False)
-    parts = step_parts.parts_of_step(step, config, 3, torch.device("cpu"))
-    found = {part: flops for part, (seconds, flops) in parts.items() if flops}
-    assert sum(seconds for seconds, _ in parts.values()) > 0
-    assert found == pytest.approx({"products of the head": 6 * 32 * 16 * 50,
-                                   "products of the layers": 6 * 32 * 2 * (4 * 16 * 16 + 3 * 16 * 24),
-                                   "products of attention": 6 * 32 * 2 * 2 * 16 * 8})
+    """Their FLOPs are those of the shapes: forward, and twice that backward; also with as many words as slots."""
+    for words in 50, 32:
+        config = Config("ar", vocab_size=words, block_size=8, n_layer=2, n_head=2, n_embd=16, n_hidden=24)
+        step, _ = training_step(config, 4, torch.device("cpu"), tuned=False)
+        parts = step_parts.parts_of_step(step, config, 4, 3, torch.device("cpu"))
+        found = {part: flops for part, (seconds, flops) in parts.items() if flops}
+        assert sum(seconds for seconds, _ in parts.values()) > 0
+        assert found == pytest.approx({"products of the head": 6 * 32 * 16 * words,
+                                       "products of the layers": 6 * 32 * 2 * (4 * 16 * 16 + 3 * 16 * 24),
+                                       "products of attention": 6 * 32 * 2 * 2 * 16 * 8})
 
 def test_turns_are_taken_and_the_first_does_not_count(monkeypatch):
     """By a clock of our own: half a second a turn."""
