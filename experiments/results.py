@@ -23,6 +23,7 @@ The commands behind results/, in the order in which they must run, from the proj
     python -m experiments.results own FOLDER        after toy and diversity; minutes
     python -m experiments.results denormals FOLDER  an hour
     python -m experiments.results speed FOLDER      with nothing else running; after toy
+    python -m experiments.results others            likewise; nanoGPT and arche cloned here
     python -m experiments.results gpu               with nothing else running on the GPU; minutes
     python -m experiments.results first MODE        README's first command on two of many cores, by taskset
 
@@ -314,21 +315,21 @@ def laptop(text: str):
     compare_real("laptop", "The preset laptop, now and as it was", runs)
 
 def longer(text: str):
-    """All stories for ten times as many steps, at half the learning rate; ar with what helped it on 500."""
+    """All stories for ten times as many steps, at half the learning rate; ar with what helped it on 500. Two
+    seeds, one by masked_ce, for want of time."""
     halves(text)
     helped = dict(dtype="bfloat16", dropout=0.1, token_noise=0.1, max_steps=3000, eval_interval=100)
     rates = [on_text(f"ar-longer-{lr}", "ar", "all", lr, 1, **helped) for lr in ("0.004", "0.008")]
     finished(*rates)
     keep("results/real-longer.json", "out/real/ar-longer-*-1")
     lr = best_of(*rates).split("-")[2]
+    runs = {"ar": [on_text(f"ar-longer-{lr}", "ar", "all", lr, seed, **helped) for seed in (1, 2)]}
     long = dict(dtype="bfloat16", max_steps=15000, eval_interval=500)
-    runs = {"ar": [], "mdlm": [], "aogpt": [], "mdlm by masked_ce": []}
-    for seed in SEEDS:
-        runs["aogpt"].append(on_text("aogpt-longer", "aogpt", "all", "0.004", seed, **long))
-        runs["mdlm"].append(on_text("mdlm-longer", "mdlm", "all", "0.004", seed, **long))
-        runs["mdlm by masked_ce"].append(on_text("mdlm-masked_ce-longer", "mdlm", "all", "0.004", seed,
-                                                 objective="masked_ce", **long))
-        runs["ar"].append(on_text(f"ar-longer-{lr}", "ar", "all", lr, seed, **helped))
+    for mode in "mdlm", "aogpt":
+        runs[mode] = [on_text(f"{mode}-longer", mode, "all", "0.004", seed, **long) for seed in (1, 2)]
+    runs["mdlm by masked_ce"] = [on_text(       # made by a CPU without bfloat16
+        "mdlm-masked_ce-longer", "mdlm", "all", "0.004", 1, objective="masked_ce",
+        **long | dict(dtype="float32"))]
     compare_real("longer", "Real text, all stories: 15,000 steps; ar 3,000, with dropout and token noise "
                  "of 0.1", runs)
 
@@ -685,6 +686,11 @@ def speed(text: str):
     python("experiments.time_self_bleu", "results/self-bleu-speed.json")
     python("experiments.try_load", f"{text}/valid.txt", "out/toy-ar", "results/load.json")
 
+def others():
+    """A step beside one of nanoGPT's and the paper's own code, three times."""
+    for run in 1, 2, 3:
+        python("experiments.others", seconds=2, json=f"results/speed-others-{run}.json")
+
 def gpu():
     """Of training and sampling on a CUDA GPU, at the paper's sizes."""
     python("experiments.gpu_smoke", "--what=attention,right", json="results/gpu-smoke.json")
@@ -718,7 +724,8 @@ def own(text: str):
 # ---- The command -------------------------------------------------------------------------------------------
 
 COMMANDS = (toy, sampling, few, minute, real, laptop, longer, later, bigger, written, confounds, weights,
-            gaps, orders, plateau, adapt, diversity, grown, frontier, own, denormals, speed, gpu, first)
+            gaps, orders, plateau, adapt, diversity, grown, frontier, own, denormals, speed, others, gpu,
+            first)
 
 def main():
     name, *arguments = sys.argv[1:] or ["--help"]

@@ -113,7 +113,7 @@ def test_the_residual_stream_is_in_bfloat16(monkeypatch):
     assert [set(dtypes) for dtypes in seen.values()] == [{torch.float32}, {torch.bfloat16}]
 
 def test_parts_of_a_step_have_its_products():
-    """Their FLOPs are those of the shapes: forward, and twice that backward; also with as many words as slots."""
+    """Their FLOPs are those of the shapes: forward, twice that backward; also with as many words as slots."""
     for words in 50, 32:
         config = Config("ar", vocab_size=words, block_size=8, n_layer=2, n_head=2, n_embd=16, n_hidden=24)
         step, _ = training_step(config, 4, torch.device("cpu"), tuned=False)

@@ -970,6 +970,39 @@ def test_muon():
     ours, theirs = (1000 * np.median(seconds[name]) for name in ("muon", "pytorch_muon"))
     ratio = np.median(np.divide(seconds["pytorch_muon"], seconds["muon"]))
     assert f"took {ratio:.2f} times as long ({theirs:,.0f} against {ours:.0f} ms;" in text
+    found = [results(f"speed-muon-{mode}.json")["seconds"] for mode in ("ar", "mdlm", "aogpt")]
+    ratios = {name: [np.median(np.divide(of[name], of["muon"])) for of in found] for name in found[0]}
+    for name, *cells, _ in table("results/speed.md", "a step with Muon"):
+        assert cells == [f"{ratio:.2f}" for ratio in ratios[name.strip("`")]]
+    gains, costs = ([100 * (ratio - 1) for ratio in ratios["muon_separately"]],
+                    [100 * (1 / ratio - 1) for ratio in ratios["tuned"]])
+    assert (f"`--preset=laptop` is {min(gains):.0f} to {max(gains):.0f}% faster there than it was**, and "
+            f"Muon costs {min(costs):.0f} to {max(costs):.0f}% more time") in text
+
+def test_others_code():
+    runs, text = [results(f"speed-others-{n}.json")["seconds"] for n in (1, 2, 3)], prose("results/speed.md")
+
+    def ratios(name, mode):
+        return [np.median(np.divide(run[name], run[mode])) for run in runs]
+
+    rows = table("results/speed.md", "a step, by turns")
+    assert [name.replace("`", "") for name, *_ in rows] == list(runs[0])
+    for name, took, *cells in rows:
+        name = name.replace("`", "")
+        assert took == ", ".join(f"{1000 * np.median(run[name]):,.0f}" for run in runs)
+        for mode, cell in zip(("ar", "mdlm"), cells):
+            of = "mdlm" if "mdlm" in name else "ar"
+            expected = ", ".join(f"{ratio:.2f}" for ratio in ratios(name, mode))
+            assert cell == ("" if mode != of else "1" if name == mode else expected)
+    pairs = ("nanoGPT", "ar"), ("the paper's ar", "ar"), ("the paper's mdlm", "mdlm")
+    alone = [f"{min(of):.1f} to {max(of):.1f}" for of in (ratios(*pair) for pair in pairs)]
+    assert ("A step of nanoGPT takes {} times as long as `ar`'s; one of the paper's code {} times as long as "
+            "`ar`'s, and {} times as long as `mdlm`'s.").format(*alone) in text
+    kept = [f"{min(of):.2f} to {max(of):.2f}" for of in (
+        ratios(f"{name}, memory kept", mode) for name, mode in pairs)]
+    assert "they take {}, {} and {} times as long.".format(*kept) in text
+    rounds = np.concatenate([np.divide(run["the paper's ar"], run["ar"]) for run in runs])
+    assert f"(the paper's `ar`: {rounds.min():.1f} to {rounds.max():.1f} times `ar`'s step)" in text
 
 def test_few_stories_of_real_text():
     few, tried = results("real-500.json")["compared"], results("real-tried.json")["runs"]
@@ -1402,6 +1435,10 @@ def test_readme_shows_the_code_as_it_is():
     ("results/speed.md", "A Xeon with AMX loses 4%", "contention-idle"),
     ("results/speed.md", "denormals.json; one core of an Intel Xeon", "denormals"),
     ("results/speed.md", "two cores of an AMD EPYC without AVX-512, float32", "speed-muon"),
+    ("results/speed.md", "by turns, two cores of an Intel Xeon with AMX (medians of 6 ratios",
+     "speed-muon-ar, speed-muon-mdlm, speed-muon-aogpt"),
+    ("results/speed.md", "Two cores of an Intel Xeon with AMX; by turns, medians of ten rounds",
+     "speed-others-1, speed-others-2, speed-others-3"),
     ("results/speed.md", "two cores of an AMD EPYC, float32, median of 6 ratios",
      "speed-slots-toy, speed-slots-laptop, speed-loss-small-ar, speed-loss-small-mdlm, speed-loss-paper-ar"),
     ("results/sampling.md", "real-speculative.json, one core of an Intel Xeon", "real-speculative"),
