@@ -1001,6 +1001,9 @@ def test_others_code():
     kept = [f"{min(of):.2f} to {max(of):.2f}" for of in (
         ratios(f"{name}, memory kept", mode) for name, mode in pairs)]
     assert "they take {}, {} and {} times as long.".format(*kept) in text
+    short = [f"{min(of):.1f} to {max(of):.1f}" for of in (ratios("nanoGPT, memory kept", "ar"),)]
+    assert (f"on the Xeon nanoGPT's own code takes {alone[0]} times `ar`'s time, if it keeps freed memory "
+            f"{short[0]}.") in prose("README.md")
     rounds = np.concatenate([np.divide(run["the paper's ar"], run["ar"]) for run in runs])
     assert f"(the paper's `ar`: {rounds.min():.1f} to {rounds.max():.1f} times `ar`'s step)" in text
 
