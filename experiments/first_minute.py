@@ -52,14 +52,16 @@ class Trial:
     name = trial_name
 
 def trials() -> list:
-    """The preset, another loss, Muon in half as many steps, both, and Muon in about the preset's time, with
-    three seeds; other settings with one, at about the preset's FLOPs, or for Muon at half of them."""
+    """The preset, another loss, Muon in half as many steps, both, Muon in about the preset's time, and a
+    third more time for either optimizer, with three seeds; other settings with one, at about the preset's
+    FLOPs, or for Muon at half of them."""
     loss, muon = dict(objective="masked_ce"), dict(optimizer="muon", steps=1000, lr=4e-3)
     others = [dict(lr=1.5e-3), dict(lr=3e-3), dict(beta2=0.95), dict(ema=0.99), dict(ema=0.99, final_lr=0.2),
               dict(n_head=2), dict(n_layer=3, steps=1400), dict(batch_size=128, steps=1000, lr=3e-3),
               muon | dict(lr=2e-3), muon | dict(lr=8e-3), loss | dict(lr=3e-3)]
-    return [Trial(seed=seed, **values) for values in ({}, loss, muon, muon | loss, muon | dict(steps=1500))
-            for seed in SEEDS] + [Trial(**values) for values in others]
+    thrice = [{}, loss, muon, muon | loss, muon | dict(steps=1500), muon | dict(steps=2000), dict(steps=2600)]
+    return [Trial(seed=seed, **values) for values in thrice for seed in SEEDS] + [
+        Trial(**values) for values in others]
 
 def run(trial: Trial, o) -> dict:
     """Train; returns the trial, its distance from the law, and what of its stories is grammatical."""
