@@ -20,8 +20,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 
-# not at the top: train.py, whose settings only the process that trains by it may have, and torch, which comes
-# after them
+# not at the top: train.py, whose settings are only for the process that trains by it, and torch, which must
+# come after them (nor is a torch.device sent to a process: it would bring torch along)
 from cli import InputError, build, command, parse_flags, pick_device, print_table, provenance, write_json
 
 @dataclass
@@ -36,7 +36,7 @@ class OthersOptions:
 def module_at(path: str):
     """The Python file, imported. Raises InputError."""
     spec = importlib.util.spec_from_file_location("others_code", path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)     # torch.compile looks there
     try:
         spec.loader.exec_module(module)
     except OSError as e:
@@ -45,47 +45,50 @@ def module_at(path: str):
 
 # ---- The steps; each is made of options, what of that code, sizes of a Config, rows, device ---------------
 
-def ours(o, mode: str, sizes: dict, rows: int, device):
+def ours(o, mode: str, sizes: dict, rows: int, device: str):
+    assert "torch" not in sys.modules
     from bench import training_step
     from model import Config
-    step, _ = training_step(Config(mode, **sizes), rows, device)
+    step, _ = training_step(Config(mode, **sizes), rows, pick_device(device))
     return lambda: step()[0]
 
-def clipped_step(net, optimizer, loss_of):
-    """What both projects do in a step, in their order."""
+def update(net, optimizer, loss):
+    """What both projects do after a loss."""
     import torch
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
 
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        loss = loss_of()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
-        return loss
-    return step
-
-def nanogpt(o, dtype: str, sizes: dict, rows: int, device):
+def nanogpt(o, dtype: str, sizes: dict, rows: int, device: str):
     import torch
     code, T = module_at(f"{o.nanogpt}/model.py"), sizes["block_size"]
     same = {name: sizes[name] for name in ("n_layer", "n_head", "n_embd")}
     net = code.GPT(code.GPTConfig(block_size=T, vocab_size=50304, dropout=0.0, bias=False, **same)).to(device)
-    optimizer = net.configure_optimizers(0.1, 0.0, (0.9, 0.95), device.type)
+    optimizer = net.configure_optimizers(0.1, 0.0, (0.9, 0.95), device)
     compiled, (x, y) = torch.compile(net), torch.randint(50257, (2, rows, T), device=device)
 
-    def loss_of():
-        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+    def step():
+        with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
             _, loss = compiled(x, y)
+        update(net, optimizer, loss)
+        optimizer.zero_grad(set_to_none=True)
         return loss
-    return clipped_step(net, optimizer, loss_of)
+    return step
 
-def paper(o, name: str, sizes: dict, rows: int, device):
+def paper(o, name: str, sizes: dict, rows: int, device: str):
     import torch
     code = module_at(f"{o.paper}/gpu/models.py")
     net = getattr(code, name)(50257, sizes["n_embd"], sizes["n_head"], sizes["n_embd"] // sizes["n_head"],
                               sizes["n_hidden"], sizes["n_layer"]).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.0, weight_decay=0.01)
     x = torch.randint(50257, (rows, sizes["block_size"]), device=device)
-    return clipped_step(net, optimizer, lambda: net.compute_loss(x))
+
+    def step():
+        loss = net.compute_loss(x)
+        optimizer.zero_grad()
+        update(net, optimizer, loss)
+        return loss
+    return step
 
 # ---- Who takes them ----------------------------------------------------------------------------------------
 
@@ -115,7 +118,7 @@ def seconds_per_step(at_least: float) -> float:
     return took / steps
 
 def settings():
-    """Sizes, rows, device, type of train.py's products: found by a process that may import train.py."""
+    """Sizes, rows, device, type of train.py's products: asked in a process that may import train.py."""
     from bench import SIZES
     from model import Config
     from train import Settings, numerics
@@ -124,7 +127,7 @@ def settings():
     config = asdict(Config(**{k: v for k, v in sizes.items() if k != "batch_size"}))
     names = "n_layer", "n_head", "n_embd", "n_hidden", "block_size"
     dtype = str(numerics(Settings(), device)[0]).removeprefix("torch.")
-    return {name: config[name] for name in names}, sizes["batch_size"], device, dtype
+    return {name: config[name] for name in names}, sizes["batch_size"], device.type, dtype
 
 def main():
     o = build(OthersOptions, parse_flags(__doc__, OthersOptions))
@@ -148,7 +151,7 @@ def main():
             f"{statistics.median(of):.2f} ({min(of):.2f}–{max(of):.2f})" for of in ratios])
     print_table(table)
     if o.json:
-        write_json(o.json, provenance(0) | {"device": str(device), "dtype": dtype, "sizes": sizes,
+        write_json(o.json, provenance(0) | {"device": device, "dtype": dtype, "sizes": sizes,
                                             "batch_size": rows, "seconds": seconds})
 
 if __name__ == "__main__":

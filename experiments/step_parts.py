@@ -27,16 +27,15 @@ PARTS = {"softmax over the vocabulary, and its gradient": "arange_eq", "softmax 
          "norms, residual stream, casts of weights": "rsqrt|_pow_|rms_norm|to_copy_(view|t)(_|$)",
          "rotations": "_index_", "AdamW": "adamw", "clipping": "vector_norm|mul_$|foreach"}
 
-def part_of(event, config: Config, rows: int) -> str:
-    """The part of a step of so many rows that an event of the profiler, with shapes, belongs to."""
+def part_of(event, config: Config) -> str:
+    """The part of the step that an event of the profiler, with shapes, belongs to."""
     if event.key == "aten::bmm":
         return "products of attention"
     if event.key == "aten::mm":
-        sizes = [*event.input_shapes[0], event.input_shapes[1][-1]]
-        if (slots := rows * config.block_size) in sizes:
-            sizes.remove(slots)         # there may be as many as words
-        head = {config.vocab_size, config.padded_vocab}.intersection(sizes)     # on a CPU, on a GPU
-        return "products of the head" if head else "products of the layers"
+        C, H = config.n_embd, config.n_hidden
+        sizes = *event.input_shapes[0], event.input_shapes[1][-1]       # slots, and two widths or C and V
+        widths = sum(size in (C, 3 * C, H, 2 * H) for size in sizes)
+        return "products of the layers" if widths > 1 else "products of the head"
     return next((part for part, names in PARTS.items() if re.search(names, event.key)), "the rest")
 
 def product_flops(event) -> float:
@@ -44,7 +43,7 @@ def product_flops(event) -> float:
     left, right = event.input_shapes[:2]
     return 2 * event.count * math.prod(left) * right[-1]
 
-def parts_of_step(step, config: Config, rows: int, repeats: int, device) -> dict:
+def parts_of_step(step, config: Config, repeats: int, device) -> dict:
     """{part: (seconds a step, FLOP a step)}; FLOP of the products alone, 0 for all else."""
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda
@@ -56,7 +55,7 @@ def parts_of_step(step, config: Config, rows: int, repeats: int, device) -> dict
     for event in recorded.key_averages(group_by_input_shape=True):
         if event.device_type != DeviceType.CPU:     # a kernel, which counts where it was called
             continue
-        part = part_of(event, config, rows)
+        part = part_of(event, config)
         seconds, flops = parts.get(part, (0.0, 0.0))
         seconds += (event.self_device_time_total if cuda else event.self_cpu_time_total) / 1e6 / repeats
         flops += product_flops(event) / repeats if part.startswith("products") else 0.0
@@ -82,7 +81,7 @@ def main():
         [seconds] = by_turns({mode: step}, o.repeats, DEVICE).values()
         flops = flops_per_token(config) * rows * config.block_size
         peak = peak_flops(DEVICE, numerics(Settings(), DEVICE)[0])
-        parts = parts_of_step(step, config, rows, o.repeats, DEVICE)
+        parts = parts_of_step(step, config, o.repeats, DEVICE)
         found[mode] = {"seconds": seconds, "flops": flops, "peak": peak, "parts": parts}
         whole, took = sum(part for part, _ in parts.values()), statistics.median(seconds)
         print(f"\n{mode}, {rows} x {config.block_size}: a step takes {1000 * took:.1f} ms, "

@@ -150,7 +150,7 @@ def gradient_with_loss(model, batch):
 
 def separately(x, a, b, beta, alpha=1):
     """torch.baddbmm, one operation after the other."""
-    return beta * x + alpha * a @ b
+    return beta * x + (a if alpha == 1 else alpha * a) @ b
 
 def pytorch_muon(matrices, how):
     return torch.optim.Muon(matrices, **how, adjust_lr_fn="match_rms_adamw")

@@ -1,6 +1,9 @@
 """What bench.py says: the figures hang together; and they are of the work that train.py does."""
 import functools
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -14,7 +17,7 @@ import cli
 import model
 import train
 from bench import BenchOptions, begin, by_turns, training_step
-from conftest import experiment, run, small_model
+from conftest import ROOT, experiment, run, small_model
 from experiments import others, sampling_cost, step_parts, try_speed
 from experiments.scaling import exponent
 from model import Config, flops_per_token
@@ -112,17 +115,19 @@ def test_the_residual_stream_is_in_bfloat16(monkeypatch):
                                              n_hidden=16), rows=4)
     assert [set(dtypes) for dtypes in seen.values()] == [{torch.float32}, {torch.bfloat16}]
 
-def test_parts_of_a_step_have_its_products():
+@pytest.mark.parametrize("mode, words", [("ar", 50), ("ar", 32), ("mdlm", 32)])
+def test_parts_of_a_step_have_its_products(mode, words):
     """Their FLOPs are those of the shapes: forward, twice that backward; also with as many words as slots."""
-    for words in 50, 32:
-        config = Config("ar", vocab_size=words, block_size=8, n_layer=2, n_head=2, n_embd=16, n_hidden=24)
-        step, _ = training_step(config, 4, torch.device("cpu"), tuned=False)
-        parts = step_parts.parts_of_step(step, config, 4, 3, torch.device("cpu"))
-        found = {part: flops for part, (seconds, flops) in parts.items() if flops}
-        assert sum(seconds for seconds, _ in parts.values()) > 0
-        assert found == pytest.approx({"products of the head": 6 * 32 * 16 * words,
-                                       "products of the layers": 6 * 32 * 2 * (4 * 16 * 16 + 3 * 16 * 24),
-                                       "products of attention": 6 * 32 * 2 * 2 * 16 * 8})
+    config = Config(mode, vocab_size=words, block_size=8, n_layer=2, n_head=2, n_embd=16, n_hidden=24)
+    step, _ = training_step(config, 4, torch.device("cpu"), tuned=False)
+    parts = step_parts.parts_of_step(step, config, 3, torch.device("cpu"))
+    found = {part: flops for part, (seconds, flops) in parts.items() if flops}
+    assert sum(seconds for seconds, _ in parts.values()) > 0
+    S, N, seen = (32, 32, 1) if mode == "ar" else (36, 18, 2)       # slots, predictions, parts of attention
+    weights = 2 * 4 * 16 * 16 * S + 3 * 16 * 24 * (S + N)           # the last MLP sees those that predict
+    assert found == pytest.approx({"products of the head": 6 * N * 16 * words,
+                                   "products of the layers": 6 * weights,
+                                   "products of attention": 6 * S * 2 * 2 * 16 * S / 4})
 
 def test_turns_are_taken_and_the_first_does_not_count(monkeypatch):
     """By a clock of our own: half a second a turn."""
@@ -174,6 +179,8 @@ class MDLMModel(AutoregressiveModel):
 
 class HereAndNow:
     """A ProcessPoolExecutor without a process."""
+    order = []
+
     def __init__(self, *_):
         self.step = None
 
@@ -186,19 +193,26 @@ class HereAndNow:
     def submit(self, of, *given):
         if of is others.settings:
             sizes = dict(n_layer=1, n_head=2, n_embd=16, n_hidden=24, block_size=8)
-            found = sizes, 4, torch.device("cpu"), "bfloat16"
+            found = sizes, 4, "cpu", "bfloat16"
         else:
             others.step = self.step
+            self.name = given[0] if of is others.prepare else self.name
+            self.order += [self.name] if of is others.seconds_per_step else []
             found = of(*given)
             self.step = others.step
         return SimpleNamespace(result=lambda: found)
 
 def test_others_code_is_timed_beside_ours(monkeypatch, tmp_path, capsys):
     """By turns; by made-up code of the same shape as nanoGPT's and the paper's, whose weights stay."""
+    nets, update = [], others.update
     monkeypatch.setattr(torch, "compile", lambda of, **_: of)
     monkeypatch.setattr(others, "ProcessPoolExecutor", HereAndNow)
     monkeypatch.setattr(others, "step", None, raising=False)
-    monkeypatch.setattr(others.ctypes, "CDLL", mock.Mock())
+    monkeypatch.setattr(others.ctypes, "CDLL", library := mock.MagicMock())
+    monkeypatch.setattr(others, "update", lambda net, *more: (
+        nets.append((net, net.embed.weight.detach().clone())), update(net, *more)))
+    for mode in "ar", "mdlm":
+        monkeypatch.setitem(others.WAYS, mode, (lambda *given: lambda: torch.ones(()), mode))
     folders = [f"--nanogpt={tmp_path}/nanoGPT", f"--paper={tmp_path}/arche"]
     monkeypatch.setattr("sys.argv", ["others.py", *folders, "--repeats=2", "--seconds=0.01",
                                      f"--json={tmp_path}/o.json"])
@@ -211,4 +225,17 @@ def test_others_code_is_timed_beside_ours(monkeypatch, tmp_path, capsys):
     seconds = json.load(open(tmp_path / "o.json"))["seconds"]
     assert list(seconds) == list(others.WAYS) and len(seconds) == 8
     assert all(len(took) == 2 and min(took) > 0 for took in seconds.values())
-    assert "nanoGPT, memory kept" in capsys.readouterr().out
+    assert HereAndNow.order == 2 * list(seconds) and "nanoGPT, memory kept" in capsys.readouterr().out
+    assert library().mallopt.call_count == 2 * 3 and len(nets) > 6 * 3
+    assert all(torch.equal(net.embed.weight, before) for net, before in nets)
+
+def test_our_process_has_train_pys_settings():
+    """They come before torch, which reads them: so others.py may not bring it along."""
+    code = """import os
+from experiments import others
+step = others.ours(None, "mdlm", dict(n_layer=1, n_head=2, n_embd=16, n_hidden=24, block_size=8), 4, "cpu")
+print(os.environ["GOMP_SPINCOUNT"], step() > 0)"""
+    environment = {name: text for name, text in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True,
+                          env=environment | {"TORCHDYNAMO_DISABLE": "1"})
+    assert done.stdout == "10000 tensor(True)\n", done.stderr
