@@ -316,7 +316,7 @@ def laptop(text: str):
 
 def longer(text: str):
     """All stories for ten times as many steps, at half the learning rate; ar with what helped it on 500. Two
-    seeds, one by masked_ce, for want of time."""
+    seeds (masked_ce: one), for want of time."""
     halves(text)
     helped = dict(dtype="bfloat16", dropout=0.1, token_noise=0.1, max_steps=3000, eval_interval=100)
     rates = [on_text(f"ar-longer-{lr}", "ar", "all", lr, 1, **helped) for lr in ("0.004", "0.008")]
