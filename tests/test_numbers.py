@@ -419,9 +419,12 @@ def test_flops_that_are_muons_own():
         return n_layer * sum(5 * (4 * a * a * b + 2 * a ** 3) for a, b in map(sorted, sides))
 
     text = prose("results/speed.md")
-    [toy] = {run["flops"] / run["trial"]["steps"] for run in results("first-minute.json")["trials"].values()
-             if run["trial"]["optimizer"] == "muon" and run["trial"]["objective"] == "nelbo"}
+    toy, later = sorted({run["flops"] / run["trial"]["steps"]
+                         for run in results("first-minute.json")["trials"].values()
+                         if run["trial"]["optimizer"] == "muon" and run["trial"]["objective"] == "nelbo"},
+                        reverse=True)
     assert f"Muon's own products, {of_a_step(2, 128, 384) / toy:.0%} more, are not counted" in text
+    assert f"on the predicted tokens alone: {1 - later / toy:.0%} less a step." in text
     runs = results("real-laptop.json")["runs"]
     now = [run["curve"][-1] for folder, run in runs.items() if "was" not in folder]
     shares = [of_a_step(4, 256, 704) * last["steps"] / last["training FLOPs"] for last in now]
@@ -448,6 +451,10 @@ def test_first_minute():
     assert "({:.1%} on average, the preset {:.1%})".format(*shares) in text
     nearer = np.subtract(*([run["distance"] for run in runs] for runs in (preset, loss)))
     assert f"nearer to the law by {nearer.mean():.5f} nats" in text
+    more = ([np.mean([run["distance"] for run in runs]), 100 * np.mean([run["grammatical"] for run in runs])]
+            for runs in (of["adamw", 2600, "nelbo", 2e-3], of["muon", 2000, "nelbo", 4e-3]))
+    assert ("time** gives {:.4f} nats and {:.1f}% (2,600 steps), or by Muon {:.4f} nats and {:.1f}% (2,000)"
+            ).format(*sum(more, [])) in text
     times = (min(run["training_seconds"] for run in runs) for runs in (muon, preset))
     assert "(1,000 took {:.0f} seconds, the preset's 2,000 {:.0f}, the least".format(*times) in text
 
