@@ -211,7 +211,7 @@ class Muon(torch.optim.Optimizer):
             x = torch.stack([p.grad for p in matrices]).lerp(torch.stack(momenta), 0.95)  # (M, rows, columns)
             x = (x.mT if rows > columns else x) / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
             for _ in range(5):      # Newton-Schulz: singular values s → 3.4445 s - 4.775 s³ + 2.0315 s⁵
-                xx = x @ x.mT       # baddbmm(a, b, c, …) is beta a + alpha b c, in one pass
+                xx = x @ x.mT       # baddbmm(a, b, c, …) is beta a + alpha b c, in one call
                 x = torch.baddbmm(x, torch.baddbmm(xx, xx, xx, beta=-4.775, alpha=2.0315), x, beta=3.4445)
             for p, step in zip(matrices, x.mT if rows > columns else x):
                 p.mul_(1 - group["lr"] * group["weight_decay"])

@@ -29,8 +29,8 @@ class OthersOptions:
     """what to compare with"""
     nanogpt: str = "nanoGPT"    # folder of github.com/karpathy/nanoGPT
     paper: str = "arche"        # folder of github.com/caiovicentino/arche
-    repeats: int = 10           # measurements of each
-    seconds: float = 1.0        # of a measurement, or one step
+    repeats: int = 6            # measurements of each
+    seconds: float = 2.0        # of a measurement, or one step
     json: str = ""              # file for the results
 
 def module_at(path: str):
@@ -119,15 +119,13 @@ def seconds_per_step(at_least: float) -> float:
 
 def settings():
     """Sizes, rows, device, type of train.py's products: asked in a process that may import train.py."""
-    from bench import SIZES
+    from experiments.try_speed import DEVICE, sizes_of
     from model import Config
     from train import Settings, numerics
-    device = pick_device("auto")
-    sizes = SIZES["paper" if device.type == "cuda" else "small"]
-    config = asdict(Config(**{k: v for k, v in sizes.items() if k != "batch_size"}))
-    names = "n_layer", "n_head", "n_embd", "n_hidden", "block_size"
-    dtype = str(numerics(Settings(), device)[0]).removeprefix("torch.")
-    return {name: config[name] for name in names}, sizes["batch_size"], device.type, dtype
+    _, sizes = sizes_of("auto")
+    rows, names = sizes.pop("batch_size"), ("n_layer", "n_head", "n_embd", "n_hidden", "block_size")
+    config, dtype = asdict(Config(**sizes)), str(numerics(Settings(), DEVICE)[0]).removeprefix("torch.")
+    return {name: config[name] for name in names}, rows, DEVICE.type, dtype
 
 def main():
     o = build(OthersOptions, parse_flags(__doc__, OthersOptions))

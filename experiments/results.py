@@ -689,7 +689,7 @@ def speed(text: str):
 def others():
     """A step beside one of nanoGPT's and the paper's own code, three times."""
     for run in 1, 2, 3:
-        python("experiments.others", seconds=2, json=f"results/speed-others-{run}.json")
+        python("experiments.others", json=f"results/speed-others-{run}.json")
 
 def gpu():
     """Of training and sampling on a CUDA GPU, at the paper's sizes."""
