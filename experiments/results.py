@@ -315,21 +315,19 @@ def laptop(text: str):
     compare_real("laptop", "The preset laptop, now and as it was", runs)
 
 def longer(text: str):
-    """All stories for ten times as many steps, at half the learning rate; ar with what helped it on 500. Two
-    seeds (masked_ce: one), for want of time."""
+    """All stories for ten times as many steps, at half the learning rate; ar with what helped it on 500."""
     halves(text)
     helped = dict(dtype="bfloat16", dropout=0.1, token_noise=0.1, max_steps=3000, eval_interval=100)
     rates = [on_text(f"ar-longer-{lr}", "ar", "all", lr, 1, **helped) for lr in ("0.004", "0.008")]
     finished(*rates)
     keep("results/real-longer.json", "out/real/ar-longer-*-1")
     lr = best_of(*rates).split("-")[2]
-    runs = {"ar": [on_text(f"ar-longer-{lr}", "ar", "all", lr, seed, **helped) for seed in (1, 2)]}
+    runs = {"ar": [on_text(f"ar-longer-{lr}", "ar", "all", lr, seed, **helped) for seed in SEEDS]}
     long = dict(dtype="bfloat16", max_steps=15000, eval_interval=500)
     for mode in "mdlm", "aogpt":
-        runs[mode] = [on_text(f"{mode}-longer", mode, "all", "0.004", seed, **long) for seed in (1, 2)]
-    runs["mdlm by masked_ce"] = [on_text(       # made by a CPU without bfloat16
-        "mdlm-masked_ce-longer", "mdlm", "all", "0.004", 1, objective="masked_ce",
-        **long | dict(dtype="float32"))]
+        runs[mode] = [on_text(f"{mode}-longer", mode, "all", "0.004", seed, **long) for seed in SEEDS]
+    runs["mdlm by masked_ce"] = [on_text("masked_ce-longer", "mdlm", "all", "0.004", seed,
+                                         objective="masked_ce", **long) for seed in SEEDS]
     compare_real("longer", "Real text, all stories: 15,000 steps; ar 3,000, with dropout and token noise "
                  "of 0.1", runs)
 
@@ -356,6 +354,8 @@ def later(text: str):
             once(f"speculative-{order}", python, "experiments.speculative", models=aogpt[1], order=order,
                  stories=1, json=file)
 
+LOSSES = {"ar": dict(mode="ar"), "mdlm": dict(mode="mdlm"),
+          "mdlm by masked_ce": dict(mode="mdlm", objective="masked_ce"), "aogpt": dict(mode="aogpt")}
 BIG = dict(preset="laptop", n_layer=8, n_head=8, n_embd=512, n_hidden=1408, data="excerpt-choose",
            eval_windows=150, dtype="bfloat16")
 
@@ -363,22 +363,22 @@ def bigger(text: str):
     """Twenty times the parameters of real: 1,500 steps at four rates, of which seed 1 likes 0.002 best in all
     modes; three seeds of that; and as many of longer, at half of it (ar: at it, with what helped it on 500
     stories)."""
-    def run(mode: str, name: str, seed: int, **settings) -> str:
-        loss = dict(objective="masked_ce") if mode == "mdlm" else {}
-        folder = f"out/bigger/{mode}-{name}" + (f"-{seed}" if seed > 1 else "")
-        return train(folder, mode=mode, seed=seed, **BIG | loss | settings)
+    def run(loss: str, name: str, seed: int, **settings) -> str:
+        of = {"mdlm": "bound", "mdlm by masked_ce": "mdlm"}.get(loss, loss)
+        folder = f"out/bigger/{of}-{name}" + (f"-{seed}" if seed > 1 else "")
+        return train(folder, seed=seed, **BIG | LOSSES[loss] | settings)
 
-    def at_rate(mode: str, lr: str, seed=1) -> str:
-        return run(mode, f"lr-{lr}", seed, lr=lr, eval_interval=50 if mode == "ar" else 125)
+    def at_rate(loss: str, lr: str, seed=1) -> str:
+        return run(loss, f"lr-{lr}", seed, lr=lr, eval_interval=50 if loss == "ar" else 125)
 
     halves(text)
-    for lr, mode in itertools.product(("0.002", "0.004", "0.008", "0.001"), MODES):
-        at_rate(mode, lr)
-    shorter = {f"{mode}, 1,500 steps": [at_rate(mode, "0.002", seed) for seed in SEEDS] for mode in MODES}
+    for lr, loss in itertools.product(("0.002", "0.004", "0.008", "0.001"), LOSSES):
+        at_rate(loss, lr)
+    shorter = {f"{loss}, 1,500 steps": [at_rate(loss, "0.002", seed) for seed in SEEDS] for loss in LOSSES}
     half = dict(lr="0.001", max_steps=8000, eval_interval=500)
     helped = dict(lr="0.002", max_steps=3000, eval_interval=100, dropout=0.1, token_noise=0.1)
-    longer = {f"{mode}, longer": [run(mode, "longer", seed, **helped if mode == "ar" else half)
-                                  for seed in SEEDS] for mode in MODES}
+    longer = {f"{loss}, longer": [run(loss, "longer", seed, **helped if loss == "ar" else half)
+                                  for seed in SEEDS] for loss in LOSSES}
     keep("results/real-bigger.json", "out/bigger/*-lr-*")
     compare_real("bigger", "Real text, all stories, 28M parameters", shorter | longer)
 
