@@ -7,8 +7,9 @@ A training step beside one of others' own code, nanoGPT's and the paper's. Figur
 
 At bench.py's sizes, by turns, each in a process of its own and as that project sets it up: nanoGPT compiled,
 in the type of train.py's products (its train.py has bfloat16 on a GPU alone), the paper eager, in float32.
-Once more where the process keeps the memory that is freed, as train.py's does. Others' learning rate is 0, so
-that all steps are alike: fitted to a single batch, the paper's softmax would soon be full of denormals.
+On a CPU once more where the process keeps the memory that is freed, as train.py's does. Others' learning rate
+is 0, so that all steps are alike: fitted to a single batch, the paper's softmax would soon be full of
+denormals.
 """
 import contextlib
 import ctypes
@@ -94,14 +95,13 @@ def paper(o, name: str, sizes: dict, rows: int, device: str):
 
 OTHERS = {"nanoGPT": (nanogpt, None), "the paper's ar": (paper, "AutoregressiveModel"),
           "the paper's mdlm": (paper, "MDLMModel")}
-WAYS = {"ar": (ours, "ar"), "mdlm": (ours, "mdlm")} | OTHERS
-if sys.platform == "linux":
-    WAYS |= {f"{name}, memory kept": way for name, way in OTHERS.items()}
+OURS = {"ar": (ours, "ar"), "mdlm": (ours, "mdlm")}
+KEPT = {f"{name}, memory kept": way for name, way in OTHERS.items()}
 
 def prepare(name: str, make, *given):
     """In a process of its own: its step, compiled and warm."""
     global step
-    if name.endswith("memory kept"):
+    if name in KEPT:
         for option in (-4, 0), (-1, -1):        # as in train.py
             ctypes.CDLL(None).mallopt(*option)
     with contextlib.redirect_stdout(sys.stderr):
@@ -118,25 +118,27 @@ def seconds_per_step(at_least: float) -> float:
     return took / steps
 
 def settings():
-    """Sizes, rows, device, type of train.py's products: asked in a process that may import train.py."""
+    """Sizes, rows, device, its name, type of train.py's products: in a process that may import train.py."""
+    import torch
     from experiments.try_speed import DEVICE, sizes_of
     from model import Config
     from train import Settings, numerics
     _, sizes = sizes_of("auto")
     rows, names = sizes.pop("batch_size"), ("n_layer", "n_head", "n_embd", "n_hidden", "block_size")
     config, dtype = asdict(Config(**sizes)), str(numerics(Settings(), DEVICE)[0]).removeprefix("torch.")
-    return {name: config[name] for name in names}, rows, DEVICE.type, dtype
+    card = torch.cuda.get_device_name() if DEVICE.type == "cuda" else DEVICE.type
+    return {name: config[name] for name in names}, rows, DEVICE.type, card, dtype
 
 def main():
     o = build(OthersOptions, parse_flags(__doc__, OthersOptions))
-    seconds = {name: [] for name in WAYS}
     with contextlib.ExitStack() as stack:
         def process():
             return stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
 
-        sizes, rows, device, dtype = process().submit(settings).result()
-        workers = {name: process() for name in WAYS}
-        for name, (make, which) in WAYS.items():
+        sizes, rows, device, card, dtype = process().submit(settings).result()
+        ways = OURS | OTHERS | (KEPT if device == "cpu" and sys.platform == "linux" else {})
+        workers, seconds = {name: process() for name in ways}, {name: [] for name in ways}
+        for name, (make, which) in ways.items():
             workers[name].submit(prepare, name, make, o, which or dtype, sizes, rows, device).result()
             print(f"{name} is ready", file=sys.stderr)
         for _ in range(o.repeats):
@@ -149,7 +151,7 @@ def main():
             f"{statistics.median(of):.2f} ({min(of):.2f}–{max(of):.2f})" for of in ratios])
     print_table(table)
     if o.json:
-        write_json(o.json, provenance(0) | {"device": device, "dtype": dtype, "sizes": sizes,
+        write_json(o.json, provenance(0) | {"device": card, "dtype": dtype, "sizes": sizes,
                                             "batch_size": rows, "seconds": seconds})
 
 if __name__ == "__main__":

@@ -193,7 +193,7 @@ class HereAndNow:
     def submit(self, of, *given):
         if of is others.settings:
             sizes = dict(n_layer=1, n_head=2, n_embd=16, n_hidden=24, block_size=8)
-            found = sizes, 4, "cpu", "bfloat16"
+            found = sizes, 4, "cpu", "cpu", "bfloat16"
         else:
             others.step = self.step
             self.name = given[0] if of is others.prepare else self.name
@@ -212,7 +212,7 @@ def test_others_code_is_timed_beside_ours(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(others, "update", lambda net, *more: (
         nets.append((net, net.embed.weight.detach().clone())), update(net, *more)))
     for mode in "ar", "mdlm":
-        monkeypatch.setitem(others.WAYS, mode, (lambda *given: lambda: torch.ones(()), mode))
+        monkeypatch.setitem(others.OURS, mode, (lambda *given: lambda: torch.ones(()), mode))
     folders = [f"--nanogpt={tmp_path}/nanoGPT", f"--paper={tmp_path}/arche"]
     monkeypatch.setattr("sys.argv", ["others.py", *folders, "--repeats=2", "--seconds=0.01",
                                      f"--json={tmp_path}/o.json"])
@@ -223,7 +223,7 @@ def test_others_code_is_timed_beside_ours(monkeypatch, tmp_path, capsys):
         Path(tmp_path, name).write_text(code)
     others.main()
     seconds = json.load(open(tmp_path / "o.json"))["seconds"]
-    assert list(seconds) == list(others.WAYS) and len(seconds) == 8
+    assert list(seconds) == [*others.OURS, *others.OTHERS, *others.KEPT] and len(seconds) == 8
     assert all(len(took) == 2 and min(took) > 0 for took in seconds.values())
     assert HereAndNow.order == 2 * list(seconds) and "nanoGPT, memory kept" in capsys.readouterr().out
     assert library().mallopt.call_count == 2 * 3 and len(nets) > 6 * 3
