@@ -696,7 +696,8 @@ def gpu():
     python("experiments.gpu_smoke", "--what=attention,right", json="results/gpu-smoke.json")
     python("bench.py", json="results/speed-gpu.json")
     python("experiments.try_speed", json="results/speed-tried-gpu.json",
-           variants="tuned,gradient_with_loss,rotate_before_transpose,bfloat16_residual,nanogpt")
+           variants="tuned,cross_entropy,gradient_with_loss,rotate_before_transpose,bfloat16_residual,"
+                    "nanogpt")
     python("experiments.try_speed", json="results/speed-eager-gpu.json", variants="tuned,eager,eager_float32")
     python("experiments.try_speed", mode="mdlm", preset="laptop", json="results/speed-muon-gpu.json",
            variants="muon,muon_separately,pytorch_muon")
