@@ -5,7 +5,8 @@ Blanks: what is gained by seeing both sides. A span of a held-out text is hidden
     python -m experiments.infill --models=A,B --lengths=1,2,4,8,16,32 --json=F.json --plot=F.png
 
 Scored is −log p(span | what the model sees), per token of the span. ar sees the left side only; exact.
-aogpt gets the known tokens first, left to right, then the span; exact in that order. mdlm: an upper bound.
+aogpt gets the known tokens first, left to right, then the span; exact in that order. mdlm: an upper bound
+over all orders, or with --in_order from left to right too, as exact, a pass a token.
 
 On the toy the exact −log p(span | both sides) is subtracted. What is left is the KL of the exact
 conditional from the model's; for mdlm the slack of its bound comes on top, for ar all that the right side
@@ -36,7 +37,8 @@ class InfillOptions:
     lengths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 10, 12)   # tokens of a blank
     windows: int = 300          # held-out windows
     places: int = 4             # blanks at so many places of each, evenly spaced, the ends left out
-    draws: int = 16             # masks or orders for each of mdlm's bounds
+    draws: int = 16             # masks for each of mdlm's bounds
+    in_order: bool = False      # mdlm: no bound, but the exact loss from left to right
     seed: int = 1337            # of masks, orders and fillings
     json: str = ""              # file for the results
     plot: str = ""              # file for the figure (.png)
@@ -52,6 +54,21 @@ def losses(model, batch: Batch, slots, weight):
     batch = batch._replace(select=select, targets=batch.targets.gather(1, select), weight=weight)
     return losses_in_parts(model, batch)
 
+def masks_in_order(N: int, length: int):
+    """Masks of a span and weights, (N, length) each, of the chain rule: its next token from those before."""
+    place = torch.arange(length)
+    for i in range(length):
+        yield (place >= i).expand(N, -1), (place == i).float().expand(N, -1) / length
+
+def masks_at_random(N: int, length: int, o: InfillOptions):
+    """The same of the span's NELBO: of `count` masked, count uniform, the mean; stratified over the draws."""
+    generator, draws = torch.Generator().manual_seed(o.seed), 1 if length == 1 else o.draws
+    for i in range(draws):
+        u = (i + torch.rand(N, 1, generator=generator)) / draws
+        count = 1 + (u * length).long()                                             # (N, 1)
+        masked = torch.rand(N, length, generator=generator).argsort(dim=1) < count
+        yield masked, masked.float() / count / draws
+
 @torch.no_grad()
 def nats(model, x, start: int, length: int, o: InfillOptions):
     """(N,) −log p(x[:, start:start+length] | what the model sees), per token."""
@@ -62,18 +79,12 @@ def nats(model, x, start: int, length: int, o: InfillOptions):
         order = place if config.mode == "ar" else torch.cat([place[~inside], place[inside]])
         batch, slots = order_batch(config, x, order.expand(N, -1)), inside[order].nonzero()[:, 0]
         return losses(model, batch, slots, torch.ones(N, length) / length)
-    # the NELBO of the span: of `count` masked in it, count uniform, the mean; stratified over the draws
-    generator, total = torch.Generator().manual_seed(o.seed), 0.0
-    draws = 1 if length == 1 else o.draws
-    for i in range(draws):
-        u = (i + torch.rand(N, 1, generator=generator)) / draws
-        count = 1 + (u * length).long()                                             # (N, 1)
+    total, masks = 0.0, masks_in_order(N, length) if o.in_order else masks_at_random(N, length, o)
+    for masked, weight in masks:
         hidden = torch.zeros(N, T, dtype=torch.bool)
-        hidden[:, inside] = torch.rand(N, length, generator=generator).argsort(dim=1) < count
+        hidden[:, inside] = masked
         slots = 1 + place[inside]                                                   # after BOS's
-        weight = hidden[:, inside].float() / count
-        batch = masking_batch(config, x, hidden)
-        total = total + losses(model, batch, slots, weight) / draws
+        total = total + losses(model, masking_batch(config, x, hidden), slots, weight)
     return total
 
 def exact_nats(x, start: int, length: int):
@@ -131,7 +142,8 @@ def measure(model, tokenizer, x, toy: bool, first: dict, o: InfillOptions) -> di
 def draw_infill(runs: dict, toy: bool, path: str):
     """Nats per token against the blank's length, on the toy also the grammatical share. Of several runs of a
     mode each is a dot, their mean a line; bars: ± 2 s.e. over windows."""
-    labels = {"ar": "ar, the left side", "mdlm": "mdlm, both sides (bound)", "aogpt": "aogpt, both sides"}
+    how = ", left to right" if any(run.get("in_order") for run in runs.values()) else " (bound)"
+    labels = {"ar": "ar, the left side", "mdlm": f"mdlm, both sides{how}", "aogpt": "aogpt, both sides"}
     canvas = Figure((10, 4) if toy else (6.5, 4), layout="constrained")
     panels = canvas.subplots(1, 2 if toy else 1, squeeze=False)[0]
     x = [int(length) for length in next(iter(runs.values()))["blanks"]]
@@ -181,7 +193,8 @@ def main():
     for folder in folders:
         model, tokenizer, _ = open_model(folder, "cpu")
         demand_tokenizer(folder, tokenizer.to_dict(), data)
-        runs[folder] = {"mode": model.config.mode, "blanks": measure(model, tokenizer, x, toy, first, o)}
+        runs[folder] = {"mode": model.config.mode, "in_order": o.in_order,
+                        "blanks": measure(model, tokenizer, x, toy, first, o)}
         for key in ("nats", "grammatical")[:1 + toy]:
             values = [blank[key] for blank in runs[folder]["blanks"].values()]
             rows.append([f"{folder}, {key}", *(f"{value:.4f}" for value in values)])

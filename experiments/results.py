@@ -314,8 +314,16 @@ def laptop(text: str):
                           for seed in (SEEDS if mode == "mdlm" else SEEDS[:1])]
     compare_real("laptop", "The preset laptop, now and as it was", runs)
 
+BLANKS = dict(lengths="1,2,4,8,16,32", draws=4, data="excerpt-report")
+
+def fill_blanks(file: str, models, **how):
+    """What these runs, which must be in out/, fill in; unless results/ has it."""
+    if not os.path.exists(path := f"results/{file}.json"):
+        once(file, python, "experiments.infill", models=list(models), **BLANKS, places=4, json=path, **how)
+
 def longer(text: str):
-    """All stories for ten times as many steps, at half the learning rate; ar with what helped it on 500."""
+    """All stories for ten times as many steps, at half the learning rate; ar with what helped it on 500. And
+    what two seeds of mdlm and aogpt fill in then, mdlm by its bound and as exactly as aogpt."""
     halves(text)
     helped = dict(dtype="bfloat16", dropout=0.1, token_noise=0.1, max_steps=3000, eval_interval=100)
     rates = [on_text(f"ar-longer-{lr}", "ar", "all", lr, 1, **helped) for lr in ("0.004", "0.008")]
@@ -330,8 +338,9 @@ def longer(text: str):
                                          objective="masked_ce", **long) for seed in SEEDS]
     compare_real("longer", "Real text, all stories: 15,000 steps; ar 3,000, with dropout and token noise "
                  "of 0.1", runs)
-
-BLANKS = dict(lengths="1,2,4,8,16,32", draws=4, data="excerpt-report")
+    for seed in 2, 3:
+        for name, how in {f"longer-{seed}": {}, f"longer-{seed}-in-order": dict(in_order=True)}.items():
+            fill_blanks(f"real-infill-{name}", [runs[mode][seed - 1] for mode in ("mdlm", "aogpt")], **how)
 
 def later(text: str):
     """What mdlm and aogpt fill in after three times real's steps, when mdlm's bound should be the lower one;
@@ -345,9 +354,7 @@ def later(text: str):
                             **settings))
     compare_real("later", "Real text, all stories: 4,500 steps", {"mdlm by masked_ce": mdlm, "aogpt": aogpt})
     for models, file in zip(zip(mdlm, aogpt), ("real-infill-later", "real-infill-later-2")):
-        if not os.path.exists(f"results/{file}.json"):
-            once(file, python, "experiments.infill", models=list(models), **BLANKS, places=4,
-                 json=f"results/{file}.json", plot=f"results/{file}.png")
+        fill_blanks(file, models, plot=f"results/{file}.png")
     for order in "random", "left_to_right":
         file = f"results/real-speculative-{order}.json"
         if not os.path.exists(file):

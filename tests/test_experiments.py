@@ -76,6 +76,8 @@ def test_a_perfect_networks_blanks(length):
     assert abs(nats(toy_oracle("aogpt"), x, 10, length, o) - exact).max() < 1e-4
     bound = nats(toy_oracle("mdlm"), x, 10, length, o)      # here tight: all orders have one probability
     assert bound.mean() == pytest.approx(exact.mean().item(), abs=1e-4 if length == 1 else 0.1)
+    in_order = nats(toy_oracle("mdlm"), x, 10, length, InfillOptions(in_order=True))
+    assert abs(in_order - exact).max() < 1e-4
     left = nats(toy_oracle("ar"), x, 10, length, o)
     log_p = [TOY.log_probs(WORDS.decode_story(row))[10:10 + length].mean() for row in x.tolist()]
     assert left.tolist() == pytest.approx([-value for value in log_p], abs=1e-4)

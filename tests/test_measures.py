@@ -126,6 +126,8 @@ def test_the_bound_of_a_blank_is_the_chain_rule_over_all_orders():
     expected = np.mean([[one(order[j:], order[j]) for j in range(3)] for order in every])
     found = infill.nats(model, x.repeat(2000, 1), 2, 3, infill.InfillOptions())
     assert abs(found.mean().item() - expected) < 5 * found.std().item() / math.sqrt(2000)
+    in_order = infill.nats(model, x, 2, 3, infill.InfillOptions(in_order=True)).item()
+    assert in_order == pytest.approx(np.mean([one(range(j, 5), j) for j in (2, 3, 4)]), abs=1e-6)
 
 def test_what_blanks_cost_a_perfect_network():
     o = infill.InfillOptions(lengths=(1, 4), places=2, draws=2)
