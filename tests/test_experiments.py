@@ -435,6 +435,9 @@ def test_weights_by_how_much_is_masked():
     few, of_three = k < 3, least[k == 3].max()
     assert torch.allclose(least[few], of_three)
     assert torch.allclose(least[~few] / plain.weight[~few], 6 * of_three)           # else as the bound
+    three = weighted.weighted_batch(config, x[:4], mask_generator(1), weighted.Weights(draws=3))
+    assert torch.equal(three.weight, training_batch(config, x[:4].repeat(3, 1), mask_generator(1)).weight)
+    assert three.weight.shape == (3 * 2, 9) and len(three.tokens) == 3 * 4
 
 def test_a_run_with_other_weights(trained):
     """power 0 learns what train.py does."""
@@ -444,11 +447,13 @@ def test_a_run_with_other_weights(trained):
     ours, its = (read_log(trained / "out" / name) for name in ("weighted", "mdlm"))
     assert ours[-1]["val_nll"] == pytest.approx(its[-1]["val_nll"], abs=1e-4)
     shutil.rmtree(trained / "out/weighted")
-    assert experiment("weighted", "--power=2", "--share=0.5", *flags, cwd=trained).returncode == 0
+    assert experiment("weighted", "--power=2", "--share=0.5", "--draws=2", *flags,
+                      cwd=trained).returncode == 0
     assert abs(read_log(trained / "out/weighted")[-1]["val_nll"] - its[-1]["val_nll"]) > 0.001
     assert json.load(open(trained / "out/weighted/config.json"))["command"].startswith(
-        "python -m experiments.weighted --power=2 --share=0.5 ")
-    done = experiment("weighted", "--power=1", "--share=0.5", *flags, "--resume", cwd=trained)
+        "python -m experiments.weighted --power=2 --share=0.5 --draws=2 ")
+    done = experiment("weighted", "--power=1", "--share=0.5", "--draws=2", *flags, "--resume",
+                      cwd=trained)
     assert done.returncode == 2 and "power was 2.0, is now 1.0" in done.stderr
     done = experiment("weighted", "--mode=ar", cwd=trained)
     assert done.returncode == 2 and "give --mode=mdlm" in done.stderr

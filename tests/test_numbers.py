@@ -702,7 +702,7 @@ def test_real_text_ten_times_as_long():
 def of_sizes(name):
     """Of real text, each seed: 1.4M and 28M parameters in 1,500 steps, then in longer runs."""
     big, short, longer = (results(f"real-{of}.json")["compared"] for of in ("bigger", "all", "longer"))
-    mode, *left = name.replace(" by masked_ce", "").split(", ")     # of 28M it is mdlm's only loss
+    mode, *left = name.split(", ")
     shorter_big, longer_big = (big[", ".join([mode, steps, *left])] for steps in ("1,500 steps", "longer"))
     return [of["seeds"] for of in (short[name], shorter_big, longer[name], longer_big)]
 
@@ -730,7 +730,7 @@ def test_how_much_more_training():
 def test_twenty_times_the_parameters():
     short, longer = (results(f"real-{name}.json")["compared"] for name in ("all", "longer"))
     text, columns = prose("results/real.md"), {name: of_sizes(name) for name in (
-        "ar", "mdlm by masked_ce", "aogpt", "aogpt, left to right")}
+        "ar", "mdlm", "mdlm by masked_ce", "aogpt", "aogpt, left to right")}
     rows = [[name, *(f"{np.mean(seeds):.4f}" + (f" ± {np.std(seeds, ddof=1):.4f}" if len(seeds) > 1 else "")
                      for seeds in of)] for name, of in columns.items()]
 
@@ -740,32 +740,37 @@ def test_twenty_times_the_parameters():
 
     above = {}
     for name in list(columns)[1:]:
-        mode, *left = name.replace(" by masked_ce", "").split(", ")
+        mode, *left = name.split(", ")
         key = "nats_l2r" if left else "nats"
         big = [apart(mode, "ar", which, key) for which in ("1,500 steps", "longer")]
         above[name] = short[name], big[0], longer[name], big[1]
     rows += [[f"{name}, above `ar`", *(f"{of['above']:.2f} ± {of['error']:.2f}" for of in gaps)]
              for name, gaps in above.items()]
     assert table("results/real.md", "all stories | 1.4M") == rows
-    assert {len(of) for name in columns for of in (columns[name][1], columns[name][3])} == {3}
+    assert {len(of) for columns in columns.values() for of in columns} == {3}
     runs = results("real-bigger.json")["runs"]
     best = {folder: min(entry["val_nll"] for entry in run["curve"]) for folder, run in runs.items()}
     rates = table("results/real.md", "28M, learning rate")
-    for mode, (_, *cells) in zip(("ar", "mdlm", "aogpt"), rates, strict=True):
+    for mode, (_, *cells) in zip(("ar", "bound", "mdlm", "aogpt"), rates, strict=True):
         assert cells == [f"{best[f'out/bigger/{mode}-lr-{lr}']:.3f}"
                          for lr in ("0.001", "0.002", "0.004", "0.008")]
         assert min(cells) == cells[1]
     gaps = [of["above"] for of in above["mdlm by masked_ce"]]
-    assert ("over `mdlm` by {1:.2f} nats instead of {0:.2f} in 1,500 steps, and in longer runs by {3:.2f} "
-            "instead of {2:.2f}, ").format(*gaps) in text
-    ar, mdlm, aogpt, left = ([np.mean(seeds) for seeds in of] for of in columns.values())
+    assert ("over `masked_ce` by {1:.2f} nats instead of {0:.2f} in 1,500 steps, and in longer runs by "
+            "{3:.2f} instead of {2:.2f}, ").format(*gaps) in text
+    ar, bound, mdlm, aogpt, left = ([np.mean(seeds) for seeds in of] for of in columns.values())
     assert f"ends {left[3] - ar[3]:.2f} above `ar`, no nearer" in text and left[3] - ar[3] > left[2] - ar[2]
-    lead = [apart("aogpt", "mdlm", which) for which in ("1,500 steps", "longer")]
+    lead, behind = ([apart(*modes, which) for which in ("1,500 steps", "longer")]
+                    for modes in (("aogpt", "mdlm by masked_ce"), ("mdlm", "mdlm by masked_ce")))
     assert lead[0]["half"] > abs(lead[0]["above"])      # level
-    assert ("(`mdlm` {:.2f} ± {:.2f} below; 1.4M: {:.2f} above), and at the end `mdlm` is {:.2f} ± {:.2f} "
+    assert ("(`masked_ce` {:.2f} ± {:.2f} below; 1.4M: {:.2f} above), and at the end it is {:.2f} ± {:.2f} "
             "below `aogpt` (1.4M, after nearly twice the steps: {:.2f})").format(
                 lead[0]["above"], lead[0]["error"], mdlm[0] - aogpt[0], lead[1]["above"], lead[1]["error"],
                 aogpt[2] - mdlm[2]) in text
+    assert ("is {:.2f} ± {:.2f} behind `masked_ce` after 1,500 steps and {:.2f} ± {:.2f} at the end (1.4M: "
+            "{:.2f} and {:.2f})").format(
+                *(of[key] for of in behind for key in ("above", "error")), bound[0] - mdlm[0],
+                bound[2] - mdlm[2]) in text
 
     last = {folder: run["curve"][-1]["val_nll"] for folder, run in runs.items()}
 
