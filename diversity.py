@@ -213,12 +213,14 @@ def load_corpus(name: str) -> Corpus:
 
 def real_text(name: str, samples: int, length, start: str, full_length: bool, tokenizer: Tokenizer):
     """(texts, how many of them are from the validation split): pieces of `length` tokens from story starts,
-    or one after the other from anywhere. Where validation text is too short, training text follows."""
+    or one after the other from anywhere. None overlap. What validation text lacks, training text has."""
     texts, held_out = [], 0
     for split in ("val", "train"):
-        tokens = np.fromfile(f"{DATA_DIR}/{name}/{split}.bin", dtype=np.uint16)
+        tokens, free = np.fromfile(f"{DATA_DIR}/{name}/{split}.bin", dtype=np.uint16), 0
         ends = np.append(np.flatnonzero(tokens == tokenizer.eot), len(tokens))
         starts = ends[:-1] + 1 if start == "story" else np.arange(0, len(tokens) - length + 1, length)
+        if full_length:     # past a story's end, into the next
+            starts = np.array([a for a in starts if a >= free and (free := a + length)])
         for a in starts[np.linspace(0, len(starts) - 1, min(samples - len(texts), len(starts))).astype(int)]:
             b = len(tokens) if full_length else ends[np.searchsorted(ends, a)]
             texts.append(tokenizer.decode(tokens[a:min(b, a + length) if length else b]))

@@ -257,7 +257,7 @@ class Batch(NamedTuple):
     t: Tensor | None = None         # (B,)      timestep
 
     def split(self, groups: int):
-        """Parts of `groups` groups (of len(f) / G rows) each; the last may have fewer."""
+        """Parts of `groups` groups each, the last maybe fewer; of a field f a group has len(f) / G rows."""
         G = len(self.targets)
         parts = ([None] * G if f is None else f.split(groups * (len(f) // G)) for f in self)
         return [Batch(*part) for part in zip(*parts)]
@@ -300,7 +300,7 @@ def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor | None = 
 
     The window is whole, as in training: what lies beyond x is masked too, with weight 0. t (B,) is by default
     that of the share masked. Slot 0 holds BOS, as in the other modes (why here too: results/paper.md)."""
-    rest = max(0, config.block_size - x.size(1))        # a longer text does not fit below, which raises
+    rest = max(0, config.block_size - x.size(1))        # of a longer text expand_as, below, raises
     targets = F.pad(x, (1, rest), value=config.bos_id)                              # (B, T+1)
     hidden = F.pad(F.pad(masked, (1, 0)), (0, rest), value=True)                    # (B, T+1)
     position = torch.arange(-1, config.block_size, device=x.device).expand_as(targets)
@@ -389,8 +389,8 @@ def losses_in_parts(model: nn.Module, batch: Batch) -> Tensor:
     return torch.cat([group_losses(model, part) for part in parts]).cpu().double()
 
 def evaluation_batch(config: Config, x: Tensor, generator: torch.Generator, left_to_right=False) -> Batch:
-    """A group for each row of x (B, T), its loss −log p(row)/T: exact for `ar`, for `aogpt` left to right;
-    else an unbiased estimate of the upper bound (`mdlm`: a pair of masks; `aogpt`: a random order)."""
+    """A group for each row of x (B, T), on the CPU; its loss −log p(row)/T: exact for `ar`, left to right for
+    `aogpt`; else an unbiased estimate of the upper bound (`mdlm`: a pair of masks, `aogpt`: one order)."""
     if config.mode == "mdlm":
         return nelbo_batch(config, x.repeat_interleave(2, dim=0), generator)
     if config.mode == "ar" or left_to_right:

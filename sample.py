@@ -27,7 +27,6 @@ from tqdm import tqdm
 
 from cli import InputError, build, command, parse_flags, provenance, write_json
 from model import Cache, Config, Transformer, masking_batch, new_keys_values
-from prepare_data import Tokenizer
 from runs import open_locked, open_model
 from show import draw_moving, draw_picture, play, token_texts
 from toy import TOY
@@ -326,12 +325,13 @@ NOT_FOR = {"ar": ("sampler", "order", "steps", "draft", *CONFIDENCE), "mdlm": ("
 PAPER = {"ar": dict(temperature=0.8, full_length=True, prompt="Once"),
          "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence", repetition_penalty=1.3)}
 
-def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: str):
+def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
     """o with values for length and steps, and (L,) the tokens it gives, [MASK] where the model writes.
     Raises InputError for what this model cannot do."""
     unused = dict.fromkeys(CONFIDENCE, "without --sampler=confidence") if o.sampler != "confidence" else {}
     unused |= dict.fromkeys(NOT_FOR[config.mode], f"for {config.mode}")
     unused |= {"steps": "with --draft"} if o.draft else {}
+    unused |= {} if "___" in o.prompt else {"blank": "without ___ in --prompt"}
     for name, where in unused.items():
         o.need(getattr(o, name) == getattr(SampleOptions, name), name, f"means nothing {where}; leave it out")
     o = replace(o, full_length=o.full_length or windows == "paper")     # such a model knows no end-of-text
@@ -357,7 +357,7 @@ def complete(o: SampleOptions, config: Config, tokenizer: Tokenizer, windows: st
            f"is not random, left_to_right or each of the positions 0 to {o.length - 1} once, with commas")
     return o, torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))
 
-def write_stories(model, tokenizer: Tokenizer, windows: str, pattern, o: SampleOptions, title: str):
+def write_stories(model, tokenizer, windows: str, pattern, o: SampleOptions, title: str):
     """Stories into o.out: a line of settings, then a line for each as soon as its batch is done. Returns a
     summary, the settings in it, and (title, pieces, steps) of the first story, or of all that are shown."""
     config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
@@ -395,14 +395,15 @@ def write_stories(model, tokenizer: Tokenizer, windows: str, pattern, o: SampleO
         summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
     return summary, panels
 
-def plan(folders: list, flags: dict, lenient: bool):
-    """What write_stories takes, for every combination of the flags that take several values. lenient: flags
-    that mean nothing to a model's mode are ignored, not refused."""
-    for folder in folders:
-        device, dtype = (flags.get(name, getattr(SampleOptions, name)) for name in ("device", "dtype"))
-        model, tokenizer, windows = open_model(folder, device, dtype)
+def plan(folders: list, flags: dict):
+    """What write_stories takes, for every combination of the flags that take several values. Flags that mean
+    nothing to a model's mode are ignored if they mean something to another's."""
+    device, dtype = (flags.get(name, getattr(SampleOptions, name)) for name in ("device", "dtype"))
+    opened = [(folder, *open_model(folder, device, dtype)) for folder in folders]
+    for folder, model, tokenizer, windows in opened:
         config = model.config
-        mine = {k: v for k, v in flags.items() if not lenient or k not in NOT_FOR[config.mode]}
+        mine = {k: v for k, v in flags.items() if k not in NOT_FOR[config.mode]
+                or all(k in NOT_FOR[other.config.mode] for _, other, *_ in opened)}
         if mine.get("compile"):
             torch._dynamo.config.recompile_limit = 64   # a shape each for prompts, steps, the last batch
             model.compile(dynamic=False, mode="reduce-overhead")
@@ -426,8 +427,7 @@ def main():
     flags = parse_flags(__doc__, SampleOptions, several=SWEEP)
     if "out_dir" not in flags:
         raise InputError("which model? give --out_dir=DIR, the folder that train.py wrote")
-    folders = flags.pop("out_dir")
-    jobs = list(plan(folders, flags, len(folders) > 1))     # everything is checked before anything is written
+    jobs = list(plan(flags.pop("out_dir"), flags))      # everything is checked before anything is written
     if "out" in flags and len(jobs) > 1:
         raise InputError(f"--out={flags['out']} is for one model and one setting, not for {len(jobs)}")
     if jobs[0][0].head.weight.device.type == "cuda":

@@ -11,8 +11,6 @@ import time
 
 import numpy as np
 
-from prepare_data import Tokenizer
-
 # ---- Text --------------------------------------------------------------------------------------------------
 
 def layout(pieces: list, width: int):
@@ -26,7 +24,7 @@ def layout(pieces: list, width: int):
         yield line, column, piece
         column += len(piece)
 
-def token_texts(tokenizer: Tokenizer, ids, mask_id: int) -> list:
+def token_texts(tokenizer, ids, mask_id: int) -> list:
     """What each token adds to the text, on one line; a masked token is a shaded gap."""
     texts = iter(tokenizer.pieces([i for i in ids if i != mask_id]))
     return [" ░░░" if i == mask_id else next(texts).replace("\n", "↵").replace("\r", "") for i in ids]

@@ -61,6 +61,8 @@ BAD = [
     ("sample.py", ["--out_dir=out/mdlm", "--prompt=One ___", "--blank=0"], ["--blank=0"]),
     ("sample.py", ["--out_dir=out/mdlm", "--prompt=One ___", "--blank=99"], ["--prompt=One", "100 tokens"]),
     ("sample.py", ["--out_dir=out/mdlm", "--repetition_penalty=1.3"], ["--repetition_penalty", "confidence"]),
+    ("sample.py", ["--out_dir=out/mdlm", "--prompt=One day", "--blank=4"], ["--blank=4", "without ___"]),
+    ("sample.py", ["--out_dir=out/ar,out/mdlm", "--draft=3"], ["--draft=3", "nothing for ar"]),
     ("sample.py", ["--out_dir=out/aogpt", "--protocol=paper"], ["--protocol=paper", "nothing for aogpt"]),
     ("sample.py", ["--out_dir=out/ar", "--protocol=paper"], ["Once", "vocabulary"]),
     ("sample.py", ["--out_dir=out/mdlm", "--sampler=confidence", "--final_temperature=-1"],

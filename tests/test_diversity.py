@@ -216,6 +216,9 @@ def test_real_text(trained, monkeypatch):
     held_out = [story.strip() for story in words.decode(val).split(EOT)[1:]]
     even = np.linspace(0, len(held_out) - 1, 5).astype(int)
     assert diversity.real_text("t", 5, 48, "story", False, words) == ([held_out[i] for i in even], 5)
+    texts, count = diversity.real_text("t", 10 ** 6, 70, "story", True, words)      # more than a story
+    assert 0.6 * len(val) < 70 * count < len(val) + 70                              # and none of it twice
+    assert texts[0] == words.decode(val[1:71])
     texts, count = diversity.real_text("t", 10 ** 6, 20, "anywhere", True, words)
     assert count == len(val) // 20 and len(texts) == count + len(train) // 20
     assert texts[:2] == [words.decode(val[:20]), words.decode(val[20:40])]

@@ -21,9 +21,9 @@ from toy import TOY
 from train import Settings, resolve
 
 BELOW = {       # what each file may import of the others
-    "cli": set(), "toy": set(), "model": set(), "prepare_data": {"cli", "toy"}, "show": {"prepare_data"},
+    "cli": set(), "toy": set(), "model": set(), "prepare_data": {"cli", "toy"}, "show": set(),
     "runs": {"cli", "model", "prepare_data"}, "compare": {"cli", "model", "prepare_data", "runs", "show"},
-    "sample": {"cli", "model", "prepare_data", "runs", "show", "toy"},
+    "sample": {"cli", "model", "runs", "show", "toy"},
     "train": {"cli", "model", "prepare_data", "runs", "sample", "show"},
     "diversity": {"cli", "model", "prepare_data", "runs", "show", "toy"},
     "bench": {"cli", "model", "runs", "train"}}

@@ -11,6 +11,7 @@ from scipy import stats
 
 from conftest import ROOT
 from experiments import by_ratio, few_stories, first_minute, held_out, orders, plateau
+from experiments.results import REMEDIES
 from model import Config, flops_per_token, group_losses
 
 def results(name):
@@ -550,7 +551,7 @@ def test_few_stories():
             bounds = turned["mdlm"] + turned["aogpt"]
             assert (f"{told['ar']} runs of `ar` turned in 64 to 128 epochs, by their bounds {sum(bounds)} of "
                     f"{len(bounds)} of") in page
-            assert (f"; {told['ar']} `ar` runs turned (last two over 1.5 times the best), no bound."
+            assert (f"; {told['ar']} `ar` runs rose again, no bound (of 300, bounds too)."
                     in prose("README.md"))
             ordered = [run["left_to_right"]["turned"] for run in several if "left_to_right" in run]
             assert f"(`aogpt` read from left to right: {sum(ordered)} of {len(ordered)})" in page
@@ -668,36 +669,38 @@ def test_real_text_ten_times_as_long():
             for of in (short, found)]
     assert ("from {} to {} nats above it for `mdlm`, from {} to {} for `aogpt`, and from {} to {} for "
             "`aogpt` from left to right").format(*went) in text
-    pairs = [[curves[f"{mode}-longer-{seed}"] for mode in ("mdlm", "aogpt")] for seed in (1, 2)]
+    pairs = [[curves[f"{mode}-longer-{seed}"] for mode in ("mdlm", "aogpt")] for seed in (1, 2, 3)]
     firsts = [min(step for step in mdlm if mdlm[step] < aogpt[step]) for mdlm, aogpt in pairs]
     assert all((mdlm[step] < aogpt[step]) == (step >= first)
                for first, (mdlm, aogpt) in zip(firsts, pairs) for step in mdlm)
-    mdlm, aogpt = (" and ".join(f"{curve[2500]:.3f}" for curve in of) for of in zip(*pairs))
+    mdlm, aogpt = ("{:.3f}, {:.3f} and {:.3f}".format(*(curve[2500] for curve in of)) for of in zip(*pairs))
     lower = np.subtract(found["aogpt"]["seeds"], found["mdlm"]["seeds"])
-    assert (f"after 2,500 steps ({mdlm} against {aogpt} on the stories that choose), lower from "
-            "{:,} and {:,} on, and {:.2f} and {:.2f} lower at the end").format(*firsts, *lower) in text
+    assert (f"after 2,500 steps ({mdlm} against {aogpt} on the stories that choose), lower from {{:,}}, "
+            "{:,} and {:,} on, and {:.2f}, {:.2f} and {:.2f} lower at the end").format(
+                *firsts, *lower) in text
     beside = held_out.compare(*(held_out.runs_of(results(f"real-{name}.json"), "ar")
                                 for name in ("longer", "all")))
-    assert 1 < -beside["above"] / beside["half"] < 1.1
-    assert f"is {-beside['above']:.2f} lower than there (± {beside['half']:.2f}, 95%: just so)" in text
-    gain = held_out.compare(*([runs[f"out/real/{name}-longer-1"]] for name in ("mdlm-masked_ce", "mdlm")))
+    assert abs(beside["above"]) < beside["half"]        # not resolved
+    assert f"as low as there ({-beside['above']:.2f} ± {beside['half']:.2f} below, 95%), and changed" in text
+    gain = held_out.compare(*(held_out.runs_of(results("real-longer.json"), name)
+                              for name in ("mdlm by masked_ce", "mdlm")))
+    assert -gain["above"] > gain["half"]
     gain = f"{-gain['above']:.3f} ± {gain['error']:.3f}"
-    assert f"by {gain} (s.e. of stories)" in text
+    assert f"by {gain} (s.e.)" in text
     assert f"in 1,500, and {gain[:4]} in 15,000." in prose("results/weights.md")
-    assert f"by {gain} (s.e. of stories; one seed" in prose("results/weights.md")
-    loss, masked_ce = (curves[f"{name}-longer-1"] for name in ("mdlm", "mdlm-masked_ce"))
-    ahead = {step: loss[step] - masked_ce[step] for step in loss}
+    assert f"it is ahead by {gain} (s.e.; three seeds" in prose("results/weights.md")
+    loss, masked_ce = (np.mean([[*curves[f"{name}-longer-{seed}"].values()] for seed in (1, 2, 3)], axis=0)
+                       for name in ("mdlm", "masked_ce"))
+    ahead = dict(zip(curves["mdlm-longer-1"], loss - masked_ce))
     assert (f"by {ahead[500]:.3f} after 500 steps, {ahead[5000]:.3f} after 5,000 and {ahead[15000]:.3f} at "
             "the end.") in text and min(ahead.values()) > 0
-    assert ("`mdlm`'s second one ends {:.3f} above it on these, {:.3f} on the stories that are "
-            "reported").format(
-        curves["mdlm-longer-2"][15000] - masked_ce[15000],
-        found["mdlm"]["seeds"][1] - found["mdlm by masked_ce"]["seeds"][0]) in text
-    ends = [[*curves[f"ar-longer-0.008-{seed}"].values()][-4:] for seed in (1, 2)]
+    seed_1 = [np.mean(runs[f"out/real/{name}-longer-1"]["nats"]) for name in ("mdlm-masked_ce", "masked_ce")]
+    assert "seed 1 in float32, on another machine: {:.3f} instead of {:.3f}".format(*seed_1) in text
+    ends = [[*curves[f"ar-longer-0.008-{seed}"].values()][-4:] for seed in (1, 2, 3)]
     change = max(abs(end[-1] - of) for end in ends for of in end)
     assert f"and changed by at most {change:.3f} in its last 300 steps." in text
-    rates = [np.mean(runs[f"out/real/ar-longer-{lr}-1"]["nats"]) for lr in ("0.004", "0.008")]
-    assert f"at 0.008, where it is {rates[0] - rates[1]:.3f} nats better than at 0.004" in text
+    rates = [min(curves[f"ar-longer-{lr}-1"].values()) for lr in ("0.004", "0.008")]
+    assert f"where seed 1 is {rates[0] - rates[1]:.3f} nats better than at 0.004 on the stories that" in text
 
 def of_sizes(name):
     """Of real text, each seed: 1.4M and 28M parameters in 1,500 steps, then in longer runs."""
@@ -714,18 +717,20 @@ def test_how_much_more_training():
         return end, there["steps"], there["training FLOPs"] / end["training FLOPs"]
 
     small, big = (results(f"real-{name}.json")["runs"] for name in ("longer", "bigger"))
-    end, after, share = reached(*(small[f"out/real/{name}-1"] for name in (
-        "mdlm-masked_ce-longer", "ar-longer-0.008")))
+    ends, after, of_small = zip(*(reached(*(small[f"out/real/{name}-{seed}"] for name in (
+        "masked_ce-longer", "ar-longer-0.008"))) for seed in (1, 2, 3)))
     text = prose("results/real.md")
-    assert (f"{end['val_nll']:.3f} on the stories that choose, after {end['steps']:,} steps. `ar` of that "
-            f"seed has as low a loss after {after}, with {share:.0%} of the FLOPs.") in text
+    assert ("is lowest, {:.3f}, {:.3f} and {:.3f} on the stories that choose, after {:,}, {:,} and {:,} "
+            "steps.").format(*(end["val_nll"] for end in ends), *(end["steps"] for end in ends)) in text
+    assert ("has as low a loss after {}, {} and {}, with {:.0%}, {:.0%} and {:.0%} of the FLOPs."
+            ).format(*after, *of_small) in text
     ends, after, shares = zip(*(reached(*(big[f"out/bigger/{mode}-longer{seed}"] for mode in ("mdlm", "ar")))
                                 for seed in ("", "-2", "-3")))
     assert {end["steps"] for end in ends} == {8000}
     assert ("end after 8,000 steps; `ar` is as low after {}, {} and {}, with {:.0%}, {:.0%} and {:.0%}."
             ).format(*after, *shares) in text
-    assert (f"ends in the last two rows `ar` is by {share:.0%} and {np.mean(shares):.0%} of its FLOPs."
-            in prose("README.md"))
+    assert (f"ends with in the last two rows, `ar` has with {np.mean(of_small):.0%} and "
+            f"{np.mean(shares):.0%} of the FLOPs.") in prose("README.md")
 
 def test_twenty_times_the_parameters():
     short, longer = (results(f"real-{name}.json")["compared"] for name in ("all", "longer"))
@@ -771,6 +776,8 @@ def test_twenty_times_the_parameters():
             "{:.2f} and {:.2f})").format(
                 *(of[key] for of in behind for key in ("above", "error")), bound[0] - mdlm[0],
                 bound[2] - mdlm[2]) in text
+    assert ("by {:.2f} ± {:.2f} after 1,500 steps and by {:.2f} ± {:.2f} after 8,000.").format(
+        *(of[key] for of in behind for key in ("above", "error"))) in prose("results/weights.md")
 
     last = {folder: run["curve"][-1]["val_nll"] for folder, run in runs.items()}
 
@@ -806,8 +813,9 @@ def test_confounds():
     rows = [[name, by(of)] for name, of in gaps.items()]
     assert table("results/confounds.md", "`mdlm` above `ar`") == rows
     assert all(of["above"] > of["half"] for of in gaps.values())        # ar leads in every row
-    assert ("In shorter runs (1.4M) `ar` leads `mdlm` by {:.1f} nats, by {:.1f} if both do all that the "
-            "paper does ").format(*(gaps[name]["above"] for name in ("as it is", "all of it"))) in readme
+    apart = [f"{gaps[name]['above']:.1f}" for name in ("as it is", "all of it")]
+    assert ("In 1,000 steps (1.4M) `ar` leads `mdlm` by {} nats, by {} if both do all that the paper does in "
+            "20,000 ").format(*apart) in readme
     by_rate = {}
     for folder, run in rates.items():
         name, rate = folder.split("/")[-1].split("-rate-")
@@ -1063,6 +1071,10 @@ def test_few_stories_of_real_text():
         left_to_right = f"{np.mean(run['nats_l2r']):.3f}" if mode == "aogpt" else ""
         assert cells == [f"{run['epochs']:.3g}", f"{min(e['val_nll'] for e in run['curve']):.3f}",
                          f"{np.mean(run['nats']):.3f}", left_to_right]
+    words = {3: "three", 7: "seven"}
+    tries = {mode: words[len(of)] for mode, of in REMEDIES.items()}
+    assert "{ar} settings were tried for it, {mdlm} each for `mdlm` and `aogpt`".format(**tries) in text
+    assert tries["mdlm"] == tries["aogpt"]
     [early] = set(few["ar"]["epochs"])
     assert f"at its best after {early:.1f} epochs in all three seeds" in text
     readme = prose("README.md")
@@ -1074,7 +1086,7 @@ def test_few_stories_of_real_text():
     assert 0.4 < -gain["above"] / few["mdlm"]["above"] < 0.6 and alike["above"] > alike["half"]
     lowest = helped["mdlm by masked_ce"]
     assert (f"`ar`, best after {early:.0f} epochs, is {alike['above']:.2f} nats below the best bound "
-            f"(`masked_ce`), {lowest['above']:.2f} if each is helped." in readme)
+            f"(`masked_ce`), {lowest['above']:.2f} if each is helped (noise: `ar` alone)." in readme)
     files, gain = [results(f"real-{name}.json") for name in ("helped", "500")], {}
     for name, key in (("ar", "nats"), ("aogpt", "nats_l2r"), ("mdlm by masked_ce", "nats"), ("mdlm", "nats"),
                       ("aogpt", "nats")):
@@ -1247,6 +1259,8 @@ def test_blanks_after_longer_training():
     apart = [["{above_first:.2f} ± {above_first_se:.2f}".format(**aogpt[length]).replace("-", "−")
               for length in lengths] for _, aogpt in seeds]
     assert [cells for _, *cells in table("results/sampling.md", "hidden, after 4,500 steps")] == each + apart
+    eight, sixteen = (np.mean([aogpt[length]["nats"] for _, aogpt in seeds]) for length in ("8", "16"))
+    assert f"below, `aogpt` has {eight:.2f} for eight tokens and {sixteen:.2f} for 16." in text
     first, second = (of[0].removeprefix("−") for of in apart)
     assert f"for one token `aogpt` leads by {first} and {second} nats (two seeds), for two and four" in text
     for _, aogpt in seeds:
@@ -1288,13 +1302,16 @@ def test_what_readme_finds():
     page = prose("results/sampling.md")
     assert [row[1:] for row in table("results/sampling.md", "4,500 steps, tokens a pass")] == cells
     assert max(row["times_faster"] for row in ordered["left_to_right"]["speed"] if row["draft"]) < 1
+    [longer] = [row["tokens_per_pass"] for row in ordered["random"]["law"] if row["draft"] == 16]
+    assert f"1,500 steps above, {longer:.2f} tokens a pass against {tokens:.2f} with 16:" in page
     later = results("real-later.json")["compared"]
     assert "of this model {:.2f} nats per token, a bound, against {:.2f}.".format(
         *(later[name]["seeds"][1] for name in ("aogpt", "aogpt, left to right"))) in page
     [left] = [row["tokens_per_pass"] for row in ordered["left_to_right"]["law"] if row["draft"] == 16]
-    assert (f"On real text, drafts of 16 give {tokens:.1f} a pass (left to right {left:.1f}), one story over "
-            "twice as fast") in text
-    assert fast > 2
+    assert (f"On real text, drafts of 16 give {longer:.1f} a pass (left to right, which reads better, "
+            f"{left:.1f}), one story over twice as fast") in text
+    assert fast > 2 and all(row["times_faster"] > 2 for row in ordered["random"]["speed"]
+                            if row["draft"] == 16)
 
     def share(mode, sampler, steps, perfect=False):
         rows = of_steps(mode, sampler, perfect, steps=steps, draft=None)
@@ -1313,8 +1330,8 @@ def test_what_readme_finds():
 
     few = {row[0]: row[3] for row in table("results/few-stories.md", "trained on few") if row[1] == "1,000"}
     plain, dropped = few["aogpt, left to right"], few["aogpt, dropout 0.3, left to right"]
-    assert (f"at best {few['ar']}; `mdlm`'s bound {few['mdlm']}, `aogpt` left to right {plain} "
-            f"(dropout: {dropped});") in text
+    assert (f"at best {few['ar']} (dropout, noise: {few['ar, dropout 0.3, noise 0.3']}); `mdlm`'s bound "
+            f"{few['mdlm']}, `aogpt` left to right {plain} (dropout: {dropped});") in text
 
     blanks = {(name, n): nats_of_blanks(name, n) for n in "12"
               for name in ("ar", "mdlm", "mdlm by masked_ce", "aogpt")}
@@ -1325,12 +1342,10 @@ def test_what_readme_finds():
             f"{two:.1f} for two") in text
     rows = table("README.md", "parameters, epochs")
     columns = [*map(of_sizes, ("ar", "mdlm", "mdlm by masked_ce", "aogpt", "aogpt, left to right"))]
-    columns[1][1::2] = [], []       # of 28M none is trained on the bound
     assert [[re.sub(r" \(.+\)", "", cell) for cell in cells] for _, *cells in rows] == [
-        [spread(seeds) if len(seeds) > 2 else f"{np.mean(seeds):.2f}" if seeds else "" for seeds in of]
-        for of in zip(*columns)]
-    assert [("28M" in what, "two seeds" in what) for what, *_ in rows] == [
-        (row % 2 == 1, len(seeds) == 2) for row, seeds in enumerate(columns[0])]
+        [*map(spread, of)] for of in zip(*columns)]
+    assert ["28M" in what for what, *_ in rows] == [False, True] * 2
+    assert {len(seeds) for of in columns for seeds in of} == {3}
     fair = diversity_columns()["on fair terms"]
     assert ("as diverse as real ones (distinct-4 {:.2f} against {:.2f}), `mdlm`'s more ({:.2f})".format(
         *(fair[name]["distinct-4"][0] for name in ("ar", "real text", "mdlm")))) in text
