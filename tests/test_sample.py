@@ -395,7 +395,7 @@ def test_several_models_and_settings_in_one_call(trained):
 
 def test_the_title_says_what_varies(trained, monkeypatch):
     monkeypatch.chdir(trained)
-    titles = [job[-1] for job in plan(["out/ar"], {"temperature": [0.5, 1.0]}, False)]
+    titles = [job[-1] for job in plan(["out/ar"], {"temperature": [0.5, 1.0]})]
     assert titles == [f"ar, left to right, 48 steps, temperature {t}" for t in ("0.5", "1")]
 
 def test_the_papers_protocol(trained):
