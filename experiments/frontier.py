@@ -33,7 +33,7 @@ def sample_all(o: FrontierOptions) -> dict:
     for name in o.models.split(","):
         folder, _, order = name.partition(":")
         more = {"order": order} if order else {}
-        jobs += [(name, *job) for job in sample.plan([folder], flags | more, lenient=not order)]
+        jobs += [(name, *job) for job in sample.plan([folder], flags | more)]
     for name, *model, pattern, s, title in jobs:
         s = replace(s, out=os.path.join(s.out_dir, f"samples-{s.order}-t{s.temperature:g}.jsonl"))
         since = os.path.getmtime(os.path.join(s.out_dir, "best.pt"))

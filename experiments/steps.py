@@ -41,10 +41,11 @@ def measure(models: list, exact: bool, o: StepsOptions) -> list:
     """A row of figures for each model and way to sample. exact: the law in place of the networks."""
     rows, batch = [], 100 if exact else 250
     common = dict(num_samples=o.num_samples, seed=o.seed, batch_size=batch, device="cpu")
-    drafting = [folder for folder in models if read_run(folder)["config"]["mode"] == "aogpt"]
-    jobs = list(sample.plan(models, common | dict(sampler=SAMPLERS, steps=list(o.steps)), lenient=True))
-    if drafting:
-        jobs += sample.plan(drafting, common | dict(draft=list(o.drafts)), lenient=True)
+    modes = {folder: read_run(folder)["config"]["mode"] for folder in models}
+    samplers = dict(sampler=SAMPLERS) if "mdlm" in modes.values() else {}
+    jobs = list(sample.plan(models, common | samplers | dict(steps=list(o.steps))))
+    if drafting := [folder for folder, mode in modes.items() if mode == "aogpt"]:
+        jobs += sample.plan(drafting, common | dict(draft=list(o.drafts)))
     with tempfile.TemporaryDirectory() as folder:
         for model, tokenizer, windows, pattern, s, title in jobs:
             if model.config.mode == "ar" and exact:
