@@ -323,7 +323,7 @@ def fill_blanks(file: str, models, **how):
 
 def longer(text: str):
     """All stories for ten times as many steps, at half the learning rate; ar with what helped it on 500. And
-    what two seeds of mdlm and aogpt fill in then, mdlm by its bound and as exactly as aogpt."""
+    what two seeds fill in then, mdlm by its bound and as exactly as aogpt."""
     halves(text)
     helped = dict(dtype="bfloat16", dropout=0.1, token_noise=0.1, max_steps=3000, eval_interval=100)
     rates = [on_text(f"ar-longer-{lr}", "ar", "all", lr, 1, **helped) for lr in ("0.004", "0.008")]
@@ -341,6 +341,7 @@ def longer(text: str):
     for seed in 2, 3:
         for name, how in {f"longer-{seed}": {}, f"longer-{seed}-in-order": dict(in_order=True)}.items():
             fill_blanks(f"real-infill-{name}", [runs[mode][seed - 1] for mode in ("mdlm", "aogpt")], **how)
+    fill_blanks("real-infill-longer-ar", runs["ar"][1:])
 
 def later(text: str):
     """What mdlm and aogpt fill in after three times real's steps, when mdlm's bound should be the lower one;
