@@ -478,7 +478,8 @@ def confounds(mode: str):
 WEIGHTS = {     # of the loss, see experiments/weighted.py; the first is masked_ce's, since commit c36381c
     "a row as k": dict(power=1), "as k, a third predicted": dict(power=1, share="0.3333"),
     "as k, a third predicted, half the rate": dict(power=1, share="0.3333", lr="0.004"),
-    "the bound, k at least 32": dict(least=32), "the bound, three draws of masks": dict(draws=3)}
+    "the bound, k at least 32": dict(least=32), "the bound, three draws of masks": dict(draws=3),
+    "a row as k, three draws of masks": dict(power=1, draws=3)}
 
 def weights():
     """Why does mdlm learn the bound better from masked_ce than from itself?"""
