@@ -978,20 +978,29 @@ def test_weights():
     assert [[row[0], *row[3:]] for row in rows] == [
         held_out.row_of(name, of)[:4] for name, of in found["compared"].items()]
     k = np.arange(1, 257)
-    weights = 1 / k, 0 * k + 1, 0 * k + 1, 0 * k + 1, 1 / np.maximum(k, 32)
-    worth = [(k * w).sum() ** 2 / (256 * (k * w ** 2).sum()) for w in weights]
-    worth[3] /= 3
+    alike, bound = 0 * k + 1, 1 / k
+    weights = bound, alike, alike, alike, alike, 1 / np.maximum(k, 32), bound, alike
+    worth = [(k * w).sum() ** 2 / (256 * (k * w ** 2).sum()) * draws
+             for w, draws in zip(weights, (1, 1, 1, 1 / 3, 1 / 3, 1, 3, 3), strict=True)]
     assert [row[2] for row in rows] == [f"{int(value + 0.5)}" for value in worth]
-    alike, third, least = ([found["runs"][f"out/weights/{name}-{seed}"] for seed in (1, 2, 3)] for name in (
-        "a-row-as-k", "as-k-a-third-predicted", "the-bound-k-at-least-32"))
-    of = found["compared"]["the bound, k at least 32"]
-    assert f"gains {-of['above']:.2f} ± {of['half']:.2f} nats (95%)" in text
-    less = found["compared"]["as k, a third predicted"]
-    assert f"is not resolved ({less['above']:.2f} ± {less['half']:.2f}). If so" in text
-    assert 0 < less["above"] < less["half"]
-    for runs, words in (least, "within {} of counting"), (third, "is {} *worse*"):
-        gap = held_out.compare(runs, alike)
-        assert words.format(f"{gap['above']:.2f} ± {gap['half']:.2f}") in text
+    once, third, slower, least, bound_3, alike_3 = list(found["names"])[2:]
+    runs = {name: held_out.runs_of(found, name) for name in found["names"]}
+    for name, other, words in (
+            (least, "as it is", "gains {} nats (95%)"), (least, once, "within {} of counting"),
+            (bound_3, "as it is", "then ends {} nats lower (95%)"), (bound_3, once, "(95%), {} below"),
+            (alike_3, once, "`masked_ce` itself gains {} by three draws"),
+            (alike_3, bound_3, "it is still {} below the bound, half of what it is with one."),
+            (third, once, "is {} *worse* than with all"), (slower, once, "at half the learning rate {}: the"),
+            (slower, "as it is", "Then it is {} worse than the bound too"),
+            (third, "as it is", "(at the full rate not resolved, {})")):
+        gap = held_out.compare(runs[name], runs[other])
+        assert words.format(f"{abs(gap['above']):.2f} ± {gap['half']:.2f}") in text, words
+        assert (abs(gap["above"]) > gap["half"]) == ("resolved" not in words and "within" not in words)
+    early = [f"{min(losses):.1f} to {max(losses):.1f}" for losses in (
+        [run["curve"][0]["val_nll"] for name in of for run in runs[name]]
+        for of in ((third, slower), ("as it is",), (once, least), (bound_3, alike_3)))]
+    assert ("have {} with a third predicted, {} on the bound, {} as k or with k at least 32, {} with three "
+            "draws.)").format(*early) in text
     by = results("by-ratio.json")
     bound, alike = (dict(zip(by["masked"], np.mean(seeds, axis=0))) for seeds in by["nats"].values())
     gains = [bound[masked] - alike[masked] for masked in by["masked"]]
