@@ -372,7 +372,7 @@ def bigger(text: str):
     modes; three seeds of that; and as many of longer, at half of it (ar: at it, with what helped it on 500
     stories)."""
     def run(loss: str, name: str, seed: int, **settings) -> str:
-        of = {"mdlm": "bound", "mdlm by masked_ce": "mdlm"}.get(loss, loss)
+        of = {"mdlm": "bound", "mdlm by masked_ce": "mdlm"}.get(loss, loss)     # masked_ce's runs came first
         folder = f"out/bigger/{of}-{name}" + (f"-{seed}" if seed > 1 else "")
         return train(folder, seed=seed, **BIG | LOSSES[loss] | settings)
 
