@@ -389,8 +389,8 @@ def losses_in_parts(model: nn.Module, batch: Batch) -> Tensor:
     return torch.cat([group_losses(model, part) for part in parts]).cpu().double()
 
 def evaluation_batch(config: Config, x: Tensor, generator: torch.Generator, left_to_right=False) -> Batch:
-    """A group for each row of x (B, T), on the CPU; its loss −log p(row)/T: exact for `ar`, left to right for
-    `aogpt`; else an unbiased estimate of the upper bound (`mdlm`: a pair of masks, `aogpt`: one order)."""
+    """A group for each row of x (B, T) on the CPU, its loss −log p(row)/T: exact for `ar` and left-to-right
+    `aogpt`; else an unbiased estimate of the upper bound (`mdlm`: a pair of masks; `aogpt`: an order)."""
     if config.mode == "mdlm":
         return nelbo_batch(config, x.repeat_interleave(2, dim=0), generator)
     if config.mode == "ar" or left_to_right:

@@ -79,11 +79,10 @@ def nats(model, x, start: int, length: int, o: InfillOptions):
         order = place if config.mode == "ar" else torch.cat([place[~inside], place[inside]])
         batch, slots = order_batch(config, x, order.expand(N, -1)), inside[order].nonzero()[:, 0]
         return losses(model, batch, slots, torch.ones(N, length) / length)
-    total, masks = 0.0, masks_in_order(N, length) if o.in_order else masks_at_random(N, length, o)
-    for masked, weight in masks:
+    total, slots = 0.0, 1 + place[inside]                                           # after BOS's
+    for masked, weight in masks_in_order(N, length) if o.in_order else masks_at_random(N, length, o):
         hidden = torch.zeros(N, T, dtype=torch.bool)
         hidden[:, inside] = masked
-        slots = 1 + place[inside]                                                   # after BOS's
         total = total + losses(model, masking_batch(config, x, hidden), slots, weight)
     return total
 
