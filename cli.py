@@ -1,13 +1,12 @@
 """
 What all commands share: flags made from dataclasses, errors in one line, where a number came from, tables.
 
-A script's main() is run by command(). Everything else raises: InputError for what the user gave, OSError for
-what the machine lacks, each with a message of one line that says what is wrong and what to do.
+A script's main() is run by command(). All other code raises: InputError for what the user gave, OSError for
+what the machine lacks. The message is one line that says what is wrong and what to do about it.
 """
 import argparse
 import datetime
 import difflib
-import inspect
 import json
 import math
 import os
@@ -17,174 +16,236 @@ import shlex
 import signal
 import subprocess
 import sys
-from dataclasses import Field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 ROOT = Path(__file__).resolve().parent
-# no flag may name one of these as an output: a run or a data set would lose it
-OUR_FILES = ("best.pt", "ckpt.pt", "config.json", "log.jsonl", "meta.json", "train.bin", "val.bin")
 
-# ---- Errors ------------------------------------------------------------------------------------------------
+
+# ---- Errors ----------------------------------------------------------------------------------------
 
 class InputError(ValueError):
     """What was given can't be used; the message says why and what to do, in one line."""
 
+
 def command(main, interrupted: str):
-    """Run a script's main. What the user or the machine got wrong is one line and exit code 2, no traceback;
-    any other exception is a fault of the code, and shows itself. interrupted: what Ctrl-C leaves behind."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)   # like Ctrl-C: it cleans up
+    """Run a script's main.
+
+    What the user or the machine got wrong is printed as one line, and the exit code is 2. Any other
+    exception is a fault of the code and shows its traceback. `interrupted` says what Ctrl-C leaves
+    behind."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)   # SIGTERM cleans up as Ctrl-C does
     for stream in sys.stdout, sys.stderr:
-        if hasattr(stream, "reconfigure"):      # any character, each line at once; not so in a notebook
+        if hasattr(stream, "reconfigure"):      # a notebook's streams have no such method
             stream.reconfigure(errors="backslashreplace", line_buffering=True)
     try:
         return main()
     except KeyboardInterrupt:
         message = f"interrupted; {interrupted}"
-    except (InputError, OSError) as e:      # the latter: no such folder, no permission, disk full
+    except (InputError, OSError) as e:
         message = str(e)
     except (MemoryError, RuntimeError) as e:
-        if isinstance(e, RuntimeError) and not re.search("out of memory|allocate memory", str(e)):
+        out_of_memory = re.search("out of memory|allocate memory", str(e))
+        if isinstance(e, RuntimeError) and not out_of_memory:
             raise
-        message = f"not enough memory ({str(e)[:100]}); take smaller sizes, in training more --grad_accum"
+        message = "not enough memory; take smaller sizes, or in training more --grad_accum"
     print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     raise SystemExit(2)
 
-def nearest(word: str, words) -> str:
-    """A guess at what a mistyped word should have been, to end an error message with."""
-    return "".join(f"; did you mean {match}?" for match in difflib.get_close_matches(word, words, n=1))
 
-# ---- Flags: --name=value for each field of a dataclass, the field's comment is the help --------------------
+def did_you_mean(word: str, words) -> str:
+    """The end of an error message: a guess at what a mistyped word should have been."""
+    matches = difflib.get_close_matches(word, words, n=1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
-def value_type(field: Field):
-    """The type of one value: float of a field with type float, float | None or tuple[float, ...]."""
-    arguments = get_args(field.type)
-    return field.type if not arguments or get_origin(field.type) is Literal else arguments[0]
+
+# ---- Flags: every field of an options dataclass is a flag --name=value -------------------------------
+
+def flag(default, help: str = "", low=None, high=None, file=None):
+    """A dataclass field with its help text and its limits. A plain field is a flag too, without them.
+
+    low, high   the smallest and the largest number allowed
+    file        for the name of a file to be written: a tuple of the endings it may have"""
+    return field(default=default, metadata=dict(help=help, low=low, high=high, file=file))
+
+
+def check_flags(options):
+    """Raises InputError for the first field of a dataclass whose value is not allowed."""
+    for f in fields(options):
+        value = getattr(options, f.name)
+        choices = choices_of(f.type)
+        low, high = f.metadata.get("low"), f.metadata.get("high")
+        file = f.metadata.get("file")
+        if choices and value not in choices:
+            guess = did_you_mean(str(value), choices)
+            raise InputError(f"--{f.name}={value} must be one of {', '.join(choices)}{guess}")
+        if low is not None and value is not None and not value >= low:
+            raise InputError(f"--{f.name}={value} must be at least {low}")
+        if high is not None and value is not None and not value <= high:
+            raise InputError(f"--{f.name}={value} must be at most {high}")
+        if file and value:
+            check_output(f.name, value, file)
+
+
+def check_output(name: str, path: str, endings: tuple):
+    """A file that could not be written is refused before the work begins, not after it."""
+    if not path.endswith(endings):
+        raise InputError(f"--{name}={path} must end in {' or '.join(endings)}")
+    if Path(path).is_dir() or not Path(path).parent.is_dir():
+        raise InputError(f"--{name}={path} is a folder, or lies in one that does not exist")
+
+
+def choices_of(kind) -> tuple:
+    """The words that a field of this type may have; none for other types than Literal."""
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
+def plain_type(kind):
+    """bool, int, float or str: what a field of this type is read as. An `int | None` is read as an int."""
+    if choices_of(kind):
+        return str
+    members = get_args(kind)
+    return members[0] if members else kind
+
 
 def read_value(name: str, kind, text: str):
-    """What --name=text stands for, where kind is bool, int, float, str or a Literal. Raises InputError."""
-    allowed = {"true": True, "false": False} if kind is bool else {word: word for word in get_args(kind)}
-    if allowed:
-        if text.lower() not in allowed:
-            raise InputError(f"--{name}={text} must be {' or '.join(allowed)}{nearest(text, allowed)}")
-        return allowed[text.lower()]
-    least = 1 if kind is int and name not in ("seed", "warmup", "max_tokens", "train_stories") else 0
+    """What the text of --name=text stands for. Raises InputError."""
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise InputError(f"--{name}={text} must be true or false")
+        return text.lower() == "true"
     try:
         value = kind(text)
-        if kind is not str and not least <= value < (1e15 if kind is int else math.inf):
-            raise ValueError
-        return value
     except ValueError:
-        what = "whole number below 1e15" if kind is int else "finite number"
-        raise InputError(f"--{name}={text} must be a {what}, at least {least}") from None
+        value = None
+    if kind is float and value is not None and not math.isfinite(value):
+        value = None
+    if value is None:
+        wanted = "a whole number" if kind is int else "a finite number"
+        raise InputError(f"--{name}={text} must be {wanted}")
+    return value
 
-def check_outputs(flags: dict):
-    """Files that could not be written, or should not be, are refused before the work, not after it."""
-    outputs = {n: Path(flags[n]) for n in "out json md plot forest picture".split() if flags.get(n)}
-    given = *flags.values(), *flags.get("named", {}).values()
-    used = [Path(path).resolve() for value in given for path in str(value).split(",")]
-    for name, path in outputs.items():
-        if not path.parent.is_dir() or path.is_dir():
-            raise InputError(f"--{name}={path} lies in a folder that does not exist, or is one itself")
-        if name == "out" and path.exists() and not path.is_file():
-            raise InputError(f"--out={path} is not a plain file, and could not be replaced in the end")
-        if used.count(path.resolve()) > 1 or path.name in OUR_FILES or name + path.suffix == "json.jsonl":
-            raise InputError(f"--{name}={path} would replace what is needed; choose another name")
-        if name in ("plot", "picture", "forest") and path.suffix not in (".png", ".svg", ".pdf"):
-            raise InputError(f"--{name}={path} must end in .png, .svg or .pdf")
 
-def parse_flags(doc: str, *classes, named: str = "", several=()) -> dict:
-    """The flags given on the command line, {name: value}; what was not given is not in it. Raises InputError.
+def add_flags(parser, options_class):
+    """Tells argparse about every field of an options dataclass."""
+    group = parser.add_argument_group(options_class.__doc__)
+    for f in fields(options_class):
+        kind = plain_type(f.type)
+        shapes = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
+        shape = "|".join(choices_of(f.type)) or shapes[kind]
+        help = f.metadata.get("help", "")
+        if f.default not in ("", None):
+            help += f" ({str(f.default).lower() if kind is bool else f.default})"
+        bare = dict(nargs="?", const="true") if kind is bool else {}    # --resume means --resume=true
+        group.add_argument(f"--{f.name}", metavar=shape, help=help.replace("%", "%%"), **bare)
 
-    classes     dataclasses whose fields are the flags; a tuple field takes values separated by commas
-    several     names of more flags that take such lists, each of whose values is one of the field
-    named       what the other arguments look like, e.g. NAME=FILE; returned under "named", as a dict"""
+
+def parse_flags(doc: str, *classes, named: str = "") -> dict:
+    """The flags given on the command line, {name: value}; what was not given is not in it.
+
+    classes     dataclasses whose fields are the flags
+    named       what other arguments look like, for example NAME=FILE; they are returned as a dict
+                under "named"
+    Raises InputError."""
     def refuse(message):
         raise InputError(message)
 
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     usage="%(prog)s [--name=value ...]", allow_abbrev=False,
-                                     argument_default=argparse.SUPPRESS)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        usage="%(prog)s [--name=value ...]", argument_default=argparse.SUPPRESS)
     parser.error = refuse
-    flags = {f.name: f for cls in classes for f in fields(cls)}
-    for cls in classes:
-        comments = dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), re.MULTILINE))
-        group = parser.add_argument_group(cls.__doc__)
-        for f in fields(cls):
-            kind = value_type(f)
-            form = {bool: "true|false", int: "N", float: "X", str: "TEXT"}.get(kind, "|".join(get_args(kind)))
-            default = ",".join(map(str, f.default if isinstance(f.default, tuple) else [f.default])).lower()
-            text = comments[f.name] + ("" if f.default in ("", None) or default == "0" else f" ({default})")
-            optional = {"nargs": "?", "const": "true"} if kind is bool else {}
-            group.add_argument(f"--{f.name}", metavar=form, help=text.replace("%", "%%"), **optional)
+    for options_class in classes:
+        add_flags(parser, options_class)
     if named:
         parser.add_argument("named", metavar=named, nargs="*", default=[])
     given, unknown = parser.parse_known_intermixed_args()
+    kinds = {f.name: plain_type(f.type) for options_class in classes for f in fields(options_class)}
     if unknown:
-        guess = nearest(unknown[0].split("=")[0], [f"--{name}" for name in flags])
+        guess = did_you_mean(unknown[0].split("=")[0], [f"--{name}" for name in kinds])
         raise InputError(f"unknown argument {unknown[0]}{guess} (--help lists all)")
     result = vars(given)
-    for name in [name for name in result if name in flags]:
-        kind, text = value_type(flags[name]), result[name]
-        if name in several or get_origin(flags[name].type) is tuple:
-            result[name] = [read_value(name, kind, part) for part in text.split(",")]
-        else:
-            result[name] = read_value(name, kind, text)
     if named:
-        pairs = [text.partition("=")[::2] for text in result["named"]]
-        result["named"] = dict(pairs)
-        if not pairs or len(result["named"]) < len(pairs) or not all(path for _, path in pairs):
-            raise InputError(f"give {named} for each, every NAME once (--help shows how)")
-    check_outputs(result)
+        result["named"] = read_named(result["named"], named)
+    for name in result.keys() & kinds.keys():
+        result[name] = read_value(name, kinds[name], result[name])
     return result
 
-def build(cls, values: dict):
-    """The dataclass from those of the values that are fields of it; an InputError names what it refuses."""
-    try:
-        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
-    except ValueError as e:
-        raise InputError(str(e)) from e
 
-# ---- Where it runs, where a number came from, and how it is shown ------------------------------------------
+def read_named(arguments: list, form: str) -> dict:
+    """{NAME: FILE} of arguments like NAME=FILE. Raises InputError."""
+    result = dict(argument.partition("=")[::2] for argument in arguments)
+    if not arguments or len(result) < len(arguments) or not all(result.values()):
+        raise InputError(f"give {form} for each, every NAME once (--help shows how)")
+    return result
+
+
+def build(options_class, values: dict):
+    """An options dataclass, from those of the values that are fields of it."""
+    names = [f.name for f in fields(options_class)]
+    return options_class(**{name: values[name] for name in names if name in values})
+
+
+# ---- Where it runs, where a number came from, and how it is shown ------------------------------------
 
 def pick_device(name: str):
-    """The torch.device of that name; auto: cuda, else mps, else cpu. Raises InputError."""
-    import torch        # here: commands that need no device start a second sooner
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    """The torch.device of that name; auto is cuda, else mps, else cpu. Raises InputError."""
+    import torch        # not at the top, because commands that need no device start a second sooner
+    if name == "auto" and torch.cuda.is_available():
+        name = "cuda"
+    elif name == "auto":
+        name = "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         if name.split(":")[0] not in ("cpu", "cuda", "mps"):
             raise RuntimeError("cpu, cuda and mps are known")
-        return torch.empty(1, device=name).device       # with its index
+        return torch.empty(1, device=name).device       # this one has an index: cuda:0, not cuda
     except (RuntimeError, AssertionError) as e:
         reason = str(e).splitlines()[0][:100]
-        raise InputError(f"--device={name} is not usable here ({reason}); leave it out to choose one") from e
+        raise InputError(f"--device={name} is not usable here ({reason}); leave it out") from e
+
+
+def git(*arguments) -> str:
+    """What a git command prints in the project's folder; nothing where there is no git."""
+    try:
+        return subprocess.run(["git", *arguments], text=True, capture_output=True, cwd=ROOT).stdout.strip()
+    except OSError:
+        return ""
+
+
+def processor() -> str:
+    """The CPU's name, as far as the machine tells it."""
+    info = Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
+    names = re.findall(r"model name\s*: (.+)", info)
+    return names[0] if names else platform.processor() or platform.machine()
+
 
 def provenance(seed) -> dict:
     """What it takes to make a number again: command, seed, date, machine, Python version, commit."""
-    def git(*arguments):
-        return subprocess.run(["git", *arguments], text=True, capture_output=True, cwd=ROOT).stdout.strip()
-
-    try:                # results/ itself may change: one command after the other writes there
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
-        commit = git("describe", "--always", "--exclude=*") + ("-dirty" if changed else "")
-    except OSError:     # no git here
-        commit = ""
-    script, python = Path(sys.argv[0]).resolve(), platform.python_version()
-    script = ["-m", f"experiments.{script.stem}"] if script.parent.name == "experiments" else [script.name]
-    info = Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
-    cpu = [*re.findall(r"model name\s*: (.+)", info), platform.processor() or platform.machine()][0]
-    return {"command": shlex.join(["python", *script, *sys.argv[1:]]), "seed": seed,
+    commit = git("describe", "--always", "--exclude=*")
+    # one command after the other writes to results/, which is no reason to call the code changed
+    if git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results"):
+        commit += "-dirty"
+    script = Path(sys.argv[0]).resolve()
+    program = [script.name]
+    if script.parent.name == "experiments":
+        program = ["-m", f"experiments.{script.stem}"]
+    return {"command": shlex.join(["python", *program, *sys.argv[1:]]), "seed": seed,
             "date": datetime.datetime.now().isoformat(timespec="seconds"),
-            "machine": f"{cpu}, {os.cpu_count()} cores", "python": python, "commit": commit}
+            "machine": f"{processor()}, {os.cpu_count()} cores",
+            "python": platform.python_version(), "commit": commit}
+
 
 def write_json(path: str, content):
-    """Content to the file at path; NaN, a figure that could not be had, becomes null."""
+    """Writes content to the file; NaN, a figure that could not be had, becomes null."""
     content = json.loads(json.dumps(content), parse_constant=lambda _: None)
     Path(path).write_text(json.dumps(content, indent=1))
 
+
 def print_table(rows: list):
-    """Rows of texts in aligned columns, the first to the left, the others to the right."""
+    """Prints rows of texts in aligned columns, the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows)]
-    for first, *rest in rows:
-        print(first.ljust(widths[0]), *(t.rjust(w) for t, w in zip(rest, widths[1:])), sep="  ", flush=True)
+    for first, *others in rows:
+        cells = [first.ljust(widths[0])]
+        for text, width in zip(others, widths[1:]):
+            cells.append(text.rjust(width))
+        print("  ".join(cells), flush=True)

@@ -1,313 +1,483 @@
 """
-How diverse a set of stories is, how good, and how close to real text.
+How diverse a set of stories is, how good it is, and how close it comes to real text.
 
-    python diversity.py ar=A.jsonl mdlm=B.jsonl --data=toy --judge=out/toy-ar   files that sample.py wrote
-    python diversity.py mine=stories.txt --data=tinystories                     stories split at <|endoftext|>
+    python diversity.py ar=A.jsonl mdlm=B.jsonl --data=toy --judge=out/toy-ar
+    python diversity.py mine=stories.txt --data=tinystories
 
-NAME=FILE,FILE,… are samples of several seeds; the table then shows mean ± standard deviation over them,
-else the value and its 95% interval. The last column is real text of the same number, length and starting
-rule: closer to it is better, not higher. Words are what white space separates, lower-cased. Quality against
-diversity over temperatures: experiments/frontier.py.
+A .jsonl file is one that sample.py wrote; in a .txt file <|endoftext|> separates the stories.
+NAME=FILE,FILE gives the samples of several seeds, and the table shows their mean ± their standard
+deviation. For one file it shows the value ± half of its 95% interval.
+
+The last column is real text: held-out stories, as many as the samples, of the same length and with
+the same start. A set of samples is good where it comes close to that column, not where its numbers
+are high. Words are what white space separates, in lower case.
 """
-import collections
 import itertools
 import json
 import math
-import sys
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from cli import InputError, build, command, parse_flags, print_table, provenance, write_json
-from model import losses_in_parts, order_batch
+from cli import (
+    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
+from model import evaluation_batch, losses_in_parts
 from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_stories
 from runs import open_model
 from show import draw_distances
 from toy import TOY
 
-GROUPS = 20     # intervals come from leaving out each of this many groups of samples
 
 @dataclass
 class DiversityOptions:
     """what to compare with, and what to write"""
-    data: str = ""              # data set whose stories are the real text
-    judge: str = ""             # folder of an ar model that scores the stories; several: A,B
-    json: str = ""              # file for the results
-    plot: str = ""              # file for a figure (.png, .svg or .pdf): distances to real text
-    device: str = "auto"        # auto, cpu, cuda or mps
+    data: str = flag("", "data set whose stories are the real text")
+    judge: str = flag("", "folder of an ar model that scores the stories, or several: A,B")
+    json: str = flag("", "file for the table", file=(".json",))
+    plot: str = flag("", "file for a figure: distances to real text", file=(".png", ".svg", ".pdf"))
 
-# ---- Counting. All samples' words in one row: ids (M,), and owner (M,), the sample each belongs to ---------
+    def __post_init__(self):
+        check_flags(self)
+        if self.plot and not self.data:
+            raise InputError(f"--plot={self.plot} draws distances to real text; give --data=NAME")
 
-def as_ids(items) -> np.ndarray:
-    """Each distinct item as a number, (len(items),)."""
-    known = collections.defaultdict(lambda: len(known))
-    return np.fromiter((known[item] for item in items), dtype=np.int64, count=len(items))
 
-def ngrams(ids: np.ndarray, owner: np.ndarray, n: int):
-    """The n-grams within samples, numbered by identity, and their owners."""
-    gram = ids
-    for shift in range(1, n):
-        gram = np.unique(gram[:-1] * (ids.max(initial=0) + 1) + ids[shift:], return_inverse=True)[1]
-    inside = owner[:len(gram)] == owner[n - 1:]
-    return gram[inside], owner[:len(gram)][inside]
+# ---- Self-BLEU -----------------------------------------------------------------------------------
+# A sample is a list of words. Samples that resemble each other have a high BLEU against each other.
 
-def self_bleu(ids: np.ndarray, owner: np.ndarray, samples: int) -> np.ndarray:
-    """BLEU-4 (Papineni et al. 2002) of each sample against all others, (samples,): clipped counts, no
-    smoothing, the closest reference length (the shorter of two equally close). 0 where some n has no match.
+def ngrams(words, n: int) -> list:
+    """All runs of n words, as tuples."""
+    return [tuple(words[i:i + n]) for i in range(len(words) - n + 1)]
 
-    A count is clipped by the largest of that n-gram in another sample: for who holds it, by the second."""
-    length = np.bincount(owner, minlength=samples)
-    log_precision = np.zeros(samples)
+
+def count_ngrams(words) -> Counter:
+    """How often each n-gram of one to four words occurs."""
+    counts = Counter()
     for n in range(1, 5):
-        gram, who = ngrams(ids, owner, n)
-        pair, count = np.unique(gram * samples + who, return_counts=True)
-        order = np.lexsort((-count, pair // samples))               # gram by gram, the largest count first
-        gram, who, count = pair[order] // samples, pair[order] % samples, count[order]
-        first = np.diff(gram, prepend=-1) > 0
-        largest = count[first][np.cumsum(first) - 1]                # of the same gram
-        second = np.where(np.diff(gram, append=-1) == 0, np.roll(count, -1), 0)     # the next row's, if any
-        matched = np.bincount(who, np.minimum(count, np.where(first, second, largest)), samples)
-        with np.errstate(divide="ignore"):
-            log_precision += np.log(matched / np.maximum(1, length - n + 1)) / 4
-    lengths, among, times = np.unique(length, return_inverse=True, return_counts=True)
-    gap = abs(lengths[:, None] - lengths).astype(float)
-    gap[np.diag(times == 1)] = np.inf                               # not with oneself
-    closest = lengths[gap.argmin(axis=1)][among]                    # of two equally close the shorter
-    brevity = np.minimum(0, 1 - closest / np.maximum(1, length))
-    return np.where(length > 0, np.exp(brevity + log_precision), 0.0)
+        counts.update(ngrams(words, n))
+    return counts
 
-def longest_copies(samples: list, training: np.ndarray) -> np.ndarray:
-    """Tokens of each sample's longest stretch that occurs in the training tokens, (len(samples),). Stretches
-    of n = 1, 2, … tokens are numbered as in ngrams; a place stays while what begins there is in both."""
-    tokens = np.concatenate([*samples, training], dtype=np.int64, casting="unsafe")     # of [] too
+
+def largest_counts(texts) -> Counter:
+    """The count of each n-gram in the text that has it most often."""
+    largest = Counter()
+    for words in texts:
+        largest |= count_ngrams(words)      # of two counts | takes the larger, and & the smaller
+    return largest
+
+
+def bleu(words, elsewhere, reference_length) -> float:
+    """BLEU-4 of a text, 0 to 1, without smoothing (Papineni et al. 2002).
+
+    elsewhere           the largest count of each n-gram in another text
+    reference_length    a text shorter than this loses some of its BLEU
+
+    It is the geometric mean of four precisions, for n = 1, 2, 3 and 4: the share of the text's
+    n-grams that are elsewhere too. An n-gram that the text repeats is matched as often as it is
+    elsewhere, not more often. A text that matches nothing for some n has a BLEU of 0."""
+    score = 1.0
+    for n in range(1, 5):
+        mine = Counter(ngrams(words, n))
+        matched = mine & elsewhere
+        precision = matched.total() / max(1, mine.total())
+        score *= precision ** (1 / 4)
+    longer = reference_length / max(1, len(words))
+    return score * math.exp(min(0, 1 - longer))
+
+
+def closest_length(length: int, others) -> int:
+    """The one of the other lengths that is closest; of two equally close the shorter."""
+    return min(others, key=lambda other: (abs(other - length), other))
+
+
+def self_bleu(samples) -> np.ndarray:
+    """BLEU-4 of each sample against all others, with the closest of their lengths, (samples,).
+
+    The plain way takes largest_counts(all others) anew for each sample. But it is enough to know
+    how often each n-gram occurs in the sample that has it most often, and in the one that has it
+    second most often. Three sentences show it, with single words:
+
+        a a a b     a occurs 3, 1 and 2 times in them: the largest count is 3, the second largest 2
+        a b         b occurs 1, 1 and 0 times: the largest count is 1, the second largest 1 too
+        a a c       c occurs 0, 0 and 1 times: the largest count is 1, the second largest 0
+
+    For the sample that has the largest count, the second largest is the most that another one has.
+    For any other sample it is the largest. So the first sentence matches 2 of its 3 a's and its b,
+    3 words of 4. The second matches its a and its b, 2 of 2. The third matches its 2 a's but not
+    its c, 2 of 3."""
+    counts = [count_ngrams(words) for words in samples]
+    largest, second = Counter(), Counter()
+    for mine in counts:
+        for gram, count in mine.items():
+            second[gram] = max(second[gram], min(count, largest[gram]))
+            largest[gram] = max(largest[gram], count)
+    lengths = Counter(len(words) for words in samples)
+    scores = []
+    for words, mine in zip(samples, counts):
+        elsewhere = Counter()
+        for gram, count in mine.items():
+            has_most = count == largest[gram]
+            elsewhere[gram] = second[gram] if has_most else largest[gram]
+        others = lengths - Counter([len(words)])
+        reference_length = closest_length(len(words), others)
+        scores.append(bleu(words, elsewhere, reference_length))
+    return np.array(scores)
+
+
+# ---- Copies of the training text -----------------------------------------------------------------
+
+def longest_copies(samples, training) -> np.ndarray:
+    """Tokens of each sample's longest stretch that the training tokens contain, (samples,).
+
+    All samples and the training text stand in one row of M tokens. For n = 1, 2, … every stretch
+    of n tokens gets a number, and equal stretches get the same one. A place in the row is given up
+    when the stretch that begins there is not in both a sample and the training text, because no
+    longer stretch from there is."""
+    tokens = np.concatenate([*samples, training], dtype=np.int64, casting="unsafe")     # (M,)
     vocabulary = tokens.max(initial=0) + 1
-    # training is the last but one owner, an end mark the last
-    owner = np.repeat(np.arange(len(samples) + 2), [*map(len, samples), len(training), 1])
-    place, gram = np.arange(len(tokens)), np.zeros_like(tokens)
-    longest = np.zeros(len(samples) + 1, dtype=int)
-    for n in range(1, max(map(len, samples), default=0) + 1):
-        inside = owner[place] == owner.take(place + n - 1, mode="clip")
-        place, gram = place[inside], gram[inside]
-        gram = np.unique(gram * vocabulary + tokens[place + n - 1], return_inverse=True)[1]
-        theirs = owner[place] == len(samples)
-        shared = np.isin(gram, gram[theirs]) & np.isin(gram, gram[~theirs])
-        place, gram = place[shared], gram[shared]
+    lengths = [*map(len, samples), len(training)]
+    ends = np.cumsum(lengths)
+    owner = np.repeat(np.arange(len(lengths)), lengths)     # (M,); training is the last
+    place = np.arange(len(tokens))
+    number = np.zeros_like(tokens)      # of the stretch that begins at each place
+    longest = np.zeros(len(lengths), dtype=int)
+    for n in range(1, max(lengths[:-1], default=0) + 1):
+        inside = place + n <= ends[owner[place]]
+        place, number = place[inside], number[inside]
+        longer = number * vocabulary + tokens[place + n - 1]
+        number = np.unique(longer, return_inverse=True)[1]      # small again, or it would overflow
+        in_training = owner[place] == len(samples)
+        in_both = np.isin(number, number[in_training])
+        in_both &= np.isin(number, number[~in_training])
+        place, number = place[in_both], number[in_both]
         longest[owner[place]] = n
     return longest[:-1]
 
-# ---- Metrics: {name: (value, half of the 95% interval)} ----------------------------------------------------
+
+# ---- A value and its interval --------------------------------------------------------------------
 
 def interval(statistic, group) -> tuple:
-    """statistic(keep), where keep is a mask of items, for all of them; and 1.96 standard errors from leaving
-    out each group in turn (the jackknife; the bootstrap makes duplicates, and those are what we count)."""
+    """A statistic of all items, and half of its 95% interval, which is 1.96 standard errors.
+
+    statistic   a function of a mask (items,) that says which items to take
+    group       (items,) the group of each item
+
+    The standard error comes from leaving out each group in turn (the jackknife). The bootstrap
+    would not do: it draws some items twice, and duplicates are what we count."""
+    value = float(statistic(np.full(len(group), True)))
     left_out = [statistic(group != g) for g in np.unique(group)]
-    error = math.sqrt((len(left_out) - 1) * np.var(left_out)) if len(left_out) > 1 else math.nan
-    return float(statistic(np.full(len(group), True))), 1.96 * error
+    variance = (len(left_out) - 1) * np.var(left_out)
+    return value, 1.96 * math.sqrt(variance)
 
-def of_counts(statistic, items, group) -> tuple:
-    """A statistic of how often each distinct item occurs."""
-    return interval(lambda keep: statistic(np.bincount(items[keep], minlength=1)), group)
 
-def of_sums(above, group, below=1) -> tuple:
-    """Σ above / Σ below over samples, nan where there is nothing below; without below, the mean."""
-    above, below = np.broadcast_arrays(np.asarray(above, dtype=float), below)
-    return interval(lambda keep: above[keep].sum() / (below[keep].sum() or math.nan), group)
+def groups(samples: int) -> np.ndarray:
+    """Twenty groups of samples, (samples,)."""
+    return np.arange(samples) % 20
 
-def distinct(counts):
-    return np.count_nonzero(counts) / max(1, counts.sum())
 
-def entropy(counts):
-    p = counts[counts > 0] / max(1, counts.sum())
-    return (p * np.log(1 / p)).sum()
+def of_counts(statistic, samples) -> tuple:
+    """The interval of a statistic of how often each item occurs; a sample is a list of items."""
+    def of_kept(keep):
+        counts = Counter()
+        for sample in itertools.compress(samples, keep):
+            counts.update(sample)
+        return statistic(counts)
 
-def encode(tokenizer: Tokenizer, text: str) -> list:
-    """Ids of a text with end-of-text marks in it, as --full_length leaves them. Raises InputError."""
-    return [i for part in text.split(EOT) for i in (tokenizer.eot, *tokenizer.encode(part))][1:]
+    return interval(of_kept, groups(len(samples)))
 
-def score(model, encoded: list):
-    """For each sample, cut at block_size: −log p in nats under an ar, and its number of tokens, (N,) each.
-    The end of a story is not scored: it may have been cut off."""
+
+def of_sums(above, below=1) -> tuple:
+    """The interval of Σ above / Σ below over samples; without `below` it is the mean of `above`.
+
+    The value is NaN where Σ below is 0."""
+    above, below = np.broadcast_arrays(np.array(above, float), below)
+
+    def ratio(keep):
+        total = below[keep].sum()
+        return above[keep].sum() / total if total else math.nan
+
+    return interval(ratio, groups(len(above)))
+
+
+def distinct(counts: Counter) -> float:
+    """Distinct items as a share of all items. Of n-grams it is distinct-n (arXiv 1510.03055)."""
+    return len(counts) / max(1, counts.total())
+
+
+def entropy(counts: Counter) -> float:
+    """The entropy, in nats, of items that occur this often."""
+    total = counts.total()
+    return sum(n / total * math.log(total / n) for n in counts.values())
+
+
+def largest_share(counts: Counter) -> float:
+    """The share of the most common item."""
+    return max(counts.values()) / counts.total()
+
+
+# ---- The likelihood under a judge ----------------------------------------------------------------
+
+def encode(tokenizer, text: str) -> list:
+    """Ids of a text that may contain end-of-text marks. Raises InputError for an unknown word."""
+    ids = []
+    for story in text.split(EOT):
+        ids += [tokenizer.eot, *tokenizer.encode(story)]
+    return ids[1:]
+
+
+def score(model, encoded) -> tuple:
+    """-log p of each sample in nats under an ar model, and its number of tokens, (N,) each.
+
+    A sample is cut at block_size. The end of a story is not scored: it may have been cut off."""
     config = model.config
-    ids = [row[:config.block_size] for row in encoded]
-    x = torch.tensor([row + [config.bos_id] * (config.block_size - len(row)) for row in ids])       # (N, T)
-    place, count = torch.arange(config.block_size), torch.tensor([len(row) for row in ids])     # (T,), (N,)
-    batch = order_batch(config, x)._replace(weight=(place < count[:, None]).float())
+    T = config.block_size
+    rows, count = [], []
+    for ids in encoded:
+        ids = ids[:T]
+        count.append(len(ids))
+        rows.append(ids + [config.bos_id] * (T - len(ids)))     # of no weight below
+    batch = evaluation_batch(config, torch.tensor(rows), None)
+    count = torch.tensor(count)
+    is_token = torch.arange(T) < count[:, None]                 # (N, T)
+    batch = batch._replace(weight=is_token.float())
     return losses_in_parts(model, batch).numpy(), count.numpy()
 
-def measure(texts: list, judges: dict, corpus, bleu_of=self_bleu) -> dict:
-    """{metric: (value, half of its 95% interval)}; judges: {name: (model, tokenizer)}."""
-    words = [[*map(sys.intern, text.replace(EOT, " ").lower().split())] for text in texts]  # each kept once
-    samples = len(words)
-    group = np.arange(samples) % GROUPS
-    owner = np.repeat(np.arange(samples), [len(w) for w in words])
-    ids = as_ids(list(itertools.chain.from_iterable(words)))
-    metrics = {}
-    for n in range(1, 5):
-        gram, who = ngrams(ids, owner, n)
-        metrics[f"distinct-{n}"] = of_counts(distinct, gram, group[who])
-    total = np.bincount(who, minlength=samples)         # the loop's last, 4-grams: how many, how many kinds
-    different = np.bincount(np.unique(gram * samples + who) % samples, minlength=samples)
-    bleu = bleu_of(ids, owner, samples)
-    # its interval takes the references as given: groups are left out of the mean only; the paper scores 200
-    metrics["self-BLEU"] = of_sums(bleu, np.arange(len(bleu)) % GROUPS)
-    metrics["vocabulary used"] = of_counts(np.count_nonzero, ids, group[owner])
-    first, opening = (as_ids([" ".join(w[:n]) for w in words]) for n in (1, 5))
-    metrics["distinct first words"] = of_counts(distinct, first, group)
-    metrics["distinct 5-word openings"] = of_counts(distinct, opening, group)
-    metrics["most common first word"] = of_counts(lambda counts: counts.max() / counts.sum(), first, group)
-    metrics["entropy of openings"] = of_counts(entropy, opening, group)
-    metrics["entropy of words"] = of_counts(entropy, ids, group[owner])
-    for name, (model, tokenizer) in judges.items():
-        nats, count = score(model, [encode(tokenizer, text) for text in texts])
-        metrics[f"nats/token, judge {name}"] = of_sums(nats, group, below=count)
-    metrics["repeated 4-grams"] = of_sums(total - different, group, below=total)
-    if corpus is None:
-        return metrics
-    encoded = [encode(corpus.tokenizer, text) for text in texts]
-    whole = [np.array(row, dtype=np.uint16).tobytes() in corpus.stories for row in encoded]
-    metrics["copied stories"] = of_sums(whole, group)
-    metrics["longest copied n-gram"] = of_sums(longest_copies(encoded, corpus.tokens), group)
-    if corpus.tokenizer.kind == "words":         # the toy
-        log_p = [TOY.log_probs(text) for text in texts]
-        metrics["grammatical"] = of_sums([p is not None for p in log_p], group)
-        nats, count = zip(*((0, 0) if p is None else (-p.sum(), len(p)) for p in log_p))
-        metrics["nats/token, true law, of those"] = of_sums(nats, group, below=count)
-    return metrics
-
-# ---- Samples and real text ---------------------------------------------------------------------------------
-
-def read_samples(path: str):
-    """Texts, and the settings they were made with, {} if the file doesn't say."""
-    texts, settings = [], {}
-    if path.endswith(".txt"):
-        texts = list(read_stories(path))
-    else:
-        try:
-            with open(path, "rb") as f:
-                for line, text in enumerate(f, 1):
-                    row = json.loads(text)
-                    if "text" not in row:               # a line of their own
-                        settings = dict(row["settings"])
-                    else:
-                        texts.append("" + row["text"])      # raises where it is no text
-        except OSError as e:
-            raise InputError(f"{path} cannot be read ({e.strerror}); give one of sample.py or a .txt") from e
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
-            raise InputError(f"{path}, line {line} is not an object with a text, as sample.py writes") from e
-    if len(texts) < 2:
-        raise InputError(f"{path} holds {len(texts)} samples; at least 2 are needed to compare them")
-    return texts, settings
-
-class Corpus(NamedTuple):
-    tokens: np.ndarray              # of training
-    tokenizer: Tokenizer
-    stories: set                    # of training, their tokens' bytes
-
-def load_corpus(name: str) -> Corpus:
-    meta = load_meta(name)
-    tokens = np.fromfile(f"{DATA_DIR}/{name}/train.bin", dtype=np.uint16)
-    _, *stories = np.split(tokens, np.flatnonzero(tokens == meta["eot"]))       # each begins with end-of-text
-    return Corpus(tokens, Tokenizer(**meta["tokenizer"]), {story[1:].tobytes() for story in stories})
-
-def real_text(name: str, samples: int, length, start: str, full_length: bool, tokenizer: Tokenizer):
-    """(texts, how many of them are from the validation split): pieces of `length` tokens from story starts,
-    or one after the other from anywhere. None overlap. What validation text lacks, training text has."""
-    texts, held_out = [], 0
-    for split in ("val", "train"):
-        tokens, free = np.fromfile(f"{DATA_DIR}/{name}/{split}.bin", dtype=np.uint16), 0
-        ends = np.append(np.flatnonzero(tokens == tokenizer.eot), len(tokens))
-        starts = ends[:-1] + 1 if start == "story" else np.arange(0, len(tokens) - length + 1, length)
-        if full_length:     # past a story's end, into the next
-            starts = np.array([a for a in starts if a >= free and (free := a + length)])
-        for a in starts[np.linspace(0, len(starts) - 1, min(samples - len(texts), len(starts))).astype(int)]:
-            b = len(tokens) if full_length else ends[np.searchsorted(ends, a)]
-            texts.append(tokenizer.decode(tokens[a:min(b, a + length) if length else b]))
-        held_out = len(texts) if split == "val" else held_out
-    return texts, held_out
-
-def sampled_from(settings: dict) -> tuple:
-    """What of a sample's settings the real text must match, and its prompt, which it can't."""
-    defaults = {"length": None, "start": "story", "full_length": False, "prompt": ""}
-    return tuple(settings.get(name, default) for name, default in defaults.items())
-
-def incomparable(sets: dict) -> list:
-    """What makes a column incomparable, for the table itself."""
-    ways = dict.fromkeys((name, sampled_from(s)) for name, seeds in sets.items() for _, s in seeds)
-    lines = [f"{name} was written after the prompt {prompt!r}; real text begins freely"
-             for name, (_, _, _, prompt) in ways if prompt]
-    if len({way for _, way in ways}) > 1:
-        made = (f"{name}: length {length}, start {start}, {'not cut' if full else 'cut'} at the end, "
-                f"prompt {prompt!r}" for name, (length, start, full, prompt) in ways)
-        lines.append(f"the samples were made with different settings: {'; '.join(made)}")
-    if len({len(texts) for seeds in sets.values() for texts, _ in seeds}) > 1:
-        lines.append("the sets differ in size, on which most of these metrics depend")
-    return lines
-
-def show_table(columns: dict, notes: list):
-    def cell(value, error):
-        digits = 0 if abs(value) >= 1000 else 4
-        return f"{value:,.{digits}f}" + (f" ± {error:<6.{digits}f}" if math.isfinite(error) else " " * 9)
-
-    print_table([["", *columns], *([metric, *(cell(*column[metric]) for column in columns.values())]
-                                   for metric in next(iter(columns.values())))])
-    print(*(f"  ! {note}" for note in notes), sep="\n")
 
 def open_judges(o: DiversityOptions, corpus) -> dict:
-    """{folder: (model, tokenizer)}. Raises InputError where likelihoods would not be exact or comparable."""
+    """{folder: (model, tokenizer)}. Raises InputError where a likelihood would not be exact."""
     judges = {}
     for folder in filter(None, o.judge.split(",")):
-        model, tokenizer, windows = open_model(folder, o.device)
-        if (model.config.mode, windows) != ("ar", "aligned"):
-            how = f"{model.config.mode} on {windows} windows"
-            raise InputError(f"--judge={folder} is {how}; only an ar on aligned ones has an exact likelihood")
+        model, tokenizer, windows = open_model(folder, "auto")
+        mode = model.config.mode
+        if mode != "ar" or windows != "aligned":
+            raise InputError(f"--judge={folder} is {mode} on {windows} windows; only an ar on "
+                             f"aligned ones has an exact likelihood")
         if corpus and tokenizer.to_dict() != corpus.tokenizer.to_dict():
             raise InputError(f"--judge={folder} has another tokenizer than data/{o.data}")
         judges[folder] = model, tokenizer
     return judges
 
-def columns_of(sets: dict, o: DiversityOptions, corpus, judges: dict, bleu_of=self_bleu) -> tuple:
-    """({name: metrics}, notes) of the sets {name: [(texts, settings) of each seed]}, and of "real text"
-    where o.data names some. Over several seeds a metric is (mean, standard deviation)."""
-    notes, columns = incomparable(sets), {}
+
+# ---- Real text -----------------------------------------------------------------------------------
+
+class Corpus(NamedTuple):
+    """The training split of a data set."""
+    tokens: np.ndarray
+    tokenizer: Tokenizer
+    stories: set        # each story as the bytes of its tokens
+
+
+def load_corpus(name: str) -> Corpus:
+    """The training split of data/<name>. Raises InputError."""
+    meta = load_meta(name)
+    tokens = np.fromfile(f"{DATA_DIR}/{name}/train.bin", dtype=np.uint16)
+    marks = np.flatnonzero(tokens == meta["eot"])       # one before every story
+    stories = {story[1:].tobytes() for story in np.split(tokens, marks)[1:]}
+    return Corpus(tokens, Tokenizer(**meta["tokenizer"]), stories)
+
+
+def real_text(name, settings, tokenizer) -> list:
+    """Texts like the samples, spread evenly over the validation split of data/<name>.
+
+    settings    the samples' num_samples, length, start and full_length, as of read_samples
+
+    The texts begin where stories begin or, with start "anywhere", one after the other. A text ends
+    after `length` tokens, or with its story, unless full_length lets it go on. No two overlap. They
+    are fewer than num_samples where the split has fewer."""
+    length = settings["length"]
+    tokens = np.fromfile(f"{DATA_DIR}/{name}/val.bin", dtype=np.uint16)
+    if settings["start"] == "story":
+        starts = np.flatnonzero(tokens == tokenizer.eot) + 1
+    else:
+        starts = np.arange(0, len(tokens) - length + 1, length)
+    decode = tokenizer.decode_story
+    if settings["full_length"]:
+        starts = without_overlap(starts, length)
+        decode = tokenizer.decode
+    count = min(settings["num_samples"], len(starts))
+    texts = []
+    for i in np.linspace(0, len(starts) - 1, count).astype(int):
+        piece = tokens[starts[i]:][:length]
+        texts.append(decode(piece))
+    return texts
+
+
+def without_overlap(starts, length: int) -> list:
+    """Those of the starts that lie behind the piece of the one before."""
+    kept = []
+    for start in starts:
+        if not kept or start >= kept[-1] + length:
+            kept.append(start)
+    return kept
+
+
+# ---- All metrics: {name: (value, half of its 95% interval)} --------------------------------------
+
+def measure(texts, judges, corpus, bleu_of=self_bleu) -> dict:
+    """All metrics of a set of texts.
+
+    judges      {name: (model, tokenizer)}
+    corpus      a Corpus, or None
+    bleu_of     a function that takes samples and returns an array of their Self-BLEU"""
+    samples = [text.replace(EOT, " ").lower().split() for text in texts]
+    metrics = {}
+    for n in range(1, 5):
+        grams = [ngrams(words, n) for words in samples]
+        metrics[f"distinct-{n}"] = of_counts(distinct, grams)
+    # the interval of this mean takes the others, with which a sample is compared, as given
+    metrics["self-BLEU"] = of_sums(bleu_of(samples))
+    metrics["vocabulary used"] = of_counts(len, samples)
+    first = [[tuple(words[:1])] for words in samples]
+    opening = [[tuple(words[:5])] for words in samples]
+    metrics["distinct first words"] = of_counts(distinct, first)
+    metrics["distinct 5-word openings"] = of_counts(distinct, opening)
+    metrics["most common first word"] = of_counts(largest_share, first)
+    metrics["entropy of openings"] = of_counts(entropy, opening)
+    metrics["entropy of words"] = of_counts(entropy, samples)
+    for name, (model, tokenizer) in judges.items():
+        encoded = [encode(tokenizer, text) for text in texts]
+        metrics[f"nats/token, judge {name}"] = of_sums(*score(model, encoded))
+    # grams are still the 4-grams
+    total = [len(sample) for sample in grams]
+    repeated = [len(sample) - len(set(sample)) for sample in grams]
+    metrics["repeated 4-grams"] = of_sums(repeated, total)
     if corpus:
-        texts, settings = next(iter(sets.values()))[0]
-        reference, held_out = real_text(o.data, len(texts), *sampled_from(settings)[:3], corpus.tokenizer)
-        if more := len(reference) - held_out:
-            notes.append(f"real text: {held_out} pieces were held out; {more} more are training text")
-        if len(reference) < 2:
-            raise InputError(f"data/{o.data} holds {len(reference)} pieces of that length; choose another")
-        if settings.get("vocab_size", corpus.tokenizer.vocab_size) != corpus.tokenizer.vocab_size:
-            notes.append(f"real text: data/{o.data} has another vocabulary, so its lengths in tokens differ")
-        if len(reference) < len(texts):
-            notes.append(f"real text: data/{o.data} holds {len(reference)} pieces only")
+        metrics |= measure_beside(corpus, texts)
+    return metrics
+
+
+def measure_beside(corpus, texts) -> dict:
+    """How much is copied from the training text and, on the toy, whether the stories are right."""
+    encoded = [encode(corpus.tokenizer, text) for text in texts]
+    copied = []
+    for ids in encoded:
+        story = np.array(ids, dtype=np.uint16).tobytes()
+        copied.append(story in corpus.stories)
+    metrics = {"copied stories": of_sums(copied)}
+    longest = longest_copies(encoded, corpus.tokens)
+    metrics["longest copied n-gram"] = of_sums(longest)
+    if corpus.tokenizer.kind == "words":
+        grammatical, nats, count = [], [], []
+        for text in texts:
+            log_p = TOY.log_probs(text)         # None where the grammar cannot make the text
+            grammatical.append(log_p is not None)
+            if log_p is None:
+                log_p = np.zeros(0)
+            nats.append(-log_p.sum())
+            count.append(len(log_p))
+        metrics["grammatical"] = of_sums(grammatical)
+        metrics["nats/token, true law, of those"] = of_sums(nats, count)
+    return metrics
+
+
+# ---- The table: a column for each set of samples -------------------------------------------------
+
+# Samples can be compared where these settings agree.
+COMPARED = "num_samples", "length", "start", "full_length", "prompt", "vocab_size"
+
+
+def read_samples(path: str) -> tuple:
+    """The texts of a file, and the settings they were made with. Raises InputError."""
+    texts = []
+    # what a file that says nothing is taken for
+    settings = {"length": None, "start": "story", "full_length": False, "prompt": ""}
+    if path.endswith(".txt"):
+        texts = list(read_stories(path))
+    else:
+        try:
+            with open(path, "rb") as f:
+                for number, line in enumerate(f, 1):
+                    if not line.strip():
+                        continue
+                    row = json.loads(line)
+                    if "text" in row:
+                        texts.append(row["text"])
+                    else:
+                        settings |= row["settings"]
+        except OSError as e:
+            raise InputError(f"{path} cannot be read ({e.strerror}); give a .jsonl or .txt") from e
+        except (ValueError, KeyError, TypeError) as e:
+            raise InputError(f"{path}, line {number} is not an object with a text") from e
+    if len(texts) < 2:
+        raise InputError(f"{path} holds {len(texts)} samples; at least 2 are needed")
+    settings["num_samples"] = len(texts)
+    return texts, settings
+
+
+def over_seeds(runs: list) -> dict:
+    """The mean and the standard deviation of each metric; a single run keeps its intervals."""
+    if len(runs) == 1:
+        return runs[0]
+    column = {}
+    for metric in runs[0]:
+        values = [run[metric][0] for run in runs]
+        mean, deviation = np.mean(values), np.std(values, ddof=1)
+        column[metric] = float(mean), float(deviation)
+    return column
+
+
+def columns_of(sets, o, corpus, judges, bleu_of=self_bleu) -> tuple:
+    """({name: metrics}, notes) of the sets {name: [(texts, settings) of each seed]}.
+
+    With a corpus the last column is "real text", made like the samples of the first set. The notes
+    say what makes a column incomparable with the last one. Raises InputError."""
+    _, first = next(iter(sets.values()))[0]
+    expected = dict(first)
+    if corpus:
+        real = real_text(o.data, first, corpus.tokenizer)
+        if len(real) < 2:
+            raise InputError(f"data/{o.data} holds {len(real)} pieces of that length")
+        expected["num_samples"] = len(real)
+        expected["prompt"] = ""
+        expected["vocab_size"] = corpus.tokenizer.vocab_size
+    columns, notes = {}, []
     for name, seeds in sets.items():
-        runs = [measure(texts, judges, corpus, bleu_of) for texts, _ in seeds]
-        columns[name] = runs[0]
-        if len(runs) > 1:
-            values = {metric: [run[metric][0] for run in runs] for metric in runs[0]}
-            columns[name] = {k: (np.mean(v).item(), np.std(v, ddof=1).item()) for k, v in values.items()}
+        runs = []
+        for texts, settings in seeds:
+            runs.append(measure(texts, judges, corpus, bleu_of))
+            for key in COMPARED:
+                if key in settings and settings[key] != expected.get(key):
+                    notes.append(f"{name}'s {key} is {settings[key]!r}, not {expected.get(key)!r}")
+        columns[name] = over_seeds(runs)
     if corpus:
-        columns["real text"] = measure(reference, judges, corpus, bleu_of)
+        columns["real text"] = measure(real, judges, corpus, bleu_of)
     return columns, notes
+
+
+def show_table(columns: dict, notes: list):
+    """Prints a row for each metric, and the notes below."""
+    rows = [["", *columns]]
+    for metric in next(iter(columns.values())):
+        row = [metric]
+        for column in columns.values():
+            value, error = column[metric]
+            digits = 0 if abs(value) >= 1000 else 4
+            plus_minus = f" ± {error:<6.{digits}f}" if math.isfinite(error) else " " * 9
+            row.append(f"{value:,.{digits}f}{plus_minus}")
+        rows.append(row)
+    print_table(rows)
+    for note in notes:
+        print(f"  ! {note}")
+
 
 def main(doc=__doc__, bleu_of=self_bleu):
     flags = parse_flags(doc, DiversityOptions, named="NAME=FILE")
     o = build(DiversityOptions, flags)
-    if o.plot and not o.data:
-        raise InputError(f"--plot={o.plot} draws distances to real text; give --data=NAME")
-    if "real text" in flags["named"]:
-        raise InputError("NAME=real text is the last column's; choose another NAME")
     corpus = load_corpus(o.data) if o.data else None
     judges = open_judges(o, corpus)
-    sets = {name: [read_samples(path) for path in files.split(",")] for name, files in flags["named"].items()}
+    sets = {}
+    for name, files in flags["named"].items():
+        sets[name] = [read_samples(path) for path in files.split(",")]
     columns, notes = columns_of(sets, o, corpus, judges, bleu_of)
     show_table(columns, notes)
     if o.json:
         write_json(o.json, {**provenance(None), "columns": columns, "notes": notes})
     if o.plot:
         draw_distances(columns, o.plot)
+
 
 if __name__ == "__main__":
     command(main, "nothing was written")

@@ -3,14 +3,12 @@ Write stories with a trained model, or fill the blanks of one.
 
     python sample.py --out_dir=out/toy-mdlm --num_samples=1000 --steps=24
     python sample.py --out_dir=out/tinystories-mdlm --prompt="Once upon a time ___ lived happily." --show
-    python sample.py --out_dir=out/toy-ar,out/toy-mdlm,out/toy-aogpt --picture=modes.png
+    python sample.py --out_dir=out/toy-aogpt --draft=16
 
-All samplers reveal tokens step by step. ar: left to right. aogpt: in a random or given order, one position
-a step, or several that do not see each other, or (--draft) several that a second pass confirms. mdlm: any
-masked positions may come next (first_hitting: equally many in each step; ancestral: by chance; confidence:
-the surest), and every pass reads the whole window. Stories are cut at the first end-of-text.
-
-Of --out_dir, --sampler, --steps, --draft and --temperature all combinations are run: give A,B,… for each.
+A pass is one run of the network. ar writes a token a pass, from left to right. aogpt writes in a random or
+a given order, one token a pass, or several that do not see each other, or with --draft several of which a
+second pass keeps what one token a pass might have written. mdlm reveals masked tokens anywhere, and every
+pass reads the whole window. Stories are cut at the first end-of-text.
 """
 import itertools
 import json
@@ -25,433 +23,562 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from cli import InputError, build, command, parse_flags, provenance, write_json
-from model import Cache, Config, Transformer, masking_batch, new_keys_values
+from cli import InputError, build, check_flags, command, flag, parse_flags, provenance, write_json
+from model import Cache, Config, Transformer, masking_batch, new_keys_values, order_batch
 from runs import open_locked, open_model
-from show import draw_moving, draw_picture, play, token_texts
+from show import play, token_texts
 from toy import TOY
+
 
 @dataclass
 class SampleOptions:
     """what to write, and how"""
-    out_dir: str = ""           # the run to sample from; its best.pt is read (commas: see above)
-    num_samples: int = 3        # stories
-    length: int | None = None   # tokens per story; default: block_size, or a prompt's with blanks; paper 128
-    prompt: str = ""            # begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)
-    blank: int = 8              # tokens of a blank
-    sampler: Literal["first_hitting", "ancestral", "confidence"] = "first_hitting"  # mdlm: which come next
-    order: str = "random"       # aogpt: random, left_to_right, or all positions in the order wanted: 2,0,1
-    steps: int | None = None    # per story; default: one for each token. Fewer: faster, worse
-    temperature: float = 1.0    # 1 samples the model's own distribution, 0 takes the likeliest token
-    top_p: float = 1.0          # keep the likeliest tokens with this much probability
-    final_temperature: float | None = None  # confidence: falls linearly towards this one; paper: to 2/5
-    repetition_penalty: float = 1.0   # confidence: log p times it per occurrence (≤ 5); paper: logits ÷ it
-    protocol: Literal["own", "paper"] = "own"   # paper: its code's settings, for flags that are not given
-    draft: int | None = None    # aogpt: draft so many tokens at once, keep what a second pass confirms: exact
-    compile: bool = False       # ar, aogpt: compile a step (on CUDA as a graph), which takes a while first
-    batch_size: int = 64        # stories at a time; changes speed, not stories
-    full_length: bool = False   # keep what comes after the end of the story
-    show: bool = False          # watch the tokens appear, several models side by side
-    picture: str = ""           # file for a picture of each setting's first story: .png, .pdf, moving .svg
-    out: str = ""               # file; default: samples[-VALUE].jsonl in out_dir; --show, --picture: shown…
-    json: str = ""              # file for summaries: settings, seconds, and the grammatical share on the toy
-    seed: int = 1337            # of the stories
-    device: str = "auto"        # auto, cpu, cuda or mps
-    dtype: Literal["float32", "bfloat16"] = "float32"   # of the weights; bfloat16 is faster and rounds
+    out_dir: str = flag("", "the run to sample from; its best.pt is read")
+    num_samples: int = flag(3, "stories", low=1)
+    length: int | None = flag(None, "tokens a story; default: the window, or the prompt if it has blanks", low=1)
+    prompt: str = flag("", "begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)")
+    blank: int = flag(8, "tokens of a blank", low=1)
+    sampler: Literal["first_hitting", "ancestral", "confidence"] = flag(
+        "first_hitting", "mdlm: equally many tokens a step, a random number, or the surest")
+    order: str = flag("random", "aogpt: random, left_to_right, or all positions as wanted: 2,0,1")
+    steps: int | None = flag(None, "steps a story; default: one for each token. Fewer: faster, worse", low=1)
+    temperature: float = flag(1.0, "1 samples the model's distribution, 0 takes the likeliest token", low=0)
+    top_p: float = flag(1.0, "keep the likeliest tokens with this much probability", low=1e-9, high=1)
+    final_temperature: float | None = flag(None, "confidence: temperature falls linearly to this one", low=0)
+    repetition_penalty: float = flag(1.0, "confidence: make tokens that occur less likely", low=1)
+    protocol: Literal["own", "paper"] = flag("own", "paper: its code's settings for flags that are not given")
+    draft: int | None = flag(None, "aogpt: draft so many tokens at once, keep what is confirmed: exact", low=1)
+    batch_size: int = flag(64, "stories at a time; changes speed, not stories", low=1)
+    full_length: bool = flag(False, "keep what comes after the end of the story")
+    show: bool = flag(False, "watch the tokens appear")
+    out: str = flag("", "file of stories; default: samples.jsonl in out_dir, with --show shown.jsonl",
+                    file=(".jsonl",))
+    json: str = flag("", "file for settings, seconds, passes and the grammatical share", file=(".json",))
+    seed: int = flag(1337, "of the stories", low=0, high=10 ** 15)
+    device: str = flag("auto", "auto, cpu, cuda or mps")
 
     def __post_init__(self):
-        self.need(self.repetition_penalty >= 1, "repetition_penalty", "must be at least 1")
-        self.need(0 < self.top_p <= 1, "top_p", "must lie in (0, 1]")
+        check_flags(self)
 
-    def need(self, condition, name: str, what: str):
-        if not condition:
-            raise InputError(f"--{name}={getattr(self, name)} {what}")
 
-# ---- Randomness: float64 uniforms of each story's own generator, whatever else is in the batch -------------
+# ---- Drawing a token: every story has its own random numbers, whatever else is in the batch ------------
 
 def uniforms(generators: list, length: int, device: torch.device) -> torch.Tensor:
-    """(B, L) in [0, 1), the next ones of each generator."""
+    """(B, length) float64 numbers in [0, 1), the next ones of each of the B generators."""
     u = torch.from_numpy(np.stack([generator.random(length) for generator in generators]))
     return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
 
+
 def probabilities(logits, temperature: float, top_p: float):
-    """(…, V) at this temperature. top_p keeps the smallest set of likeliest tokens of its mass, temperature
-    0 the likeliest alone (with its probability at temperature 1); others get 0, and the sum is at most 1."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / (temperature or 1)
-    p = logits.softmax(dim=-1)
-    if temperature == 0 or top_p < 1:
-        ranked, index = p.sort(dim=-1, descending=True) if temperature else p.max(dim=-1, keepdim=True)
-        keep = ranked.cumsum(dim=-1) - ranked < top_p                               # mass of likelier tokens
-        p = torch.zeros_like(p).scatter(-1, index, ranked * keep)
-    return p
+    """Weights (…, V) of the tokens, from logits (…, V); they sum to 1 or, where some were cut, to less.
+
+    top_p keeps the smallest set of likeliest tokens that has this much probability. Temperature 0 keeps the
+    likeliest alone, with the probability that it has at temperature 1."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if temperature < 1e-6:
+        p, token = logits.softmax(dim=-1).max(dim=-1, keepdim=True)
+        return torch.zeros_like(logits).scatter(-1, token, p)
+    p = (logits / temperature).softmax(dim=-1)
+    if top_p == 1:
+        return p
+    p, token = p.sort(dim=-1, descending=True)
+    likelier = p.cumsum(dim=-1) - p         # the mass of all tokens that are likelier than this one
+    return torch.zeros_like(p).scatter(-1, token, p * (likelier < top_p))
+
 
 def invert(p, u):
-    """Tokens (…) from weights p (…, V) of any sum and uniforms u (…). The sums are taken in float64:
-    float32 would cut off the tail and lower the real temperature (Zheng et al., arXiv 2409.02908)."""
-    cdf = p.cumsum(dim=-1, dtype=torch.float64)
-    token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)
-    return token.clamp(max=p.size(-1) - 1)[..., 0]          # searchsorted gives V where all weights are 0
+    """Tokens (…) drawn from weights p (…, V) of any sum by uniform numbers u (…).
 
-def draw(logits, u, temperature: float, top_p: float):
-    """Tokens (N,) from logits (N, V) and uniforms u (N,), and the probability (N,) of each."""
-    drawn, rows = [], max(1, 2 ** (19 if u.is_cpu else 23) // logits.size(-1))      # fits a CPU's cache
-    for part, u_part in zip(logits.split(rows), u.split(rows)):
-        p = probabilities(part.to(u.device), temperature, top_p)                    # (n, V)
-        token = invert(p, u_part)                                                   # (n,)
-        drawn.append((token, p.gather(-1, token[:, None])[:, 0]))
-    tokens, probability = map(torch.cat, zip(*drawn))
-    return tokens.to(logits.device), probability.float().to(logits.device)
+    It inverts the distribution function, summed up in float64: float32 would cut off the tail and so lower
+    the real temperature (Zheng et al. 2024, arXiv 2409.02908)."""
+    cdf = p.cumsum(dim=-1, dtype=torch.float64)                                     # (…, V)
+    token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)[..., 0]
+    return token.clamp(max=p.size(-1) - 1)      # where all weights are 0, the search ends at V
 
-# ---- Samplers (the first, plain, only to be read: states, below, takes faster ones) ------------------------
-# write_… and unmask… yield B stories of L tokens (B, L) after each step; u, generators: their randomness.
 
-def write_left_to_right(model, tokens, u, o: SampleOptions):
-    """ar as one first writes it: after the given tokens each new one takes a pass over all before it."""
-    given = int((tokens[0] != model.config.mask_id).sum())
+def draw(logits, u, o: SampleOptions, temperature: float | None = None):
+    """Tokens (N,) from logits (N, V) by uniform numbers u (N,), and the probability of each."""
+    temperature = o.temperature if temperature is None else temperature
+    tokens, chances = [], []
+    rows = max(1, 2 ** (19 if u.is_cpu else 23) // logits.size(-1))     # as many as fit a CPU's cache
+    for some_logits, some_u in zip(logits.split(rows), u.split(rows)):
+        p = probabilities(some_logits.to(u.device), temperature, o.top_p)           # (rows, V)
+        token = invert(p, some_u)                                                   # (rows,)
+        tokens.append(token)
+        chances.append(p.gather(-1, token[:, None])[:, 0])
+    return torch.cat(tokens).to(logits.device), torch.cat(chances).float().to(logits.device)
+
+
+def noise_at(u, position):
+    """The uniform number of each story's position (B, 1), out of u (B, L): (B,)."""
+    return u.gather(1, position.to(u.device))[:, 0]
+
+
+# ---- The plain samplers: one token a pass ------------------------------------------------------------
+# Each yields the stories (B, L) after every pass, with [MASK] where nothing is written yet. u (B, L) has a uniform
+# number for every position, order (B, L) the positions in the order of writing, of which the first `given` ones are
+# known. Who only wants to know how these models write can stop reading below.
+
+def write_left_to_right(model, tokens, given: int, u, o: SampleOptions):
+    """ar: each new token takes a pass over all before it."""
     for j in range(given, tokens.size(1)):
-        known = F.pad(tokens[:, :j], (1, 0), value=model.config.bos_id)     # (B, j+1): BOS, x_0 … x_{j-1}
+        known = F.pad(tokens[:, :j], (1, 0), value=model.config.bos_id)     # (B, j+1) BOS, x_0 … x_{j-1}
         position = torch.arange(-1, j, device=tokens.device)[None]          # (1, j+1)
         logits = model(known, key_pos=position, target_pos=position + 1)    # (B, j+1, V)
-        new, _ = draw(logits[:, -1], u[:, j], o.temperature, o.top_p)       # (B,)
+        new, _ = draw(logits[:, -1], u[:, j], o)                            # (B,)
         tokens = tokens.select_scatter(new, dim=1, index=j)
         yield tokens
 
-def slots_in_order(model, tokens, order, o: SampleOptions, spare: int = 0):
-    """Returns held (B, L+1+spare), the tokens in the slots of an order (B, L), for the caller to fill in, and
-    predict, which runs the network on some slots, with a cache. Slot 0 holds BOS, slot j the token at
-    order[j-1]; it predicts the one at order[j], and sees slots 0 to j. Spare slots follow the last."""
+
+def write_in_any_order(model, tokens, order, given: int, u, o: SampleOptions):
+    """aogpt: slot j sees BOS and the j tokens that come before in the order, and predicts the next one."""
+    for j in range(given, tokens.size(1)):
+        batch = order_batch(model.config, tokens, order)    # its later slots hold [MASK], which nobody sees
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos)       # (B, L, V)
+        position = order[:, j:j + 1]                                        # (B, 1)
+        new, _ = draw(logits[:, j], noise_at(u, position), o)               # (B,)
+        tokens = tokens.scatter(1, position, new[:, None])
+        yield tokens
+
+
+def unmask_one_by_one(model, tokens, order, given: int, u, o: SampleOptions):
+    """mdlm: all masked tokens are predicted, and the one whose turn it is is revealed."""
+    for j in range(given, tokens.size(1)):
+        batch = masking_batch(model.config, tokens, tokens == model.config.mask_id)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t)      # (B, T+1, V)
+        position = order[:, j:j + 1]                                        # (B, 1)
+        slot = position[:, :, None] + 1                                     # (B, 1, 1), after BOS
+        logits = logits.take_along_dim(slot, dim=1)[:, 0]                   # (B, V)
+        new, _ = draw(logits, noise_at(u, position), o)                     # (B,)
+        tokens = tokens.scatter(1, position, new[:, None])
+        yield tokens
+
+
+# ---- The same, faster: ar and aogpt with a cache, and several tokens a pass ----------------------------
+# Slot 0 holds BOS, and slot j the token at order[j-1]; it predicts the token at order[j]. The cache has the keys
+# and values of slots whose token is known. To predict m tokens at once, from known tokens alone, the last known
+# slot is copied m-1 times, each copy with a target of its own. For 4 tokens at 2 a pass, the slots that each slot
+# sees (x) are:
+#
+#     pass 0     slot 0             x              pass 1     slot 1             x x
+#                slot 1, copy of 0  . x                       slot 2             x x x
+#                                                             slot 3, copy of 2  x x . x
+
+def slots_in_order(model, tokens, order, spare: int = 0):
+    """What the slots of an order (B, L) hold, and a function that runs the network on some of them.
+
+    Returns held (B, L+1+spare), for the caller to fill in, and `predict`. Spare slots follow the last."""
     (B, L), device = order.shape, order.device
     held = F.pad(tokens.gather(1, order), (1, spare), value=model.config.bos_id)    # (B, L+1+spare)
-    order = F.pad(order, (0, spare))                                                # (B, L+spare)
-    position = F.pad(order, (1, 0), value=-1)                                       # (B, L+1+spare)
+    target = F.pad(order, (0, spare))                                               # (B, L+spare)
+    position = F.pad(target, (1, 0), value=-1)                                      # (B, L+1+spare)
     keys_values = new_keys_values(model, B, L + spare)
-    if o.compile:
-        for kept in itertools.chain(*keys_values):      # a CUDA graph may write into them
-            torch._dynamo.mark_static_address(kept, guard=False)
 
-    def predict(slots, filled, m: int):
-        """(B, m, V), logits of the last m of slots (B, S). Slot `filled` (B, 1) is the last with a token;
-        those after copy it, with targets of their own: each sees itself and the slots before `filled`."""
-        # all slots, one shape, where kernels are planned for it; else no more than is needed
-        n = L + spare if o.compile or device.type == "cuda" else int(slots.max()) + 1
-        original, others = slots.minimum(filled), torch.arange(n, device=device)
-        visible = (others < original[:, :, None]) | (others == slots[:, :, None])   # (B, S, n)
-        select = torch.arange(slots.size(1) - m, slots.size(1), device=device).expand(B, -1)
-        return model(held.gather(1, original), position.gather(1, original), order.gather(1, slots), select,
+    def predict(slots, last_known, m: int):
+        """Logits (B, m, V) of the last m of the slots (B, S). Those after last_known (B, 1) are copies of it."""
+        # A GPU is faster when shapes stay the same; a CPU when it reads no more than it must.
+        n = L + spare if device.type == "cuda" else int(slots.max()) + 1
+        copied_from = slots.minimum(last_known)                                     # (B, S)
+        other = torch.arange(n, device=device)
+        itself = other == slots[:, :, None]                                         # (B, S, n)
+        visible = itself | (other < copied_from[:, :, None])                        # (B, S, n)
+        S = slots.size(1)
+        select = torch.arange(S - m, S, device=device).expand(B, -1)                # (B, m)
+        return model(held.gather(1, copied_from), position.gather(1, copied_from),
+                     target.gather(1, slots), select=select,
                      cache=Cache(keys_values, slots, visible[:, None]))
 
     return held, predict
 
-def write_in_order(model, tokens, order, u, given: int, steps: int, o: SampleOptions):
-    """ar and aogpt: reveal the positions order[:, given:] of order (B, L), in `steps` consecutive groups.
 
-    A group of m is predicted by slot `start` and m-1 copies of it; then each revealed token gets its own
-    slot. For 4 tokens at 2 a step, who sees (x) the slots 0 to 3:
-
-        step 0     slot 0             x              step 1     slot 1             x x
-                   slot 1, copy of 0  . x                       slot 2             x x x
-                                                                slot 3, copy of 2  x x . x
-    """
+def write_in_order(model, tokens, order, given: int, u, steps: int, o: SampleOptions):
+    """ar and aogpt: what is not given is written in `steps` groups of consecutive positions of the order."""
     B, L = order.shape
-    held, predict = slots_in_order(model, tokens, order, o)
-    slots, first = torch.arange(L, device=order.device).expand(B, -1), 0        # slots before first are final
-    for start, end in itertools.pairwise(given + (L - given) * step // steps for step in range(steps + 1)):
-        logits = predict(slots[:, first:end], slots[:, start, None], end - start)   # (B, m, V)
+    held, predict = slots_in_order(model, tokens, order)
+    all_slots = torch.arange(L, device=order.device).expand(B, -1)
+    edges = [given + (L - given) * step // steps for step in range(steps + 1)]
+    unread = 0              # slots before it are in the cache
+    for start, end in itertools.pairwise(edges):
+        logits = predict(all_slots[:, unread:end], all_slots[:, start, None], end - start)      # (B, m, V)
         revealed = order[:, start:end]                                              # (B, m) positions
-        u_now = u.gather(1, revealed.to(u.device)).flatten()
-        new = draw(logits.flatten(0, 1), u_now, o.temperature, o.top_p)[0].view(B, -1)
+        noise = u.gather(1, revealed.to(u.device))                                  # (B, m)
+        new, _ = draw(logits.flatten(0, 1), noise.flatten(), o)                     # (B·m,)
+        new = new.view(B, -1)
         held[:, start + 1:end + 1] = new
         tokens = tokens.scatter(1, revealed, new)
-        first = start + 1
+        unread = start + 1
         yield tokens
 
+
+# ---- Drafts: several tokens a pass, by the law of one token a pass -------------------------------------
+
 def confirm(p, q, draft, u):
-    """Tokens (B, m+1) and count (B, 1): the first `count` of them follow the law of one token at a time.
+    """Tokens (B, m+1) and count (B, 1); the first `count` tokens follow the law of one token at a time.
 
-    Drafts 0 … m-1, draft (B, m), were drawn independently from q (B, m, V). Draft 0 is kept: none comes
-    before it. p (B, m, V): the laws of drafts 1 … m-1 and of one token more, given all drafts before. Each
-    is kept with probability min(1, p / q) of its token, up to the first that is not: in its place a token
-    drawn from max(0, p − q) makes up for that exactly (Leviathan et al. 2023). Where all are kept, one more
-    is drawn from the last p. u (B, m): uniforms."""
-    p, q = (law / law.sum(dim=-1, keepdim=True) for law in (p, q))                  # top_p leaves less than 1
-    q = F.pad(q[:, 1:], (0, 0, 0, 1))       # of drafts 1 … m-1; the one token more had no draft: 0
-    p_own, q_own = (law[:, :-1].gather(2, draft[:, 1:, None])[:, :, 0] for law in (p, q))       # (B, m-1)
-    kept = 1 + (u[:, :-1] * q_own < p_own).cumprod(dim=1).sum(dim=1, keepdim=True)  # (B, 1) from 1 to m
-    p_last, q_last = (law.take_along_dim(kept[:, :, None] - 1, dim=1)[:, 0] for law in (p, q))  # (B, V)
-    last = invert((p_last - q_last).clamp(min=0), u[:, -1])[:, None]                # (B, 1)
-    return F.pad(draft, (0, 1)).scatter(1, kept, last), kept + 1
+    Drafts 0 … m-1, draft (B, m), were drawn independently of each other from the laws q (B, m, V). Draft 0 is
+    kept, because none comes before it. p (B, m, V) are the laws of drafts 1 … m-1, and of one token more, given
+    all drafts before. Each draft is kept with probability min(1, p/q) of its token, up to the first that is
+    not; in its place a token drawn from max(0, p − q) makes up for that exactly (Leviathan et al. 2023, arXiv
+    2211.17192). If all are kept, one more is drawn from the last p. u (B, m) are uniform numbers."""
+    p = p / p.sum(dim=-1, keepdim=True)     # with top_p they sum to less than 1
+    q = q / q.sum(dim=-1, keepdim=True)
+    q = F.pad(q[:, 1:], (0, 0, 0, 1))       # of drafts 1 … m-1; the one token more had no draft, so 0
 
-def write_and_confirm(model, tokens, order, generators: list, given: int, o: SampleOptions):
-    """aogpt: as write_in_order one token a step, by the same law, in fewer passes (any-subset speculative
-    decoding, Guo & Ermon 2025, arXiv 2504.20456). Each round drafts the next o.draft tokens at once, and by
-    a second pass learns how many of them to keep. With 2 tokens known and 3 to draft:
+    # Which drafts would be kept, if the one before is?
+    p_of_draft = p[:, :-1].gather(2, draft[:, 1:, None])[:, :, 0]                   # (B, m-1)
+    q_of_draft = q[:, :-1].gather(2, draft[:, 1:, None])[:, :, 0]                   # (B, m-1)
+    accepted = u[:, :-1] * q_of_draft < p_of_draft                                  # (B, m-1)
+
+    # The first rejection ends it.
+    kept = 1 + accepted.cumprod(dim=1).sum(dim=1, keepdim=True)                     # (B, 1) from 1 to m
+
+    # One token more, from what p has more of than q.
+    place = kept[:, :, None] - 1                                                    # (B, 1, 1)
+    residual = p.take_along_dim(place, dim=1) - q.take_along_dim(place, dim=1)      # (B, 1, V)
+    last = invert(residual[:, 0].clamp(min=0), u[:, -1])                            # (B,)
+    return F.pad(draft, (0, 1)).scatter(1, kept, last[:, None]), kept + 1
+
+
+def write_and_confirm(model, tokens, order, given: int, generators: list, o: SampleOptions):
+    """aogpt: speculative decoding, by the law of one token a pass (Guo & Ermon 2025, arXiv 2504.20456).
+
+    Each round drafts the next m tokens in one pass; a second pass tells how many of them to keep. With 2 tokens
+    known and 3 to draft:
 
         first pass     slot 2, and copies of it as slots 3, 4    draft the tokens at order[2], [3], [4]
         second pass    slots 3, 4, 5, which hold these drafts    give the laws at order[3], [4], [5]"""
-    (B, L), m, device = order.shape, min(o.draft, order.size(1) - given), order.device
-    held, predict = slots_in_order(model, tokens, order, o, spare=m + 1)
-    order = F.pad(order, (0, m + 1), value=L)                   # what goes beyond the end goes into a bin
-    known = torch.full((B, 1), given, device=device)            # tokens known
-    first = -given              # the first round reads the prompt's slots too, others begin at slot known
+    (B, L), device = order.shape, order.device
+    m = min(o.draft, L - given)
+    held, predict = slots_in_order(model, tokens, order, spare=m + 1)
+    order = F.pad(order, (0, m + 1), value=L)       # what goes beyond the end goes into a bin at L
+    tokens = F.pad(tokens, (0, 1))                                                  # (B, L+1)
+    known = torch.full((B, 1), given, device=device)        # how many tokens are known
+    unread = -given         # the first round reads the given tokens too
+
+    def reveal(new, count):
+        """Write the first `count` of new (B, m+1), which follow the known ones; how they are known then."""
+        ahead = known + torch.arange(m + 1, device=device)                          # (B, m+1)
+        held.scatter_(1, ahead + 1, new)
+        position = order.gather(1, ahead).where(ahead < known + count, L)
+        return tokens.scatter(1, position, new), (known + count).clamp(max=L)
+
     while (known < L).any():
         u = uniforms(generators, 2 * m, device)                                     # (B, 2m)
-        logits = predict(known + torch.arange(first, m, device=device), known, m)
-        q = probabilities(logits.to(u.device), o.temperature, o.top_p)              # (B, m, V)
+
+        # First pass: draft m tokens. The first of them is final.
+        slots = known + torch.arange(unread, m, device=device)                      # (B, m - unread)
+        q = probabilities(predict(slots, known, m).to(u.device), o.temperature, o.top_p)    # (B, m, V)
         draft = invert(q, u[:, :m])                                                 # (B, m)
-        ahead = known + torch.arange(m + 1, device=device)                          # (B, m+1)
-        new, count = F.pad(draft, (0, 1)).to(device), 1         # the last token needs no second pass
-        if (known < L - 1).any():
-            held.scatter_(1, ahead[:, 1:], draft.to(device))
-            logits = predict(ahead[:, 1:], ahead[:, -1:], m)
-            p = probabilities(logits.to(u.device), o.temperature, o.top_p)          # (B, m, V)
-            new, count = (x.to(device) for x in confirm(p, q, draft, u[:, m:]))     # (B, m+1), (B, 1)
-        held.scatter_(1, ahead + 1, new)
-        where = order.gather(1, ahead).where(ahead < known + count, L)
-        tokens = F.pad(tokens, (0, 1)).scatter(1, where, new)[:, :L]
-        known, first = (known + count).clamp(max=L), 0
-        yield tokens
+        unread = 0
+        after_first = reveal(F.pad(draft, (0, 1)).to(device), 1)
+        yield after_first[0][:, :L]
+        if (known >= L - 1).all():
+            break
 
-def draw_masked(model, tokens, now, u, temperature: float, o: SampleOptions, t: float | None = None):
-    """mdlm: tokens (B, L), drawn where now (B, L) is true (all [MASK]), and each draw's probability (B, L),
-    else 0. t: the timestep told to the network, by default that of the share masked.
+        # Second pass: what would one token a pass have drawn, given these drafts?
+        slots = known + torch.arange(1, m + 1, device=device)                       # (B, m)
+        p = probabilities(predict(slots, slots[:, -1:], m).to(u.device), o.temperature, o.top_p)
+        new, count = confirm(p, q, draft, u[:, m:])                                 # (B, m+1), (B, 1)
+        tokens, known = reveal(new.to(device), count.to(device))
+        yield tokens[:, :L]
 
-    It reads block_size tokens (protocol=paper: L); logits are of `now` alone, a gigabyte at a time."""
-    config = model.config if o.protocol == "own" else replace(model.config, block_size=tokens.size(1))
-    new, probability = tokens.clone(), torch.zeros(tokens.shape, device=tokens.device)
+
+# ---- mdlm: several tokens a pass ---------------------------------------------------------------------
+
+def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t: float | None = None):
+    """Tokens (B, L), newly drawn where now (B, L) is true, and each draw's probability (B, L), else 0.
+
+    t is the timestep told to the network, by default that of the share masked. The network reads block_size
+    tokens, or by the paper's protocol L. Logits are computed of `now` alone, a gigabyte at a time."""
+    config = model.config
+    if o.protocol == "paper":
+        config = replace(config, block_size=tokens.size(1))
+    new = tokens.clone()
+    probability = torch.zeros(tokens.shape, device=tokens.device)
     stories_at_once = max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))
     for stories in now.any(dim=1).nonzero()[:, 0].split(stories_at_once):
         x, here = tokens[stories], now[stories]                                     # (b, L) each
-        times = None if t is None else torch.full((len(stories),), t, device=tokens.device)
+        times = None if t is None else torch.full((len(x),), t, device=x.device)
         batch = masking_batch(config, x, x == config.mask_id, times)
-        select = F.pad(here, (1, config.block_size - here.size(1))).flatten().nonzero().T   # (1, N), a group
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos, select, batch.t)[0]           # (N, V)
-        row, column = here.nonzero(as_tuple=True)
+        in_slots = F.pad(here, (1, config.block_size - here.size(1)))               # (b, T+1)
+        select = in_slots.flatten().nonzero().T                                     # (1, N)
+        [logits] = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, select)    # (N, V)
+        row, column = here.nonzero(as_tuple=True)                                   # (N,) each
         if o.repetition_penalty != 1:
-            count = torch.zeros(len(stories), config.vocab_size + 1, device=tokens.device)
-            count.scatter_add_(1, x, torch.ones(here.shape, device=tokens.device))
-            penalty = (o.repetition_penalty ** count).clamp(max=5)[row, :-1]        # (N, V); as the paper's
-            # log p is negative: ours always lowers. The paper's code raises a token whose logit is negative
-            logits = logits / penalty if o.protocol == "paper" else logits.log_softmax(dim=-1) * penalty
+            logits = penalize(logits, x, row, config.vocab_size, o)
         story = stories[row]                                                        # (N,)
-        u_now = u[story.to(u.device), column.to(u.device)]
-        new[story, column], probability[story, column] = draw(logits, u_now, temperature, o.top_p)
+        noise = u[story.to(u.device), column.to(u.device)]
+        new[story, column], probability[story, column] = draw(logits, noise, o, temperature)
     return new, probability
 
+
+def penalize(logits, x, row, vocab_size: int, o: SampleOptions):
+    """Logits (N, V), in which what occurs in the story's tokens x[row] is less likely. (The paper's code
+    divides logits by the penalty, which makes a token with a negative logit likelier; ours log p.)"""
+    count = torch.zeros(len(x), vocab_size + 1, device=x.device)
+    count.scatter_add_(1, x, torch.ones(x.shape, device=x.device))                  # (b, V+1), [MASK] too
+    penalty = (o.repetition_penalty ** count).clamp(max=5)[row, :-1]                # (N, V)
+    if o.protocol == "paper":
+        return logits / penalty
+    return logits.log_softmax(dim=-1) * penalty
+
+
 def unmask(model, tokens, reveal_step, u, o: SampleOptions):
-    """mdlm: step s draws the tokens where reveal_step (B, L) equals s; if there are none, it takes no pass.
-    first_hitting: a random order cut into equal groups; ancestral: (rand(B, L) * steps).long(); given: -1."""
+    """Step s reveals the tokens where reveal_step (B, L) is s. A step that reveals nothing takes no pass."""
     for step in range(int(reveal_step.max()) + 1):
-        if (now := reveal_step == step).any():
-            tokens, _ = draw_masked(model, tokens, now, u, o.temperature, o)
+        now = reveal_step == step
+        if now.any():
+            tokens, _ = draw_masked(model, tokens, now, u, o)
         yield tokens
+
 
 def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions):
-    """mdlm: in each step draw a token anew for every masked position, but keep only the likeliest of them
-    (MaskGIT, Chang et al. 2022; the paper's sampler). 100 steps for 128 tokens keep 72 × 1, then 28 × 2."""
+    """Each step draws a token for every masked position, and keeps the likeliest (MaskGIT, Chang et al. 2022,
+    arXiv 2202.04200; the paper's sampler). 100 steps for 128 tokens keep one 72 times, then two 28 times.
+
+    It looks at what it drew before it keeps it, so it does not follow the model's law."""
     final = o.temperature if o.final_temperature is None else o.final_temperature
-    left = int((tokens[0] == model.config.mask_id).sum())       # as many in every row
+    left = int((tokens[0] == model.config.mask_id).sum())       # every row has as many
     for step in range(steps):
-        masked, t = (tokens == model.config.mask_id), (1 - step / steps if o.protocol == "paper" else None)
-        u = uniforms(generators, tokens.size(1), tokens.device)
+        masked = tokens == model.config.mask_id                                     # (B, L)
+        t = 1 - step / steps if o.protocol == "paper" else None
         temperature = o.temperature + (final - o.temperature) * step / steps
-        new, probability = draw_masked(model, tokens, masked, u, temperature, o, t)
+        u = uniforms(generators, tokens.size(1), tokens.device)                     # (B, L)
+        new, probability = draw_masked(model, tokens, masked, u, o, temperature, t)
         keep = left // (steps - step)
         left -= keep
-        chosen = probability.masked_fill(~masked, -1).topk(keep, dim=1).indices     # (B, keep)
-        tokens = tokens.scatter(1, chosen, new.gather(1, chosen))
+        surest = probability.masked_fill(~masked, -1).topk(keep, dim=1).indices     # (B, keep)
+        tokens = tokens.scatter(1, surest, new.gather(1, surest))
         yield tokens
 
-# ---- Who is revealed when, and by which sampler ------------------------------------------------------------
 
-def reveal_order(time_of, free, o: SampleOptions, mode: str):
-    """The order (B, L) in which positions are revealed; those given, where free (B, L) is false, come first.
-    time_of (B, L): uniforms, which make a random order."""
-    if mode == "ar" or o.order == "left_to_right":
-        key = torch.arange(time_of.size(1))
-    elif o.order == "random":
-        key = time_of
-    else:
-        key = torch.tensor([int(position) for position in o.order.split(",")]).argsort()
-    key = key.to(time_of.device).expand(time_of.shape)
-    return key.masked_fill(~free.to(key.device), -1).argsort(dim=1, stable=True).to(free.device)
+# ---- Which sampler, and in which order -----------------------------------------------------------------
+
+def reveal_times(order: str, time_of):
+    """When each position is written, in any unit: (B, L) or (L,). time_of (B, L) is uniform.
+
+    Raises InputError, where `order` is none."""
+    L = time_of.size(1)
+    if order == "random":
+        return time_of
+    if order == "left_to_right":
+        return torch.arange(L)
+    positions = order.split(",")
+    if sorted(positions) != sorted(str(position) for position in range(L)):
+        raise InputError(f"--order={order:.40} must be random, left_to_right, or each of the positions 0 to "
+                         f"{L - 1} once, with commas")
+    return torch.tensor([int(position) for position in positions]).argsort()
+
+
+MODE_ORDER = {"ar": "left_to_right"}        # modes that know only one order
+
 
 def states(model: Transformer, stories, pattern, o: SampleOptions):
-    """Yield (B, L) tokens after every step of writing the stories with these numbers, [MASK] where nothing
-    is revealed yet. Story i does not depend on others in its batch. pattern (L,): tokens given, else [MASK].
+    """Yields (B, L) tokens after every pass of writing the stories with these numbers.
 
-    Tokens of one step are drawn independently of each other, so one token a step is exact (not confidence,
-    which looks at what it drew) and several are not, unless confirmed. All steps reveal equally many, but
-    for drafts and mdlm's ancestral sampler: that gives each position a uniform time in [0, 1) and cuts time
-    into equal steps, so that each masked token is revealed with the probability of the masking process."""
+    pattern (L,) has the tokens that are given, and [MASK] elsewhere. Story i does not depend on others in its
+    batch. Tokens of one pass are drawn independently of each other. So one token a pass is exact, except with
+    `confidence`, and several are not, unless they are confirmed.
+
+    mdlm's ancestral sampler gives each position a uniform time in [0, 1) and cuts time into equal steps, so
+    each masked token is revealed with the probability that the masking process gives it; first_hitting
+    reveals equally many in each step."""
     config, device, L = model.config, model.head.weight.device, len(pattern)
     generators = [np.random.default_rng((o.seed, story)) for story in stories]
-    time_of, u = (uniforms(generators, L, device) for _ in range(2))                # (B, L) each
+    time_of = uniforms(generators, L, device)                                       # (B, L)
+    u = uniforms(generators, L, device)                                             # (B, L)
     tokens = pattern.to(device).expand(time_of.shape)
-    free, n = tokens == config.mask_id, int((pattern == config.mask_id).sum())      # n: tokens to write
-    o.need(n, "prompt", "leaves nothing to write: the pattern has no [MASK]")
-    steps, order = o.steps or n, reveal_order(time_of, free, o, config.mode)
-    if config.mode == "mdlm":
-        if o.sampler == "confidence":
-            return unmask_surest(model, tokens, generators, steps, o)
-        if o.sampler == "ancestral":
-            reveal_step = (time_of * steps).long().to(device)
-        else:   # first_hitting: the rank among those that are free, cut into steps
-            reveal_step = (order.argsort(dim=1) - (L - n)) * steps // n
+    free = tokens == config.mask_id                                                 # (B, L)
+    n = int((pattern == config.mask_id).sum())      # tokens to write
+    if n == 0:
+        raise InputError("the prompt leaves nothing to write: the pattern has no [MASK]")
+    steps = o.steps or n
+    if config.mode == "mdlm" and o.sampler == "confidence":
+        return unmask_surest(model, tokens, generators, steps, o)
+    if config.mode == "mdlm" and o.sampler == "ancestral":
+        reveal_step = (time_of * steps).long().to(device)
         return unmask(model, tokens, reveal_step.where(free, -1), u, o)
+
+    times = reveal_times(MODE_ORDER.get(config.mode, o.order), time_of).to(device)
+    times = times.expand(free.shape).masked_fill(~free, -1)     # what is given comes first
+    order = times.argsort(dim=1, stable=True)                                       # (B, L)
+    if config.mode == "mdlm":
+        rank = order.argsort(dim=1) - (L - n)       # of each position among those that are free
+        return unmask(model, tokens, (rank * steps // n).where(free, -1), u, o)
     if o.draft:
-        return write_and_confirm(model, tokens, order, generators, L - n, o)
-    return write_in_order(model, tokens, order, u, L - n, steps, o)
+        return write_and_confirm(model, tokens, order, L - n, generators, o)
+    return write_in_order(model, tokens, order, L - n, u, steps, o)
+
 
 @torch.no_grad()
 def generate(model: Transformer, stories, pattern, o: SampleOptions):
-    """(B, L) tokens of the stories with these numbers, and (B, L) the step at which each appeared, -1 where
-    given. ar stops when every story has ended, and leaves [MASK] from there on. See states."""
-    config, free = model.config, (pattern == model.config.mask_id).to(model.head.weight.device)
-    appeared = torch.where(free, 0, -1).repeat(len(stories), 1)
+    """Tokens (B, L) of the stories with these numbers, and the pass (B, L) at which each appeared.
+
+    The latter is -1 where a token was given. ar stops when every story has ended, and leaves [MASK] from there
+    on. pattern and the rest: see `states`."""
+    config = model.config
+    free = (pattern == config.mask_id).to(model.head.weight.device)                 # (L,)
+    appeared = torch.where(free, 0, -1).repeat(len(stories), 1)                     # (B, L)
     for tokens in states(model, stories, pattern, o):
-        appeared += tokens == config.mask_id            # counts the steps that left it masked
-        if config.mode == "ar" and not o.full_length and (tokens[:, free] == config.bos_id).any(dim=1).all():
-            break                                       # every story has ended
+        appeared += tokens == config.mask_id        # it counts the passes that left a token masked
+        ended = (tokens[:, free] == config.bos_id).any(dim=1)                       # (B,)
+        if config.mode == "ar" and not o.full_length and ended.all():
+            break
     return tokens, appeared
 
-# ---- The command: flags, completed for a model; the pattern they ask for; the stories ----------------------
 
-SWEEP = ("out_dir", "sampler", "steps", "draft", "temperature")      # flags that take several values here
-CONFIDENCE = ("final_temperature", "repetition_penalty")    # flags of the sampler confidence alone
-# flags that mean nothing to a mode: refused, or where several models are sampled, ignored
-NOT_FOR = {"ar": ("sampler", "order", "steps", "draft", *CONFIDENCE), "mdlm": ("order", "draft", "compile"),
-           "aogpt": ("sampler", "protocol", *CONFIDENCE)}
-# what the paper's code did (arXiv 2603.22075); length, steps and final_temperature: see complete
+# ---- The command -----------------------------------------------------------------------------------
+
+# Flags that mean nothing for other modes. Two more are for the sampler confidence alone.
+ONLY_FOR = {"sampler": ["mdlm"], "protocol": ["ar", "mdlm"], "order": ["aogpt"], "draft": ["aogpt"],
+            "steps": ["mdlm", "aogpt"], "final_temperature": ["mdlm"], "repetition_penalty": ["mdlm"]}
+
+# What the paper's code did (arXiv 2603.22075); `complete` has its length, steps and final temperature.
 PAPER = {"ar": dict(temperature=0.8, full_length=True, prompt="Once"),
          "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence", repetition_penalty=1.3)}
 
-def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
-    """o with values for length and steps, and (L,) the tokens it gives, [MASK] where the model writes.
-    Raises InputError for what this model cannot do."""
-    unused = dict.fromkeys(CONFIDENCE, "without --sampler=confidence") if o.sampler != "confidence" else {}
-    unused |= dict.fromkeys(NOT_FOR[config.mode], f"for {config.mode}")
-    unused |= {"steps": "with --draft"} if o.draft else {}
-    unused |= {} if "___" in o.prompt else {"blank": "without ___ in --prompt"}
-    for name, where in unused.items():
-        o.need(getattr(o, name) == getattr(SampleOptions, name), name, f"means nothing {where}; leave it out")
-    o = replace(o, full_length=o.full_length or windows == "paper")     # such a model knows no end-of-text
+
+def is_given(o: SampleOptions, name: str) -> bool:
+    return getattr(o, name) != getattr(SampleOptions, name)
+
+
+def check_flags_for(o: SampleOptions, mode: str):
+    """Raises InputError for a flag that would do nothing."""
+    for name, modes in ONLY_FOR.items():
+        if mode not in modes and is_given(o, name):
+            raise InputError(f"--{name}={getattr(o, name)} means nothing for {mode}; leave it out")
+    for name in ("final_temperature", "repetition_penalty"):
+        if o.sampler != "confidence" and is_given(o, name):
+            raise InputError(f"--{name} is for --sampler=confidence; leave it out")
+    if o.draft and o.steps:
+        raise InputError("--steps means nothing with --draft; leave it out")
+    if is_given(o, "blank") and "___" not in o.prompt:
+        raise InputError("--blank means nothing without ___ in --prompt; leave it out")
+
+
+def prompt_ids(o: SampleOptions, config: Config, tokenizer) -> list:
+    """Token ids of the prompt, with so many [MASK] for each blank."""
     ids = []
     for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # GPT-2's words bring their own space
-        ids += [config.mask_id] * (o.blank if i else 0) + tokenizer.encode(piece)
-    blanks, paper = ids.count(config.mask_id), o.protocol == "paper"
-    most = len(ids) if blanks else 128 if paper else config.block_size
-    o = replace(o, length=o.length or min(most, config.block_size))
-    o.need(o.length <= config.block_size, "length", f"must not exceed block_size, {config.block_size}")
-    n = blanks + o.length - len(ids)                                                # tokens to write
-    o.need(len(ids) <= o.length and n, "prompt",
-           f"has {len(ids)} tokens, its blanks included, of {o.length} in all; leave something to write")
-    o.need(config.mode != "ar" or config.mask_id not in ids[:len(ids) - blanks], "prompt",  # or at end
-           "has a blank before words; ar writes from left to right and cannot fill it, mdlm and aogpt can")
-    o = replace(o, steps=o.steps or (min(100, n) if paper and config.mode == "mdlm" else n))
+        if i > 0:
+            ids += [config.mask_id] * o.blank
+        ids += tokenizer.encode(piece)
+    return ids
+
+
+def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
+    """The options with values for length and steps, and the pattern (L,): what is given, else [MASK].
+
+    Raises InputError for what this model cannot do."""
+    check_flags_for(o, config.mode)
+    ids = prompt_ids(o, config, tokenizer)
+    blanks = ids.count(config.mask_id)
+    paper = o.protocol == "paper"
+
+    # What was not given.
+    usual_length = config.block_size
+    if blanks:
+        usual_length = len(ids)
+    elif paper:
+        usual_length = min(128, config.block_size)
+    o = replace(o, length=o.length or usual_length)
+    n = blanks + o.length - len(ids)                # tokens to write
+    usual_steps = min(100, n) if paper and config.mode == "mdlm" else n
+    o = replace(o, steps=o.steps or usual_steps, full_length=o.full_length or windows == "paper")
     if paper and o.sampler == "confidence" and o.final_temperature is None:
         o = replace(o, final_temperature=o.temperature * 2 / 5)
-    o.need(o.steps <= n or (config.mode, o.sampler) == ("mdlm", "ancestral"), "steps",
-           f"must not exceed the {n} tokens to write")
-    each_once = sorted(o.order.split(",")) == sorted(map(str, range(o.length)))
-    o.need(o.order in ("random", "left_to_right") or each_once, "order",
-           f"is not random, left_to_right or each of the positions 0 to {o.length - 1} once, with commas")
+
+    # What cannot be.
+    if o.length > config.block_size:
+        raise InputError(f"--length={o.length} must not exceed the model's window, {config.block_size}")
+    if len(ids) > o.length or n == 0:
+        raise InputError(f"--prompt has {len(ids)} tokens, its blanks included, of {o.length} in all; "
+                         "leave something to write")
+    if config.mode == "ar" and config.mask_id in ids[:len(ids) - blanks]:       # not only at the end
+        raise InputError("--prompt has a blank before words; ar writes from left to right and cannot fill "
+                         "it, mdlm and aogpt can")
+    if o.steps > n and o.sampler != "ancestral":
+        raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
+    reveal_times(o.order, torch.zeros(1, o.length))     # raises for what is no order
     return o, torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))
 
-def write_stories(model, tokenizer, windows: str, pattern, o: SampleOptions, title: str):
-    """Stories into o.out: a line of settings, then a line for each as soon as its batch is done. Returns a
-    summary, the settings in it, and (title, pieces, steps) of the first story, or of all that are shown."""
-    config, eot, free = model.config, tokenizer.eot, (pattern == model.config.mask_id).tolist()
-    given = max((i for i, f in enumerate(free, 1) if not f), default=0)     # after these a story may end
+
+def rows_of(tokenizer, config: Config, first: int, tokens, appeared, given: int, o: SampleOptions):
+    """Yields the line of the file for each story of a batch, and how many passes and tokens it took."""
+    for story, (ids, passes) in enumerate(zip(tokens.tolist(), appeared.tolist()), first):
+        end = [*ids, tokenizer.eot].index(tokenizer.eot, given)     # the first after what was given
+        kept = len(ids) if o.full_length else end
+        # ar could have stopped at the end-of-text; the others wrote what comes after it, too
+        written = end + 1 if config.mode == "ar" and not o.full_length else len(ids)
+        written = [step for step in passes[:written] if step >= 0]
+        yield {"story": story, "text": tokenizer.decode(ids[:kept]), "tokens": ids[:kept],
+               "pieces": token_texts(tokenizer, ids[:kept], config.mask_id),
+               "appeared": passes[:kept]}, len(set(written)), len(written)
+
+
+def write_stories(model, tokenizer, windows: str, pattern, o: SampleOptions):
+    """Stories into the file o.out: a line of settings, then one for each story as soon as its batch is done.
+
+    Returns a summary, and the lines of the stories that are to be shown."""
+    config = model.config
     settings = {**asdict(o), "start": "story" if windows == "aligned" else "anywhere", "mode": config.mode,
                 "vocab_size": config.vocab_size, **provenance(o.seed)}
-    began, texts, panels, rounds = time.perf_counter(), [], [], []  # rounds: tokens of each revealing step
-    bar = tqdm(total=o.num_samples, unit="story", desc=title, leave=False, disable=None)
+    given_places = (pattern != config.mask_id).nonzero()                            # (given, 1)
+    given = int(given_places.max()) + 1 if len(given_places) else 0     # after these a story may end
+    texts, shown, all_passes, all_tokens = [], [], 0, 0
+    began = time.perf_counter()
+    bar = tqdm(total=o.num_samples, unit="story", leave=False, disable=None)
     with open_locked(f"{o.out}.tmp") as f, bar:
         f.truncate(0)
         print(json.dumps({"settings": settings}), file=f)
         for first in range(0, o.num_samples, o.batch_size):
-            stories = range(o.num_samples)[first:first + o.batch_size]
+            stories = range(first, min(first + o.batch_size, o.num_samples))
             tokens, appeared = generate(model, stories, pattern, o)
-            for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
-                end = len(ids) if o.full_length else [*ids, eot].index(eot, given)
-                shown = [step for i, step in zip(ids, steps) if step >= 0 and i != config.mask_id]
-                rounds.append(np.unique(shown, return_counts=True)[1].tolist())
-                ids, steps = ids[:end], steps[:end]
-                texts.append(tokenizer.decode(ids))
-                row = {"story": story, "text": texts[-1], "tokens": ids, "appeared": steps}
+            for row, passes, written in rows_of(tokenizer, config, first, tokens, appeared, given, o):
                 print(json.dumps(row), file=f)
-                if o.show or not panels:        # with drafts a token appears at its round's second pass
-                    panels.append((title, token_texts(tokenizer, ids, config.mask_id),
-                                   [2 * step + 1 for step in steps] if o.draft else steps))     # -1 stays -1
+                texts.append(row["text"])
+                all_passes += passes
+                all_tokens += written
+                if o.show:
+                    shown.append(row)
             f.flush()
             bar.update(len(stories))
     os.replace(f"{o.out}.tmp", o.out)
-    # with drafts two passes a round, but for a last token that comes alone
-    passes = sum(2 * len(counts) - (counts[-1] == 1) if o.draft else len(counts) for counts in rounds)
     summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began,
-               "passes": passes / len(texts), "tokens_per_pass": sum(map(sum, rounds)) / passes}
+               "passes": all_passes / len(texts), "tokens_per_pass": all_tokens / all_passes}
     whole = windows == "aligned" and o.length >= TOY.mean_words() and not o.full_length
-    if whole and tokenizer.kind == "words":             # stories of the toy, whose grammar is known
+    if whole and tokenizer.kind == "words":     # stories of the toy, whose grammar is known
         summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
-    return summary, panels
+    return summary, shown
 
-def plan(folders: list, flags: dict):
-    """What write_stories takes, for every combination of the flags that take several values. Flags that mean
-    nothing to a model's mode are ignored if they mean something to another's."""
-    device, dtype = (flags.get(name, getattr(SampleOptions, name)) for name in ("device", "dtype"))
-    opened = [(folder, *open_model(folder, device, dtype)) for folder in folders]
-    for folder, model, tokenizer, windows in opened:
-        config = model.config
-        mine = {k: v for k, v in flags.items() if k not in NOT_FOR[config.mode]
-                or all(k in NOT_FOR[other.config.mode] for _, other, *_ in opened)}
-        if mine.get("compile"):
-            torch._dynamo.config.recompile_limit = 64   # a shape each for prompts, steps, the last batch
-            model.compile(dynamic=False, mode="reduce-overhead")
-        swept = [name for name in SWEEP if name in mine]
-        for values in itertools.product(*(mine[name] for name in swept)):
-            given = mine | dict(zip(swept, values))
-            if given.get("protocol") == "paper":
-                skipped = CONFIDENCE if given.get("sampler", "confidence") != "confidence" else ()
-                given = {k: v for k, v in PAPER.get(config.mode, {}).items() if k not in skipped} | given
-            o = build(SampleOptions, given | {"out_dir": folder})
-            o, pattern = complete(o, config, tokenizer, windows)
-            varied = [str(value) for name, value in zip(swept, values) if len(mine[name]) > 1]
-            name = "-".join(["shown" if o.show or o.picture else "samples", *varied]) + ".jsonl"
-            o = replace(o, out=o.out or os.path.join(folder, name))
-            how = {"ar": "left to right", "mdlm": o.sampler, "aogpt": f"{o.order:.20} order"}[config.mode]
-            how = how.replace("_", " ") + (f", drafts of {o.draft}" if o.draft else f", {o.steps} steps")
-            how += f", temperature {o.temperature:g}" if len(mine.get("temperature", ())) > 1 else ""
-            yield model, tokenizer, windows, pattern, o, f"{config.mode}, {how}"
 
 def main():
-    flags = parse_flags(__doc__, SampleOptions, several=SWEEP)
+    flags = parse_flags(__doc__, SampleOptions)
     if "out_dir" not in flags:
         raise InputError("which model? give --out_dir=DIR, the folder that train.py wrote")
-    jobs = list(plan(flags.pop("out_dir"), flags))      # everything is checked before anything is written
-    if "out" in flags and len(jobs) > 1:
-        raise InputError(f"--out={flags['out']} is for one model and one setting, not for {len(jobs)}")
-    if jobs[0][0].head.weight.device.type == "cuda":
+    model, tokenizer, windows = open_model(flags["out_dir"], flags.get("device", "auto"))
+    if model.head.weight.device.type == "cuda":
         torch.set_float32_matmul_precision("high")      # TF32
-    done = []
-    for job in jobs:
-        try:
-            summary, panels = write_stories(*job)
-        except torch._dynamo.exc.TorchDynamoException as e:
-            raise InputError(f"--compile does not work here ({type(e).__name__}); leave it out") from e
-        if len(jobs) == 1 and not summary["show"]:
-            print(*summary["first_stories"], sep="\n\n", end="\n\n")
-        good = f", {summary['grammatical']:.1%} obey the grammar" if "grammatical" in summary else ""
-        print(f"{job[-1]}: {summary['num_samples']} stories in {summary['out']}, {summary['seconds']:.1f} s "
-              f"({summary['passes']:.3g} passes of {summary['tokens_per_pass']:.3g} tokens){good}")
-        done.append((summary, panels))
-        if flags.get("json"):       # after each: Ctrl-C loses none
-            write_json(flags["json"], [summary for summary, _ in done])
-    if flags.get("picture"):
-        draw_panels = draw_moving if flags["picture"].endswith(".svg") else draw_picture
-        draw_panels([panels[0] for _, panels in done], flags["picture"])
-    if flags.get("show"):
-        for panels in zip(*(panels for _, panels in done)):
-            play(panels)
+    if flags.get("protocol") == "paper":
+        flags = PAPER.get(model.config.mode, {}) | flags
+        if flags.get("sampler", "confidence") != "confidence":
+            del flags["repetition_penalty"]
+    o, pattern = complete(build(SampleOptions, flags), model.config, tokenizer, windows)
+    if not o.out:
+        o = replace(o, out=os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl"))
+    summary, shown = write_stories(model, tokenizer, windows, pattern, o)
+    if not o.show:
+        print(*summary["first_stories"], sep="\n\n", end="\n\n")
+    for row in shown:
+        play([(model.config.mode, row["pieces"], row["appeared"])])
+    good = ""
+    if "grammatical" in summary:
+        good = f", {summary['grammatical']:.1%} obey the grammar"
+    print(f"{o.num_samples} stories in {o.out}, {summary['seconds']:.1f} s ({summary['passes']:.3g} passes of "
+          f"{summary['tokens_per_pass']:.3g} tokens){good}")
+    if o.json:
+        write_json(o.json, summary)
+
 
 if __name__ == "__main__":
     command(main, "a file of stories that is not complete ends in .tmp")

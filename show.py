@@ -1,155 +1,268 @@
-"""Stories as they are revealed, in the terminal and as a picture; and the figures of results/."""
+"""
+Watch stories being written, several models side by side; and the figures that other commands draw.
+
+    python show.py ar=out/toy-ar/samples.jsonl mdlm=out/toy-mdlm/samples.jsonl
+    python show.py ar=out/toy-ar/samples.jsonl --story=3 --picture=ar.svg
+
+The first shows them in the terminal, the second writes a moving picture for a web page. The files
+are those that sample.py writes. They hold the pass at which each token appeared, and a pass of one
+story is shown beside the same pass of the others.
+
+In this file a panel is one story to be shown: (title, pieces, steps). Each token has a piece, which
+is the text it adds to the story, and a step, the pass at which it appeared, or -1 if it was given.
+"""
 import collections
 import contextlib
 import html
 import itertools
+import json
 import os
 import re
 import shutil
 import sys
 import time
+from dataclasses import dataclass
 
-import numpy as np
+from cli import InputError, build, check_flags, command, flag, parse_flags
 
-# ---- Text --------------------------------------------------------------------------------------------------
+
+# ---- Text: what each token adds, and where it stands ---------------------------------------------
+
+def token_texts(tokenizer, ids: list, mask_id: int) -> list:
+    """The piece of each token, all on one line. A masked token is a shaded gap."""
+    texts = iter(tokenizer.pieces([i for i in ids if i != mask_id]))
+    pieces = []
+    for i in ids:
+        text = " ░░░" if i == mask_id else next(texts).replace("\n", "↵")
+        pieces.append(re.sub(r"[\x00-\x1f]", " ", text))    # a control code would upset a terminal
+    return pieces
+
 
 def layout(pieces: list, width: int):
-    """(line, column, text) of each piece, broken between words; no line begins with a space."""
-    line = column = 0
+    """(line, column, text) of each piece, without spaces around it. Lines break between words."""
+    line = 0
+    column = 0
     for i, piece in enumerate(pieces):
-        same_word = itertools.takewhile(lambda text: text[:1] not in (" ", "↵"), pieces[i + 1:])
-        if column and column + len(piece.rstrip()) + len("".join(same_word).rstrip()) > width:
-            line, column = line + 1, 0
-        piece = piece if column else piece.lstrip()
-        yield line, column, piece
-        column += len(piece)
+        rest_of_word = piece
+        for following in pieces[i + 1:]:
+            if following.startswith((" ", "↵")):
+                break
+            rest_of_word += following
+        if column and column + len(rest_of_word.rstrip()) > width:
+            line += 1
+            column = 0
+        text = piece.lstrip()
+        if column:
+            column += len(piece) - len(text)        # a line does not begin with a space
+        yield line, column, text.rstrip()
+        column += len(text)
 
-def token_texts(tokenizer, ids, mask_id: int) -> list:
-    """What each token adds to the text, on one line; a masked token is a shaded gap."""
-    texts = iter(tokenizer.pieces([i for i in ids if i != mask_id]))
-    return [" ░░░" if i == mask_id else next(texts).replace("\n", "↵").replace("\r", "") for i in ids]
+
+def last_step(panels: list) -> int:
+    """The step after which nothing moves any more."""
+    last = 0
+    for title, pieces, steps in panels:
+        last = max([last, *steps])
+    return last
+
+
+# ---- In the terminal -----------------------------------------------------------------------------
 
 def play(panels: list):
-    """Panels (title, pieces of text, step at which each appeared, -1 if given) side by side in the terminal:
-    a step of one beside a step of the others, what is new in colour. Into a pipe just the stories."""
-    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        print(*("".join(p).replace("↵", "\n").strip() for _, p, _ in panels), sep="\n\n", end="\n\n")
-        return
-    new = "{}" if "NO_COLOR" in os.environ else "\x1b[1;32m{}\x1b[0m"
-    columns, rows = shutil.get_terminal_size()
-    width, placed, drawn = max(1, columns // len(panels)), [], 0    # placed: (line, column, text, step)
-    for left, (title, pieces, steps) in zip(range(0, columns, width), panels):
-        placed.append((0, left, title[:width - 2], -1))
-        placed += [(1 + line, left + column, piece, step)
-                   for (line, column, piece), step in zip(layout(pieces, width - 2), steps)]
-    last = max(step for *_, step in placed)
-    for now in range(last + 2):                                     # at last all, and nothing of it is new
-        lines = collections.defaultdict(str)
-        for line, column, text, step in placed:
-            text = re.sub(r"\S", "░", text) if step > now else new.format(text) if step == now else text
-            lines[line] += f"\x1b[{1 + column}G{text}"              # from that column on
-        seen = [lines[line] for line in range(len(lines))]
-        seen = seen[:rows - 2] if now <= last else seen             # what has scrolled away can't be redrawn
-        print((f"\x1b[{drawn}F\x1b[J" if drawn else "") + "\n".join(seen), flush=True)
-        drawn = len(seen)
-        time.sleep(0.05)
-    print()
+    """Shows the panels side by side while their tokens appear; the new ones are in reverse colours.
 
-def draw_picture(panels: list, path: str):
-    """Panels, as in play; x counts characters, y lines."""
-    from matplotlib import colormaps, patches       # here: they take a second
-    from matplotlib.figure import Figure
-    width, y, colour = 100, 0.0, colormaps["YlGnBu"]
-    font = dict(family="DejaVu Sans Mono", fontsize=9.8 * 72 / width / 0.602, parse_math=False)     # 1 wide
-    canvas = Figure(dpi=140)
-    axes = canvas.add_axes((0.01, 0, 0.98, 1))
-    for title, pieces, steps in panels:
-        axes.text(0, y + 0.55, title, fontsize=10, fontweight="bold", va="center")
-        top, places = y + 1.1, list(layout(pieces, width))
-        for step, (line, column, piece) in zip(steps, places):
-            x, text = column + len(piece) - len(piece.lstrip()), piece.strip()
-            fill = colour(0.06 + 0.5 * step / max(1, *steps)) if step >= 0 else "0.88"
-            corner = x - 0.1, top + line + 0.06
-            axes.add_patch(patches.Rectangle(corner, len(text) + 0.2, 0.88, facecolor=fill, lw=0))
-            axes.text(x, top + line + 0.5, text, va="center_baseline", **font)
-        y = top + max((line for line, *_ in places), default=0) + 1.1
-    axes.imshow(np.linspace(0.06, 0.56, 256)[None], cmap=colour, vmin=0, vmax=1, aspect="auto",
-                extent=(30, 70, y + 0.8, y + 0.3))
-    for x, label in ((30, "first step"), (70, "last step")):
-        axes.text(x, y + 1, label, fontsize=9, ha="center", va="top")
-    axes.set(xlim=(0, width), ylim=(y + 2, 0))
-    axes.axis("off")
-    canvas.set_size_inches(10, 0.235 * (y + 2))
-    canvas.savefig(path)
+    Into a pipe, where nothing can move, it prints the finished stories below one another."""
+    if not sys.stdout.isatty():
+        for title, pieces, steps in panels:
+            print("".join(pieces).replace("↵", "\n").strip(), end="\n\n")
+        return
+    columns, rows = shutil.get_terminal_size()
+    width = columns // len(panels)
+    last = last_step(panels)
+    for now in range(last + 1):
+        lines = lines_at(now, panels, width)[:rows - 2]     # what scrolls away could not be redrawn
+        print("\n".join(lines), flush=True)
+        time.sleep(0.05)
+        print(f"\x1b[{len(lines)}F\x1b[J", end="")          # go back to the first line, and clear
+    print("\n".join(lines_at(last + 1, panels, width)), end="\n\n")
+
+
+def lines_at(now: int, panels: list, width: int) -> list:
+    """What the terminal shows at a step, line by line. Each panel is `width` columns wide."""
+    lines = collections.defaultdict(str)
+    for i, (title, pieces, steps) in enumerate(panels):
+        left = 1 + i * width                                # a terminal counts its columns from 1
+        lines[0] += f"\x1b[{left}G{title[:width - 2]}"      # G: go to that column
+        for step, (line, column, text) in zip(steps, layout(pieces, width - 2)):
+            if step > now:
+                text = "░" * len(text)
+            if step == now:
+                text = f"\x1b[7m{text}\x1b[0m"
+            lines[1 + line] += f"\x1b[{left + column}G{text}"
+    return [lines[line] for line in range(len(lines))]
+
+
+# ---- As a moving picture -------------------------------------------------------------------------
+
+WIDTH = 84                                      # characters in a line
+COLOURS = ["#d7e3f4", "#d7ecd9", "#f8e3cf"]     # behind the tokens of the first panel, and so on
+GREY = "#e4e4e4"                                # of a gap, and behind a token that was given
+
 
 def draw_moving(panels: list, path: str):
-    """The same as an SVG in which the stories appear, a step of one beside a step of the others, rest, and
-    begin again. Where nothing moves, it shows them whole. A character is 8 wide, a line 20 high."""
-    last, y, width, parts = max(max(steps, default=0) for *_, steps in panels), 0, 84, []
-    colours = ["#d7e3f4", "#d7ecd9", "#f8e3cf"]                     # of one panel each
-    for (title, pieces, steps), colour in zip(panels, itertools.cycle(colours)):
-        parts.append(f'<text x="8" y="{y + 24}" font-weight="bold">{html.escape(title)}</text>')
-        line = 0        # after the loop: the last
-        for step, (line, column, piece) in zip(steps, layout(pieces, width)):
-            text, begin = re.sub(r"[\x00-\x1f]", "", piece.strip()), 0.8 * max(0, step) / max(1, last)
-            x, top = 8 * (1 + column + len(piece) - len(piece.lstrip())), y + 32 + 20 * line
-            fill = colour if step >= 0 else "#e4e4e4"               # as of a gap
-            box = f'<rect x="{x - 1}" y="{top}" width="{8 * len(text) + 2}" height="18" rx="3" fill="'
-            parts.append(f'{box}#e4e4e4"/><g>{box}{fill}"/><text x="{x}" y="{top + 14}" textLength='
-                         f'"{8 * len(text)}">{html.escape(text)}</text><animate attributeName="opacity" '
-                         f'calcMode="discrete" values="0;1" keyTimes="0;{begin:.3f}" dur="12s" '
-                         f'repeatCount="indefinite"/></g>')
-        y += 60 + 20 * line
-    with open(path, "w", encoding="utf-8") as f:
-        print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {8 * (width + 2)} {y + 8}"',
-              'font-size="13" font-family="ui-monospace, Menlo, Consolas, monospace">',
-              '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", sep="\n", file=f)
+    """An SVG in which the panels' tokens appear; then the stories rest, and it begins again.
 
-# ---- Figures -----------------------------------------------------------------------------------------------
+    The panels stand below one another. A viewer that cannot move pictures shows the stories whole.
+    A character is 8 units wide and a line 20 high."""
+    last = max(1, last_step(panels))
+    parts = []
+    y = 0                                           # where the panel begins
+    for (title, pieces, steps), colour in zip(panels, itertools.cycle(COLOURS)):
+        parts.append(f'<text x="8" y="{y + 24}" font-weight="bold">{html.escape(title)}</text>')
+        line = 0
+        for step, (line, column, text) in zip(steps, layout(pieces, WIDTH)):
+            x = 8 * (1 + column)
+            top = y + 32 + 20 * line
+            fill = GREY if step < 0 else colour
+            begin = 0.8 * max(0, step) / last       # the stories rest for the last fifth
+            parts.append(moving_token(x, top, text, fill, begin))
+        y += 60 + 20 * line
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {8 * (WIDTH + 2)} {y + 8}" '
+            'font-size="13" font-family="ui-monospace, Menlo, Consolas, monospace">')
+    white = '<rect width="100%" height="100%" fill="white"/>'
+    with open(path, "w", encoding="utf-8") as file:
+        print(head, white, *parts, "</svg>", sep="\n", file=file)
+
+
+def moving_token(x: int, top: int, text: str, fill: str, begin: float) -> str:
+    """A gap, and over it the token on its colour, which shows after the share `begin` of 12 s."""
+    box = f'x="{x - 1}" y="{top}" width="{8 * len(text) + 2}" height="18" rx="3"'
+    return (f'<rect {box} fill="{GREY}"/>'
+            f'<g><rect {box} fill="{fill}"/>'
+            f'<text x="{x}" y="{top + 14}" textLength="{8 * len(text)}">{html.escape(text)}</text>'
+            f'<animate attributeName="opacity" calcMode="discrete" values="0;1" '
+            f'keyTimes="0;{begin:.3f}" dur="12s" repeatCount="indefinite"/></g>')
+
+
+# ---- Figures of numbers --------------------------------------------------------------------------
 
 @contextlib.contextmanager
 def figure(path: str, size: tuple, columns: int = 1, grid: str = "both"):
-    """Axes to draw on, or several side by side with one y scale; then the first's legend above, the file."""
-    from matplotlib.figure import Figure
+    """Gives axes to draw on, or several side by side with one y scale, and then writes the file.
+
+    size        width and height in inches
+    grid        which grid lines there are: "x", "y" or "both"
+    The legend stands above, and explains each label of the first axes once."""
+    from matplotlib.figure import Figure    # not at the top, because it takes a second
     canvas = Figure(size, layout="constrained")
     panels = canvas.subplots(1, columns, sharey=True)
     for axes in canvas.axes:
         axes.grid(alpha=0.3, axis=grid, which="both")
     yield panels
-    canvas.legend(*canvas.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    handles, labels = canvas.axes[0].get_legend_handles_labels()
+    legend = dict(zip(labels, handles))
+    canvas.legend(legend.values(), legend.keys(), loc="outside upper center", ncols=2)
     canvas.savefig(path, dpi=110)
 
+
 def draw_losses(runs: dict, path: str):
-    """Nats per token against steps, and against seconds of training."""
-    labels = {"step": "optimizer step", "seconds": "seconds of training, evaluation not counted"}
-    with figure(path, (10, 4), columns=2) as panels:
-        for axes, (key, label) in zip(panels, labels.items()):
-            for name, run in runs.items():
-                x, loss, error = np.array([(e[key], e["val_nll"], e["val_nll_se"]) for e in run["curve"]]).T
-                kind = "exact" if run["config"]["mode"] == "ar" else "upper bound"
-                axes.errorbar(x, loss, 2 * error, marker="o", ms=3, capsize=2, label=f"{name} ({kind})")
-            for floor in {run["curve"][-1].get("val_floor") for run in runs.values()} - {None}:
-                axes.axhline(floor, color="k", ls="--", lw=1, label="the true law")
-            axes.set(xlabel=label)
-        run, *others = runs.values()
-        if not others and run["config"]["objective"] == "nelbo":        # masked_ce is something else
-            later = [row for row in run["training"] if row[0] >= run["curve"][0]["step"]]   # else it sets y
-            panels[0].plot(*zip(*later), color="0.75", lw=1, zorder=0, label="training")
-        panels[0].set(ylabel="validation loss, nats per token (± 2 s.e.)")
+    """Nats per token against steps and against seconds of training, of {name: read_run(folder)}."""
+    with figure(path, (10, 4), columns=2) as (by_step, by_second):
+        for name, run in runs.items():
+            draw_curve(by_step, name, run, "step")
+            draw_curve(by_second, name, run, "seconds")
+        if len(runs) == 1 and run["config"]["objective"] == "nelbo":    # another loss is no bound
+            begin = run["curve"][0]["step"]             # the losses before would set the scale
+            later = [point for point in run["training"] if point[0] >= begin]
+            by_step.plot(*zip(*later), color="0.75", lw=1, zorder=0, label="training")
+        by_step.set(xlabel="optimizer step", ylabel="validation loss, nats per token (± 2 s.e.)")
+        by_second.set(xlabel="seconds of training, evaluation not counted")
+
+
+def draw_curve(axes, name: str, run: dict, key: str):
+    """A run's validation loss against `key` of its log, and the true law's where it is known."""
+    curve = run["curve"]
+    x = [entry[key] for entry in curve]
+    loss = [entry["val_nll"] for entry in curve]
+    error = [2 * entry["val_nll_se"] for entry in curve]
+    kind = "exact" if run["config"]["mode"] == "ar" else "upper bound"
+    axes.errorbar(x, loss, error, marker="o", ms=3, capsize=2, label=f"{name} ({kind})")
+    if "val_floor" in curve[-1]:
+        axes.axhline(curve[-1]["val_floor"], color="k", ls="--", lw=1, label="the true law")
+
 
 def draw_distances(columns: dict, path: str):
-    """Each metric of each set of samples, divided by real text's; columns as in diversity.py."""
-    real, names = columns["real text"], [name for name in columns if name != "real text"]
-    metrics = [m for m in real if all(column[m][0] > 0 for column in columns.values())]
-    scale, y = np.array([real[m][0] for m in metrics]), np.arange(len(metrics))
+    """Each metric of each set of samples, divided by that of real text.
+
+    columns     {name: {metric: (value, error)}}, "real text" among the names; an error may be NaN
+    The axis is logarithmic, so what is 0 is left out."""
+    real = columns["real text"]
+    names = [name for name in columns if name != "real text"]
+    metrics = [metric for metric in real if real[metric][0] > 0]
     with figure(path, (8, 0.34 * len(metrics) + 1.2), grid="x") as axes:
         for i, name in enumerate(names):
-            value, error = np.array([columns[name][m] for m in metrics]).T
-            axes.errorbar(value / scale, y + 0.5 * ((i + 0.5) / len(names) - 0.5), fmt="o", ms=4, capsize=2,
-                          xerr=np.nan_to_num(error) / scale, label=name)
+            shift = 0.5 * ((i + 0.5) / len(names) - 0.5)    # else one point would hide another
+            for row, metric in enumerate(metrics):
+                value, error = columns[name][metric]
+                one = real[metric][0]
+                if value > 0:
+                    axes.errorbar(value / one, row + shift, xerr=error / one, fmt="o", ms=4,
+                                  capsize=2, color=f"C{i}", label=name)
         axes.axvline(1, color="k", ls="--", lw=1, label="real text")
-        axes.set(xscale="log", xlabel="sample ÷ real text (± 95% interval, of several seeds ± s.d.)")
-        axes.set_yticks(y, metrics)
+        axes.set(xlabel="sample ÷ real text (± 95% interval, of several seeds ± s.d.)")
+        axes.set_yticks(range(len(metrics)), metrics)
+        axes.invert_yaxis()
+        axes.set_xscale("log", subs=[2, 5])                 # ticks at 0.2, 0.5, 1, 2, 5, …
+        axes.set_xlim(left=max(0.01, axes.get_xlim()[0]))
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "25" else "")  # 0.2, 0.5…
-        axes.set(ylim=axes.get_ylim()[::-1], xlim=(max(0.01, axes.get_xlim()[0]), None))
+        axes.xaxis.set_minor_formatter("{x:g}")
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+@dataclass
+class ShowOptions:
+    """what to show"""
+    story: int = flag(0, "which story of each file, counted from 0", low=0)
+    picture: str = flag("", "file for a moving picture, instead of the terminal", file=(".svg",))
+
+    def __post_init__(self):
+        check_flags(self)
+
+
+def read_panel(name: str, path: str, story: int) -> tuple:
+    """The panel of one story in a file that sample.py wrote. Raises InputError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            title = f"{name}, {how_written(json.loads(file.readline())['settings'])}"
+            for line in file:
+                row = json.loads(line)
+                if row["story"] == story:
+                    return title, row["pieces"], row["appeared"]
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise InputError(f"{path} is not a file that sample.py wrote ({e!r})") from e
+    raise InputError(f"{path} has no story {story}; choose another --story")
+
+
+def how_written(settings: dict) -> str:
+    """For a title, what the settings say; for example "first hitting, 24 steps"."""
+    order = f"{settings['order']:.20} order"
+    ways = {"ar": "left to right", "mdlm": settings["sampler"], "aogpt": order}
+    way = ways[settings["mode"]].replace("_", " ")
+    if settings["draft"]:
+        return f"{way}, drafts of {settings['draft']}"
+    return f"{way}, {settings['steps']} steps"
+
+
+def main():
+    flags = parse_flags(__doc__, ShowOptions, named="NAME=FILE")
+    o = build(ShowOptions, flags)
+    panels = [read_panel(name, path, o.story) for name, path in flags["named"].items()]
+    if o.picture:
+        draw_moving(panels, o.picture)
+    else:
+        play(panels)
+
+
+if __name__ == "__main__":
+    command(main, "nothing was written")

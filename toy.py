@@ -1,131 +1,202 @@
 """
-The toy: stories of a small grammar whose law is known exactly, so that a model's loss has a floor to be read
-against, and every story is right or wrong.
+The toy: short stories of a small grammar, which tells the exact probability of every story.
+
+So two questions have exact answers here. How low can a model's loss get? To the entropy of the
+stories, and no lower. Is a story that a model wrote right? It is, if the grammar can tell it.
 """
 import bisect
-import functools
+import itertools
 import math
 import random
 import re
 
 import numpy as np
 
+
+# ---- Words ---------------------------------------------------------------------------------------
+
 def split_words(text: str) -> list:
-    """Words and punctuation marks, white space dropped."""
+    """The words and punctuation marks of a text, without the white space."""
     return re.findall(r"\w+|[^\w\s]", text)
 
+
 def join_words(words) -> str:
+    """The text of these words: a space between them, but none before a full stop or a comma."""
     return " ".join(words).replace(" .", ".").replace(" ,", ",")
 
-class Grammar:
-    """Stories of independent weighted choices, some of which come back later.
 
-    rules: {name: {text: weight}} is a choice, made once; {name: (owner, [text, …])} follows the owner's
-    choice. In a text, {name} expands a rule, in one story always to the same; {=name} says that it repeats,
-    so that entropy() counts it once. The alternatives of a choice begin with different words, so that one
-    token reveals it, and all others are certain."""
+# ---- A grammar and its law -----------------------------------------------------------------------
+
+class Grammar:
+    """Stories that come from independent random choices, some of which show again later on.
+
+    rules: {name: rule}. A rule is one of two things:
+        {text: weight, …}       a choice between texts. It is made once in a story.
+        (name, [text, …])       a rule that follows the choice of that name: where the choice took
+                                its second text, this is the second text too. So a boy is a "He".
+
+    A story is told from the rule "story". In a text, {name} stands for what that rule gives, the
+    same text every time. Where a choice shows again it is written {=name}, so that entropy() counts
+    it once.
+
+    The texts of a choice begin with different words. So the first word tells which text was chosen,
+    and the words after it are certain until the next choice."""
 
     REFERENCE = re.compile(r"{(=?)(\w+)}")
+    PART = re.compile(REFERENCE.pattern + r"|(\w+|[^\w\s])")
 
     def __init__(self, rules: dict):
-        self.rules, self.owner, self.texts, self.weights, self.cumulative = rules, {}, {}, {}, {}
+        self.rules = rules
+        # of each rule:
+        self.owner = {}         # the choice that it follows; a choice follows itself
+        self.texts = {}         # its texts
+        self.parts = {}         # its texts as lists of ("=" or "", name, "") and ("", "", word)
+        self.weights = {}       # the probability of each text
+        self.edges = {}         # where 0 … 1 is cut into pieces as wide as these probabilities
         for name, rule in rules.items():
-            # a choice is its own owner; what follows it has its weights
-            self.owner[name], self.texts[name] = (name, list(rule)) if isinstance(rule, dict) else rule
-            weights = rules[self.owner[name]].values()
-            self.weights[name] = [w / sum(weights) for w in weights]
-            self.cumulative[name] = np.cumsum(self.weights[name][:-1]).tolist()     # the last one's is 1
-        self.parts = functools.cache(re.compile(rf"{self.REFERENCE.pattern}|(\w+|[^\w\s])").findall)
+            if isinstance(rule, dict):
+                owner, texts = name, list(rule)
+            else:
+                owner, texts = rule
+            weights = rules[owner].values()
+            self.owner[name] = owner
+            self.texts[name] = texts
+            self.parts[name] = [self.PART.findall(text) for text in texts]
+            self.weights[name] = [weight / sum(weights) for weight in weights]
+            self.edges[name] = list(itertools.accumulate(self.weights[name][:-1]))
 
     def tell(self, choose) -> str:
-        """The story in which each choice takes its alternative number choose(name, words so far)."""
-        words, chosen = [], {}
+        """The story in which every choice takes its text number choose(name, the words so far)."""
+        words = []
+        chosen = {}             # {choice: number of the text it took}
 
-        def expand(text):
-            for _, name, word in self.parts(text):  # a reference or a word; {=name} repeats: chosen has it
-                if word:
-                    words.append(word)
+        def expand(name):
+            owner = self.owner[name]
+            if owner not in chosen:
+                chosen[owner] = choose(owner, words)
+            for _, reference, word in self.parts[name][chosen[owner]]:
+                if reference:
+                    expand(reference)
                 else:
-                    owner = self.owner[name]
-                    if owner not in chosen:
-                        chosen[owner] = choose(owner, words)
-                    expand(self.texts[name][chosen[owner]])
+                    words.append(word)
 
-        expand("{story}")
+        expand("story")
         return join_words(words)
 
     def draw(self, rng: random.Random) -> str:
-        """One story."""
-        return self.tell(lambda name, _: bisect.bisect(self.cumulative[name], rng.random()))
+        """One random story."""
+        def choose(name, before):
+            return bisect.bisect(self.edges[name], rng.random())
+
+        return self.tell(choose)
 
     def log_probs(self, story: str):
-        """(words,) ln p of every word given the words before it, or None if this is no story."""
+        """(words,) ln p of every word given the words before it; None if no story is like this."""
         words = split_words(story)
         log_p = np.zeros(len(words))
 
-        def choose(name, before):                       # tell it again: the next word reveals the alternative
-            j = len(before)
-            for i, text in enumerate(self.texts[name]):
-                if split_words(text)[:1] == words[j:j + 1]:
-                    log_p[j] += math.log(self.weights[name][i])
-                    return i
-            return 0                                    # the only one; or none fits: another story
+        # The grammar tells the story again. At each choice, the next word says what to take.
+        def choose(name, before):
+            place = len(before)
+            for number, text in enumerate(self.texts[name]):
+                if split_words(text)[:1] == words[place:place + 1]:
+                    log_p[place] = math.log(self.weights[name][number])
+                    return number
+            return 0            # the only text there is; or none fits, and another story comes out
 
-        return log_p if self.tell(choose) == story else None
+        told = self.tell(choose)
+        return log_p if told == story else None
 
-    def entropy(self, text: str = "{story}") -> float:
-        """Nats per story, exact: of each choice and, with their probabilities, of those inside it."""
+    def entropy(self, name: str = "story") -> float:
+        """Nats per story, exact: of the choice itself, and on average of those inside its texts."""
+        weights = self.weights[name]
         nats = 0.0
-        for repeat, name in self.REFERENCE.findall(text):
-            if not repeat:
-                if self.owner[name] == name:
-                    nats -= sum(w * math.log(w) for w in self.weights[name])
-                nats += sum(w * self.entropy(t) for w, t in zip(self.weights[name], self.texts[name]))
+        if self.owner[name] == name:        # a rule that follows another choice is certain
+            nats -= sum(weight * math.log(weight) for weight in weights)
+        for weight, parts in zip(weights, self.parts[name]):
+            for repeats, reference, _ in parts:
+                if reference and not repeats:
+                    nats += weight * self.entropy(reference)
         return nats
 
-    def mean_words(self, text: str = "{story}") -> float:
-        """Expected words and punctuation marks per story, exact."""
-        mean = len(split_words(self.REFERENCE.sub("", text)))
-        for _, name in self.REFERENCE.findall(text):
-            mean += sum(w * self.mean_words(t) for w, t in zip(self.weights[name], self.texts[name]))
+    def mean_words(self, name: str = "story") -> float:
+        """The expected number of words and punctuation marks of a story, exact."""
+        mean = 0.0
+        for weight, parts in zip(self.weights[name], self.parts[name]):
+            length = 0.0
+            for _, reference, _ in parts:
+                length += self.mean_words(reference) if reference else 1
+            mean += weight * length
         return mean
 
     def words(self) -> list:
         """The vocabulary, sorted."""
-        return sorted({word for t in sum(self.texts.values(), []) for *_, word in self.parts(t) if word})
+        found = set()
+        for texts in self.parts.values():
+            for parts in texts:
+                found.update(word for _, _, word in parts if word)
+        return sorted(found)
+
+
+# ---- The grammar of the toy ----------------------------------------------------------------------
+
+def choice(alternatives: str) -> dict:
+    """The rule {text: weight} of a line like "2 river | 1 pond": twice as many rivers as ponds."""
+    rule = {}
+    for alternative in alternatives.split(" | "):
+        weight, text = alternative.split(" ", 1)
+        rule[text] = int(weight)
+    return rule
+
 
 TOY = Grammar({
-    "story": {"{opening}, a {hero} {got} a {look} {thing} {where} the {place}. {She} took it to {her} "
-              "{friend}, but it {trouble}. {Her} {=friend} {rescue}. {Ending}.": 1},
-    "opening": {"One day": 5, "Last summer": 3, "Long ago": 1, "That morning": 1},
-    "hero": {"girl named {girl}": 1, "boy named {boy}": 1},
-    "girl": {"Lily": 4, "Mia": 3, "Anna": 2, "Sue": 2, "Zoe": 2, "Emma": 1, "Rose": 1, "Lucy": 1},
-    "boy": {"Tom": 4, "Ben": 3, "Max": 2, "Sam": 2, "Tim": 2, "Jack": 1, "Leo": 1, "Bob": 1},
-    "She": ("hero", ["She", "He"]), "her": ("hero", ["her", "his"]), "Her": ("hero", ["Her", "His"]),
+    "story": choice(
+        "1 {opening}, a {hero} {got} a {look} {thing} {where} the {place}. "
+        "{She} took it to {her} {friend}, but it {trouble}. "
+        "{Her} {=friend} {rescue}. "
+        "{Ending}."),
+    "opening": choice("5 One day | 3 Last summer | 1 Long ago | 1 That morning"),
+    "hero": choice("1 girl named {girl} | 1 boy named {boy}"),
+    "girl": choice("4 Lily | 3 Mia | 2 Anna | 2 Sue | 2 Zoe | 1 Emma | 1 Rose | 1 Lucy"),
+    "boy": choice("4 Tom | 3 Ben | 2 Max | 2 Sam | 2 Tim | 1 Jack | 1 Leo | 1 Bob"),
+    "She": ("hero", ["She", "He"]),
+    "her": ("hero", ["her", "his"]),
+    "Her": ("hero", ["Her", "His"]),
     "Name": ("hero", ["{=girl}", "{=boy}"]),
-    "got": {"found": 4, "saw": 2, "made": 1, "hid": 1},
-    "look": {"red": 4, "big": 4, "small": 2, "shiny": 2, "soft": 1, "blue": 1, "funny": 1, "pretty": 1},
-    "thing": {"ball": 4, "kite": 2, "boat": 2, "doll": 2, "drum": 2, "hat": 2, "cup": 1, "key": 1, "bell": 1,
-              "book": 1, "ring": 1, "shell": 1},
-    "where": {"in": 2, "near": 1, "behind": 1},
-    "place": {"park": 4, "garden": 2, "house": 2, "school": 2, "forest": 2, "farm": 1, "shop": 1, "lake": 1},
-    "friend": {"mom": 4, "dad": 3, "sister": 2, "brother": 2, "grandma": 1, "uncle": 1, "teacher": 1,
-               "neighbor": 1},
-    "trouble": {"was taken by a {thief}": 3, "fell into the deep {water}": 2, "broke and lost its {part}": 2,
-                "got stuck in the {tree}": 1},
-    "rescue": ("trouble", ["asked the {=thief} for it politely", "swam into the {=water} for it",
-                           "made a new {=part} from wood", "climbed up the {=tree} for it"]),
-    "thief": {"bird": 3, "fox": 2, "monkey": 2, "goat": 1}, "water": {"river": 2, "pond": 1, "sea": 1},
-    "part": {"handle": 2, "string": 1, "lid": 1}, "tree": {"oak": 2, "pine": 1},
-    "Ending": {"Then {Name} hugged {her} {=friend} and {feeling}": 2,
-               "They played with the {=thing} until {time}": 2,
-               "So {Name} kept the {=thing} very {safe}": 1},
-    "feeling": {"smiled": 2, "laughed": 1, "danced": 1},
-    "time": {"dinner": 2, "bedtime": 1, "dark": 1}, "safe": {"safe": 2, "clean": 1, "near": 1},
+    "got": choice("4 found | 2 saw | 1 made | 1 hid"),
+    "look": choice("4 red | 4 big | 2 small | 2 shiny | 1 soft | 1 blue | 1 funny | 1 pretty"),
+    "thing": choice(
+        "4 ball | 2 kite | 2 boat | 2 doll | 2 drum | 2 hat | "
+        "1 cup | 1 key | 1 bell | 1 book | 1 ring | 1 shell"),
+    "where": choice("2 in | 1 near | 1 behind"),
+    "place": choice(
+        "4 park | 2 garden | 2 house | 2 school | 2 forest | 1 farm | 1 shop | 1 lake"),
+    "friend": choice(
+        "4 mom | 3 dad | 2 sister | 2 brother | 1 grandma | 1 uncle | 1 teacher | 1 neighbor"),
+    "trouble": choice(
+        "3 was taken by a {thief} | 2 fell into the deep {water} | "
+        "2 broke and lost its {part} | 1 got stuck in the {tree}"),
+    "rescue": ("trouble", [
+        "asked the {=thief} for it politely",
+        "swam into the {=water} for it",
+        "made a new {=part} from wood",
+        "climbed up the {=tree} for it"]),
+    "thief": choice("3 bird | 2 fox | 2 monkey | 1 goat"),
+    "water": choice("2 river | 1 pond | 1 sea"),
+    "part": choice("2 handle | 1 string | 1 lid"),
+    "tree": choice("2 oak | 1 pine"),
+    "Ending": choice(
+        "2 Then {Name} hugged {her} {=friend} and {feeling} | "
+        "2 They played with the {=thing} until {time} | "
+        "1 So {Name} kept the {=thing} very {safe}"),
+    "feeling": choice("2 smiled | 1 laughed | 1 danced"),
+    "time": choice("2 dinner | 1 bedtime | 1 dark"),
+    "safe": choice("2 safe | 1 clean | 1 near"),
 })
 
+
 def toy_stories(seed: int):
-    """An endless row of stories."""
+    """Random stories without end, the same ones for the same seed."""
     rng = random.Random(seed)
     while True:
         yield TOY.draw(rng)

@@ -3,369 +3,468 @@ Train a language model: left to right (ar), by masked diffusion (mdlm) or in any
 
     python train.py --mode=mdlm                     the toy on a CPU (minutes), with CUDA 124M parameters
     python train.py --mode=ar --preset=laptop       TinyStories, a vocabulary of 4,096
-    python train.py --mode=mdlm --resume            go on with a run
+    python train.py --mode=mdlm --resume            go on with a run, or with --max_steps=4000 make it longer
     torchrun --standalone --nproc_per_node=8 train.py --mode=mdlm       a GPU each, they train as one
 
 The run's folder holds ckpt.pt (everything, to go on), best.pt (the best weights), config.json, log.jsonl
 and loss.png. Validation losses are in nats per token: exact for ar, upper bounds for mdlm and aogpt.
 """
 import ctypes
-import functools
 import math
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import textwrap
 import timeit
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")            # waiting threads soon give way to other programs
-os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")      # no trial (6 s) of what the C++ compiler can do
 import torch
 
-from cli import InputError, build, command, parse_flags, provenance, write_json
+from cli import InputError, build, check_flags, command, flag, parse_flags, provenance, write_json
 from model import (PAPER_MDLM, Batch, Config, Transformer, count_parameters, evaluation_batch,
-                   flops_per_token, group_losses, mask_generator, paper_batch, training_batch)
+                   flops_per_token, losses_in_parts, mask_generator, paper_batch, training_batch,
+                   weighted_losses)
 from prepare_data import Tokenizer, Windows, data_to_prepare, load_meta, prepare
-from runs import (RANK, WORLD_SIZE, Run, check_folder, join_processes, leave_processes, load, open_model,
-                  read_run, sum_over_processes, wait_for_processes)
+from runs import (CHECKPOINT_NEEDS, RANK, WORLD_SIZE, Run, average_gradients, check_folder,
+                  check_resumable, join_processes, leave_processes, load, mean_over_processes, open_model,
+                  read_checkpoint, read_run, wait_for_processes)
 from sample import SampleOptions, generate
 from show import draw_losses
 
-# ---- Settings ----------------------------------------------------------------------------------------------
+
+# ---- Settings and presets --------------------------------------------------------------------------
 
 @dataclass
 class Settings:
-    """training (these defaults are the preset controlled's; the others change some)"""
-    preset: Literal["auto", "toy", "laptop", "paper", "controlled"] = "auto"  # with CUDA controlled, else toy
-    data: str = "tinystories"       # folder under data/, made by prepare_data.py
-    windows: Literal["aligned", "random", "paper"] = "aligned"  # from a story's start, anywhere, as the paper
-    train_stories: int = 0          # train on so many windows, drawn by seed (the toy's are stories); 0: all
-    out_dir: str = ""               # folder of the run; default: out/DATA-MODE
-    resume: bool = False            # go on with the run in out_dir
-    init_from: str = ""             # folder of a run whose best weights this one starts from, of any mode
-    max_steps: int = 20000          # optimizer steps
-    batch_size: int = 32            # windows per optimizer step
-    grad_accum: int = 1             # split a batch in so many parts: less memory, same result without dropout
-    lr: float = 3e-4                # peak learning rate
-    warmup: int = 1000              # steps in which the learning rate rises linearly to lr
-    final_lr: float = 0.1           # the cosine after the warm-up ends at this fraction of lr
-    optimizer: Literal["adamw", "muon"] = "adamw"   # of the blocks' matrices; the rest always has AdamW
-    weight_decay: float = 0.01      # of either optimizer
-    beta2: float = 0.999            # of AdamW
-    grad_clip: float = 1.0          # largest norm of the gradient
-    eval_interval: int = 500        # steps between evaluations
-    eval_windows: int = 512         # validation windows, the same ones each time
-    save_minutes: float = 2.0       # minutes between writes of ckpt.pt, which is also written at the end
-    quiet: bool = False             # print no story of the model at every evaluation
-    seed: int = 1337                # of weights, data order and masks
-    device: str = "auto"            # auto, cpu, cuda or mps
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of the matrix products in training
-    compile: Literal["auto", "true", "false"] = "auto"  # torch.compile; auto: yes, but not on mps
+    """training (the defaults are the preset controlled's)"""
+    preset: Literal["auto", "toy", "laptop", "paper", "controlled"] = flag(
+        "auto", "sizes and settings to start from; auto: controlled with CUDA, else toy")
+    data: str = flag("tinystories", "folder under data/, made by prepare_data.py")
+    windows: Literal["aligned", "random", "paper"] = flag(
+        "aligned", "windows start where stories start, anywhere, or as the paper cut them")
+    train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
+    out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
+    resume: bool = flag(False, "go on with the run in out_dir, by the settings it has")
+    init_from: str = flag("", "folder of a run, of any mode, whose best weights this one starts from")
+    max_steps: int = flag(20000, "optimizer steps", low=1)
+    batch_size: int = flag(32, "windows per optimizer step", low=1)
+    grad_accum: int = flag(1, "split a batch in so many parts: less memory, the same result", low=1)
+    lr: float = flag(3e-4, "peak learning rate", low=0)
+    warmup: int = flag(1000, "steps in which the learning rate rises linearly to lr", low=0)
+    final_lr: float = flag(0.1, "the cosine after the warm-up ends at this fraction of lr", low=0, high=1)
+    optimizer: Literal["adamw", "muon"] = flag("adamw", "of the blocks' matrices; the rest has AdamW")
+    weight_decay: float = flag(0.01, "of either optimizer", low=0)
+    beta2: float = flag(0.999, "of AdamW", low=0, high=0.99999)
+    grad_clip: float = flag(1.0, "largest norm of the gradient", low=1e-9)
+    eval_interval: int = flag(500, "steps between evaluations", low=1)
+    eval_windows: int = flag(512, "validation windows, the same ones each time", low=2)
+    save_minutes: float = flag(2.0, "minutes between writes of ckpt.pt, which the end writes too", low=0)
+    quiet: bool = flag(False, "print no story of the model at every evaluation")
+    seed: int = flag(1337, "of weights, data order and masks", low=0, high=10 ** 15)
+    device: str = flag("auto", "auto, cpu, cuda or mps")
+    dtype: Literal["auto", "float32", "bfloat16"] = flag(
+        "auto", "of the matrix products in training; auto: the faster, decided once for a run")
+    compile: Literal["auto", "true", "false"] = flag("auto", "torch.compile; auto: yes, but not on mps")
 
     def __post_init__(self):
-        limits = dict(eval_windows=(2, 10 ** 9), grad_clip=(1e-9, 1e9), final_lr=(0, 1), beta2=(0, 0.99999))
-        for name, (low, high) in limits.items():
-            if not low <= getattr(self, name) <= high:
-                raise InputError(f"--{name}={getattr(self, name)} must be at least {low} and at most {high}")
+        check_flags(self)
 
-SMALL = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99, eval_interval=250)     # of both, unless said
+
+# The two small presets share these values.
+SMALL = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99)
+
 PRESETS = {
-    # a window is one story and its end; what must be learned is to look far back, not next door
-    "toy": dict(SMALL, data="toy", block_size=48, n_layer=2, n_embd=128, n_hidden=384, batch_size=64,
-                max_steps=2000, lr=2e-3, eval_interval=400, eval_windows=1024),
-    "laptop": dict(SMALL, data="tinystories-4096", block_size=256, n_layer=4, n_embd=256, n_hidden=704,
-                   batch_size=16, max_steps=1500, lr=4e-3, optimizer="muon", eval_windows=300),
-    # the paper's Table 1, as the code behind its results ran it (arXiv 2603.22075); float32 without TF32
-    "paper": dict(windows="paper", init="paper", shared_init=False, target_embedding=False, warmup=500,
-                  final_lr=0.05, dtype="float32", compile="false", eval_interval=2000, eval_windows=1600),
-    "controlled": {},   # the same without its confounds: aligned windows, end-of-text, tied head, a bound
+    # A window is one story and its end. What must be learned is to look far back, not next door.
+    "toy": SMALL | dict(
+        data="toy", block_size=48, n_layer=2, n_embd=128, n_hidden=384, batch_size=64,
+        max_steps=2000, lr=2e-3, eval_interval=400, eval_windows=1024),
+    "laptop": SMALL | dict(
+        data="tinystories-4096", block_size=256, n_layer=4, n_embd=256, n_hidden=704, batch_size=16,
+        max_steps=1500, lr=4e-3, optimizer="muon", eval_interval=250, eval_windows=300),
+    # The paper's Table 1 (arXiv 2603.22075), as the code behind its results ran it, in full float32.
+    "paper": dict(
+        windows="paper", init="paper", shared_init=False, target_embedding=False, warmup=500,
+        final_lr=0.05, dtype="float32", compile="false", eval_interval=2000, eval_windows=1600),
+    # The same sizes without its confounds: aligned windows, end-of-text, a tied head, a bound.
+    "controlled": {},
 }
 
-def resolve(flags: dict):
-    """Config and Settings from preset and flags (flags win), and why this preset. Raises InputError."""
-    preset, why = flags.get("preset", "auto"), "as asked"
-    if preset == "auto":
-        cuda = flags.get("device") not in ("cpu", "mps") and torch.cuda.is_available()
-        preset, why = ("controlled", "CUDA is present") if cuda else ("toy", "not on CUDA")
-    extra = PAPER_MDLM if (preset, flags.get("mode")) == ("paper", "mdlm") else {}
-    values = PRESETS[preset] | extra | flags | {"preset": preset}
-    s = build(Settings, values)
-    missing = data_to_prepare(s.data)
-    vocab_size = missing.tokenizer().vocab_size if missing else load_meta(s.data)["eot"] + 1
-    if values.setdefault("vocab_size", vocab_size) != vocab_size:
-        raise InputError(f"--vocab_size={values['vocab_size']}: data/{s.data} has {vocab_size}; leave it out")
-    config = build(Config, values)
-    s.out_dir = s.out_dir or os.path.join("out", f"{s.data}-{config.mode}")
-    paired = config.mode == "mdlm" and config.schedule == "uniform"
-    if s.batch_size % (s.grad_accum * WORLD_SIZE * (2 if paired else 1)):
-        processes = f" and {WORLD_SIZE} processes" if WORLD_SIZE > 1 else ""
-        raise InputError(f"--batch_size={s.batch_size} over --grad_accum={s.grad_accum}{processes} must be a "
-                         f"whole number, and an even one for mdlm's uniform schedule (its rows are pairs)")
-    return config, s, why
 
 def learning_rate(s: Settings, step: int) -> float:
-    """Linear warm-up, then a cosine from lr to final_lr · lr. (The paper's cosine is one step ahead.)"""
+    """A linear warm-up, then a cosine from lr to final_lr · lr. (The paper's cosine is one step ahead.)"""
     if step < s.warmup:
         return s.lr * (step + 1) / s.warmup
     progress = (step - s.warmup) / max(1, s.max_steps - s.warmup)
     return s.lr * (s.final_lr + (1 - s.final_lr) * (1 + math.cos(math.pi * progress)) / 2)
 
-# ---- Evaluation --------------------------------------------------------------------------------------------
 
-@torch.no_grad()
-def evaluate(model: Transformer, x: torch.Tensor, windows_at_once: int, seed: int) -> dict:
-    """Nats per token of the windows x (N, T), in float32 or TF32, masks and orders from the seed alone.
+# ---- A training step -------------------------------------------------------------------------------
 
-    val_nll (exact for ar, else an estimate of the upper bound for each window) with its standard error over
-    windows; for aogpt the exact val_nll_l2r of the left-to-right order, for mdlm the paper's masked_ce."""
-    config, device = model.config, model.head.weight.device
+def train_step(model: Transformer, losses_of, optimizers: list, batch: Batch, s: Settings, lr: float):
+    """One step of the optimizers on a Batch, of which several processes take a share each.
+
+    losses_of is weighted_losses, maybe compiled. Returns the loss of this process's share and the norm of the
+    whole gradient, before it is clipped. Both stay on the device, so that nothing waits for them."""
+    model.train()
+    device = model.head.weight.device
+    parts = batch.split(len(batch.targets) // (s.grad_accum * WORLD_SIZE))[RANK::WORLD_SIZE]
+    autocast = torch.autocast(device.type, getattr(torch, s.dtype), enabled=s.dtype != "float32")
+    loss = torch.zeros((), device=device)
+    for part in parts:
+        with autocast:
+            # The parts are equal, so the mean over the batch is the mean of their means.
+            part_loss = losses_of(model, part.to(device)).mean() / len(parts)
+        part_loss.backward()
+        loss += part_loss.detach()
+    average_gradients(model)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
+    for optimizer in optimizers:
+        optimizer.param_groups[0]["lr"] = lr
+        with autocast:      # for Muon's matrix products
+            optimizer.step()
+        optimizer.zero_grad()
+    return loss, norm
+
+
+# ---- Evaluation ------------------------------------------------------------------------------------
+
+def window_losses(model: Transformer, x: torch.Tensor, seed: int, draws: int = 1) -> torch.Tensor:
+    """Nats per token of each window of x (N, T), in float32 or TF32: (N,). Masks come from the seed alone.
+
+    Exact for ar; else the mean of so many draws of masks or orders, each an estimate of the bound."""
     model.eval()
-
-    def losses(batch):
-        nats = torch.zeros(len(x), device=device)               # (N,), 0 where another process computes it
-        parts = list(zip(nats.split(windows_at_once), batch.split(windows_at_once)))
-        for into, part in parts[RANK::WORLD_SIZE]:
-            into.copy_(group_losses(model, part.to(device)))
-        return sum_over_processes(nats).cpu().double()
-
     generator = mask_generator(seed)
-    nll = losses(evaluation_batch(config, x, generator))                            # (N,)
-    result = {"val_nll": nll.mean().item(), "val_nll_se": nll.std().item() / math.sqrt(len(nll))}
+    total = torch.zeros(len(x), dtype=torch.float64)
+    for _ in range(draws):
+        total += losses_in_parts(model, evaluation_batch(model.config, x, generator))
+    return total / draws
+
+
+def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
+    """The mean of independent values (N,), and its standard error."""
+    return values.mean().item(), values.std().item() / math.sqrt(len(values))
+
+
+def evaluate(model: Transformer, x: torch.Tensor, seed: int) -> dict:
+    """The validation losses of windows x (N, T), in nats per token.
+
+    val_nll is exact for ar, else an estimate of the upper bound; val_nll_se is its standard error over
+    windows. aogpt has its exact loss from left to right too, and mdlm the paper's masked_ce."""
+    config = model.config
+    result = {}
+    result["val_nll"], result["val_nll_se"] = mean_and_error(window_losses(model, x, seed))
     if config.mode == "aogpt":
-        result["val_nll_l2r"] = losses(evaluation_batch(config, x, None, left_to_right=True)).mean().item()
+        batch = evaluation_batch(config, x, mask_generator(seed), left_to_right=True)
+        result["val_nll_l2r"] = losses_in_parts(model, batch).mean().item()
     if config.mode == "mdlm":
-        result["val_masked_ce"] = losses(paper_batch(config, x, generator)).mean().item()
+        batch = paper_batch(config, x, mask_generator(seed, 1))
+        result["val_masked_ce"] = losses_in_parts(model, batch).mean().item()
     return result
 
-# ---- Beginning with the weights of another run -------------------------------------------------------------
 
-@torch.no_grad()
-def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
-    """Set the model to the best weights of a run, maybe of another mode. What only the model has, embeddings
-    of target positions or of the timestep, begins at zero and so changes nothing: an aogpt that starts from
-    an ar *is* that ar, read left to right. Raises InputError where sizes or tokenizers differ."""
-    source, its_tokenizer, _ = open_model(folder, "cpu")
-    sizes = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_hidden", "tie_head",
-             "target_rotation")
-    there, here = ({name: getattr(m.config, name) for name in sizes} for m in (source, model))
-    if other := [f"{name} {there[name]}, not {here[name]}" for name in sizes if there[name] != here[name]]:
-        raise InputError(f"--init_from={folder} has {', '.join(other)}; give the same")
-    if its_tokenizer.to_dict() != tokenizer.to_dict():
-        raise InputError(f"--init_from={folder} has another tokenizer; give data prepared with the same one")
-    new, lost = model.load_state_dict(source.state_dict(), strict=False)
-    if lost:
-        raise InputError(f"--init_from={folder} has {', '.join(lost)}, this one not; give the same flags")
-    for name in new:
-        model.get_parameter(name).zero_()
-
-# ---- A training step ---------------------------------------------------------------------------------------
-
-@functools.cache
-def bfloat16_is_faster() -> bool:
-    """On this CPU, by a trial: some have instructions for it and are slower with them."""
-    a, b = (torch.ones(256, 256, dtype=dtype) for dtype in (torch.bfloat16, torch.float32))
-    bfloat16, float32 = (min(timeit.repeat(lambda: x @ x, number=1, repeat=10)) for x in (a, b))
-    return sum_over_processes(torch.tensor(float32 - bfloat16)).item() > 0      # all must agree
-
-def numerics(s: Settings, device: torch.device):
-    """The type of the matrix products, bfloat16 where that is faster; whether to compile."""
-    on_gpu = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    fast = s.dtype == "auto" and (on_gpu or device.type == "cpu" and bfloat16_is_faster())
-    dtype = torch.bfloat16 if fast or s.dtype == "bfloat16" else torch.float32
-    return dtype, s.compile == "true" or (s.compile == "auto" and device.type != "mps")
-
-class Loss(torch.nn.Module):
-    """The loss of a batch; with compile_it, compiled for the shapes that all batches have; where there is no
-    C++ compiler or Triton it warns and is eager. A module: DistributedDataParallel wraps nothing else."""
-
-    def __init__(self, model: Transformer, compile_it: bool):
-        super().__init__()
-        self.model = model
-        self.losses = torch.compile(group_losses, dynamic=False) if compile_it else group_losses
-
-    def forward(self, batch: Batch):
-        try:
-            return self.losses(self.model, batch).mean()
-        except (torch._dynamo.exc.TorchDynamoException, OSError) as e:
-            print(f"warning: torch.compile failed ({type(e).__name__}); going on without it", file=sys.stderr)
-        self.losses = group_losses      # not in `except`: the next error would show this one as its cause
-        return self.losses(self.model, batch).mean()
-
-class Muon(torch.optim.Optimizer):
-    """Nesterov's momentum, its singular values nearly equalized (Jordan et al. 2024), scaled to the length of
-    AdamW's steps (arXiv 2502.16982), so that lr serves both. Two things differ from torch.optim.Muon:
-    products have autocast's dtype, for some CPUs are slow in bfloat16 (results/speed.md), and matrices of a
-    size go together, for on a GPU a small product takes no longer than its launch."""
-
-    @torch.no_grad()
-    def step(self):
-        [group] = self.param_groups
-        for rows, columns in dict.fromkeys(p.shape for p in group["params"]):
-            matrices = [p for p in group["params"] if p.shape == (rows, columns)]
-            momenta = [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)).lerp_(p.grad, 0.05)
-                       for p in matrices]
-            x = torch.stack([p.grad for p in matrices]).lerp(torch.stack(momenta), 0.95)  # (M, rows, columns)
-            x = (x.mT if rows > columns else x) / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-            for _ in range(5):      # Newton-Schulz: singular values s → 3.4445 s - 4.775 s³ + 2.0315 s⁵
-                xx = x @ x.mT       # baddbmm(a, b, c, …) is beta a + alpha b c, in one call
-                x = torch.baddbmm(x, torch.baddbmm(xx, xx, xx, beta=-4.775, alpha=2.0315), x, beta=3.4445)
-            for p, step in zip(matrices, x.mT if rows > columns else x):
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.add_(step, alpha=-0.2 * math.sqrt(max(rows, columns)) * group["lr"])
-
-def make_update(model: Transformer, s: Settings):
-    """The optimizers, and update(batch, lr), a step of them: gradients of a Batch in s.grad_accum
-    micro-batches, clipped. It returns the loss of this process's share, and the whole gradient's norm."""
-    device = model.head.weight.device
-    dtype, compile_it = numerics(s, device)
-    torch.use_deterministic_algorithms(device.type == "cpu")    # else compiled CPU code adds up in any order
-    if sys.platform == "linux":     # let glibc keep what is freed: asking for it anew costs a tenth in time
-        for option in (-4, 0), (-1, -1):                            # M_MMAP_MAX, M_TRIM_THRESHOLD
-            ctypes.CDLL(None).mallopt(*option)
-    loss_function = Loss(model, compile_it)
-    if WORLD_SIZE > 1:
-        loss_function = torch.nn.parallel.DistributedDataParallel(
-            loss_function, gradient_as_bucket_view=True, bucket_cap_mb=100)
-        loss_function.broadcast_buffers = False     # they never change; torch 2.13 warns of the argument
-    matrices = [p for p in model.blocks.parameters() if p.dim() == 2] if s.optimizer == "muon" else []
-    rest = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
-    optimizers = [torch.optim.AdamW(rest, betas=(0.9, s.beta2), weight_decay=s.weight_decay, fused=True)]
-    if matrices:
-        optimizers.append(Muon(matrices, dict(weight_decay=s.weight_decay)))
-    autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
-
-    def update(batch: Batch, lr: float):
-        model.train()
-        parts = batch.split(len(batch.targets) // (s.grad_accum * WORLD_SIZE))[RANK::WORLD_SIZE]
-        loss = 0.0
-        for i, part in enumerate(parts, 1):
-            loss_function.require_backward_grad_sync = i == len(parts)      # as by no_sync(): once a step
-            with autocast:
-                part_loss = loss_function(part.to(device)) / len(parts)     # equal parts: a mean of means
-            part_loss.backward()
-            loss += part_loss.detach()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
-        with autocast:      # for Muon's products; of AdamW's step nothing is cast
-            for optimizer in optimizers:
-                optimizer.param_groups[0]["lr"] = lr
-                optimizer.step()
-                optimizer.zero_grad()
-        return loss, norm
-
-    return optimizers, update
-
-# ---- The command -------------------------------------------------------------------------------------------
-
-def announce(run: Run, why: str, train: Windows, floor: float | None):
-    """What is about to happen, on the screen and in config.json."""
-    s, config, device = run.s, run.model.config, run.model.head.weight.device
-    dtype, compile_it = numerics(s, device)
-    parameters, epochs = count_parameters(run.model), s.max_steps * s.batch_size / len(train)
-    share = min(1, len(train) * config.block_size / len(train.tokens))  # at most: windows may overlap
-    compiled = "compiled (that takes a while)" if compile_it else "not compiled"
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    law = "" if floor is None else f"; the true law itself scores {floor:.4f} nats per token"
-    print(f"preset {s.preset} ({why}): {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
-          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs of {len(train):,} "
-          f"({share:.1%} of the text)")
-    print(f"{parameters:,} parameters, {flops_per_token(config) / 1e6:.1f} training MFLOP per token; "
-          f"{WORLD_SIZE} x {machine}, {str(dtype).removeprefix('torch.')}, {compiled}{law}")
-    if RANK == 0 and not (s.resume and os.path.exists(run.path("config.json"))):
-        facts = dict(config=asdict(config), settings=asdict(s), parameters=parameters, processes=WORLD_SIZE,
-                     train_windows=len(train), dtype=str(dtype), compiled=compile_it, device=machine,
-                     torch=torch.__version__)
-        write_json(run.path("config.json"), facts | provenance(s.seed))
-
-def sample_stories(model: Transformer, tokenizer: Tokenizer, count: int, seed: int, most_steps: int) -> list:
-    """Stories of the model as it is now, by the same noise each time; mdlm takes at most most_steps steps."""
-    config = model.eval().config
-    o = SampleOptions(seed=seed, steps=min(most_steps, config.block_size) if config.mode == "mdlm" else None)
-    blank = torch.full((config.block_size,), config.mask_id)
-    return [tokenizer.decode_story(ids) for ids in generate(model, range(count), blank, o)[0].tolist()]
-
-def show_best(run: Run, tokenizer: Tokenizer):
-    """Three stories of best.pt, and what to do next."""
-    model, checkpoint = load(run.path("best.pt"), run.model.head.weight.device)
-    kind = "" if model.config.mode == "ar" else " (upper bound)"
-    print(f"best validation loss {checkpoint['val_nll']:.4f} nats per token{kind} at step "
-          f"{checkpoint['step']:,}; three samples of that model:\n")
-    stories = sample_stories(model, tokenizer, 3, run.s.seed, most_steps=model.config.block_size)
-    print(*stories, f"{run.s.out_dir} holds best.pt, log.jsonl, loss.png; next: python sample.py "
-                    f"--out_dir={shlex.quote(run.s.out_dir)} --show", sep="\n\n")
+# ---- The command, and its loop ---------------------------------------------------------------------
 
 def main():
-    config, s, why = resolve(parse_flags(__doc__, Config, Settings))
+    flags = parse_flags(__doc__, Config, Settings)
+    config, s, why, checkpoint = resolve(flags)
     device = join_processes(s.device)
     check_folder(s.out_dir, s.resume)
+    prepare_machine(s, device)
 
-    # the data, made first if it is not there
-    if RANK == 0 and (missing := data_to_prepare(s.data)):
+    # The data, which is made first if it is not there.
+    if RANK == 0 and data_to_prepare(s.data):
         print(f"preparing data/{s.data} first")
-        if device.type == "cpu" and s.compile != "false":   # meanwhile, headers are precompiled
-            subprocess.Popen([sys.executable, "-c", "import torch; torch.compile(torch.neg)(torch.ones(16))"],
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        prepare(missing)
+        prepare(data_to_prepare(s.data))
     wait_for_processes()
     train = Windows(s.data, "train", config.block_size, s.windows, s.seed, at_most=s.train_stories)
     val = Windows(s.data, "val", config.block_size, s.windows, s.seed)
-    x_val, floor = torch.from_numpy(val.spread(s.eval_windows)), val.floor(s.eval_windows)      # (N, T)
+    x_val = torch.from_numpy(val.spread(s.eval_windows))                            # (N, T)
+    law = val.law(s.eval_windows)       # (N,) for the toy what the true distribution scores, else None
     tokenizer = Tokenizer(**val.meta["tokenizer"])
 
-    # the model, its optimizers, and how they take a step
-    torch.set_flush_denormal(True)      # sharp attention makes many denormals: a CPU may slow to a third
+    # The model and its optimizers.
     torch.manual_seed(s.seed)
     model = Transformer(config).to(device)
     if s.init_from and not s.resume:
         start_from(s.init_from, model, tokenizer)
-    optimizers, update = make_update(model, s)
-    if device.type == "cuda" and numerics(s, device)[0] == torch.bfloat16:
-        torch.set_float32_matmul_precision("high")      # TF32, where float32 is left: in evaluation
+    optimizers = make_optimizers(model, s)
+    losses_of = maybe_compiled(s, device)
 
-    # the run: its folder, its log, and with --resume its past
+    # The run: its folder, its log, and with --resume its past.
     trained_on = {"tokenizer": tokenizer.to_dict(), "windows": s.windows, "data": val.meta["splits"]}
-    run = Run(s, model, optimizers, trained_on)
-    announce(run, why, train, floor)
-    # mdlm evaluates a window in a pair of rows: half a step's windows surely fit in memory
-    windows_at_once = max(1, s.batch_size // (s.grad_accum * WORLD_SIZE) // 2)
-    law = {} if floor is None else {"val_floor": floor}     # the true law's own loss on x_val
-
-    def story() -> str:
-        """The beginning of what the model writes now; nothing with --quiet."""
-        stories = [] if s.quiet else sample_stories(model, tokenizer, 1, s.seed, most_steps=64)
-        return textwrap.shorten(" ".join(stories), 300, placeholder=" …")
-
+    run = Run(s, model, optimizers, trained_on, checkpoint)
+    announce(run, why, train, law)
     if run.step == 0 and not s.quiet:
-        print(f"before training: {story()}\n")
+        print(f"before training: {one_story(model, tokenizer, s)}\n")
+
     with run.training():
         for step in range(run.step, s.max_steps):
             torch.manual_seed(s.seed + step + RANK * 10 ** 9)   # of dropout; a resumed run drops the same
+            lr = learning_rate(s, step)
             x = torch.from_numpy(train.batch(step, s.batch_size))                   # (B, T)
             batch = training_batch(config, x, mask_generator(s.seed, step))
-            loss, norm = update(batch, learning_rate(s, step))
-            run.record(loss, norm)                      # progress and log; raises where it is not finite
+            loss, norm = train_step(model, losses_of, optimizers, batch, s, lr)
+            run.record(loss, norm, lr)          # progress and log; raises where it is not finite
             if run.evaluation_due():
-                result = evaluate(model, x_val, windows_at_once, s.seed)
-                result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
-                run.record_evaluation(story(), **result, **law)     # log; best.pt where it is the best
-            stop = run.asked_to_stop()                  # by Ctrl-C or SIGTERM
+                with run.clock.paused():
+                    result = evaluate(model, x_val, s.seed)
+                    result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
+                    if law is not None:
+                        result["val_floor"] = float(law.mean())
+                    run.record_evaluation(result, one_story(model, tokenizer, s))   # log, and best.pt
+            stop = run.asked_to_stop()          # by Ctrl-C or SIGTERM
             if stop or run.checkpoint_due():
-                run.checkpoint()                        # ckpt.pt, all that --resume needs
+                with run.clock.paused():
+                    run.checkpoint()            # ckpt.pt, all that --resume needs
             if stop:
                 break
-
     leave_processes()
+    finish(run, tokenizer, x_val, law)
+
+
+# ---- Before the loop: settings, machine, optimizers --------------------------------------------------
+
+def resolve(flags: dict):
+    """What the flags ask for: Config, Settings, why this preset, and with --resume the checkpoint.
+
+    A flag wins over the preset. A resumed run keeps its settings, but for a few. Raises InputError."""
+    preset, why = flags.get("preset", "auto"), "as asked"
+    if preset == "auto":
+        cuda = flags.get("device", "auto") in ("auto", "cuda") and torch.cuda.is_available()
+        preset, why = ("controlled", "CUDA is present") if cuda else ("toy", "not on CUDA")
+    values = dict(PRESETS[preset])
+    if preset == "paper" and flags.get("mode") == "mdlm":
+        values |= PAPER_MDLM
+    values |= flags
+    values["preset"] = preset
+    values.setdefault("data", Settings.data)
+    if not values.get("out_dir"):
+        values["out_dir"] = os.path.join("out", f"{values['data']}-{values.get('mode', 'ar')}")
+
+    checkpoint = None
+    if flags.get("resume"):
+        path = os.path.join(values["out_dir"], "ckpt.pt")
+        check_folder(values["out_dir"], resume=True)
+        checkpoint = read_checkpoint(path, CHECKPOINT_NEEDS)
+        past = checkpoint["config"] | checkpoint["settings"]
+        check_resumable(path, flags, past, checkpoint["step"])
+        values = past | flags | {"out_dir": values["out_dir"]}
+        why = "as it began"
+
+    missing = data_to_prepare(values["data"])
+    vocab_size = missing.tokenizer().vocab_size if missing else load_meta(values["data"])["eot"] + 1
+    if values.setdefault("vocab_size", vocab_size) != vocab_size:
+        raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has {vocab_size}; "
+                         "leave it out")
+    s, config = build(Settings, values), build(Config, values)
+    shares = s.grad_accum * WORLD_SIZE
+    if config.mode == "mdlm" and config.schedule == "uniform":
+        shares *= 2         # its rows are pairs
+    if s.batch_size % shares:
+        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {shares}: of --grad_accum, of "
+                         "the number of processes, and for mdlm of 2, because its rows come in pairs")
+    return config, s, why, checkpoint
+
+
+def prepare_machine(s: Settings, device: torch.device):
+    """Makes training on this machine repeatable and fast, and decides on dtype=auto."""
+    if s.dtype == "auto":
+        s.dtype = "bfloat16" if bfloat16_is_faster(device) else "float32"
+    if device.type == "cuda" and s.dtype == "bfloat16":
+        torch.set_float32_matmul_precision("high")      # TF32, where float32 is left: in evaluation
+    if device.type == "cpu":
+        prepare_cpu()
+
+
+def prepare_cpu():
+    torch.use_deterministic_algorithms(True)    # else compiled code adds up in any order
+    torch.set_flush_denormal(True)              # sharp attention makes tiny numbers, which are very slow
+    os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"    # spares a trial of 6 s of what the compiler can do
+    if sys.platform == "linux":
+        # The C library shall keep memory that is freed: to ask for it again costs a tenth of the time.
+        malloc_options = ctypes.CDLL(None).mallopt
+        malloc_options(-4, 0)       # M_MMAP_MAX
+        malloc_options(-1, -1)      # M_TRIM_THRESHOLD
+
+
+def bfloat16_is_faster(device: torch.device) -> bool:
+    """Whether the device multiplies matrices faster in it. Some CPUs do, and a trial tells which."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type != "cpu":
+        return False
+    seconds = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        x = torch.ones(256, 256, dtype=dtype)
+        seconds[dtype] = min(timeit.repeat(lambda: x @ x, number=1, repeat=10))
+    gain = torch.tensor(seconds[torch.float32] - seconds[torch.bfloat16])
+    return mean_over_processes(gain).item() > 0         # all processes must agree
+
+
+def make_optimizers(model: Transformer, s: Settings) -> list:
+    """AdamW; with --optimizer=muon only for what is not a matrix of the blocks, and Muon for those."""
+    matrices = []
+    if s.optimizer == "muon":
+        matrices = [p for p in model.blocks.parameters() if p.dim() == 2]
+    taken = set(matrices)
+    rest = [p for p in model.parameters() if p not in taken]
+    adamw = torch.optim.AdamW(rest, betas=(0.9, s.beta2), weight_decay=s.weight_decay, fused=True)
+    if not matrices:
+        return [adamw]
+    return [adamw, Muon(matrices, dict(weight_decay=s.weight_decay))]
+
+
+class Muon(torch.optim.Optimizer):
+    """Nesterov's momentum, made nearly orthogonal (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
+
+    Its steps are scaled to the length of AdamW's (arXiv 2502.16982), so that lr serves both. torch.optim.Muon
+    multiplies in bfloat16 always, which some CPUs do slowly; this one in the precision of training."""
+
+    @torch.no_grad()
+    def step(self):
+        [group] = self.param_groups
+        for p in group["params"]:
+            if p not in self.state:
+                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+            momentum = self.state[p]["momentum_buffer"].lerp_(p.grad, 0.05)
+            step = orthogonalize(p.grad.lerp(momentum, 0.95))
+            p.mul_(1 - group["lr"] * group["weight_decay"])
+            p.add_(step, alpha=-0.2 * math.sqrt(max(p.shape)) * group["lr"])
+
+
+def orthogonalize(x: torch.Tensor) -> torch.Tensor:
+    """The matrix x with all its singular values near 1, by five Newton-Schulz steps.
+
+    One of them takes a singular value s to 3.4445 s − 4.775 s³ + 2.0315 s⁵."""
+    rows, columns = x.shape
+    if rows > columns:
+        return orthogonalize(x.mT).mT
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(5):
+        a = x @ x.mT
+        x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+    return x
+
+
+def maybe_compiled(s: Settings, device: torch.device):
+    """weighted_losses, compiled unless --compile=false. All batches have the same shapes.
+
+    Where there is no C++ compiler, or on a GPU no Triton, it warns and goes on without."""
+    if s.compile == "false" or (s.compile == "auto" and device.type == "mps"):
+        return weighted_losses
+    working = torch.compile(weighted_losses, dynamic=False)
+
+    def losses_of(model, batch):
+        nonlocal working
+        try:
+            return working(model, batch)
+        except (torch._dynamo.exc.TorchDynamoException, OSError) as e:
+            print(f"warning: torch.compile failed ({type(e).__name__}); going on without", file=sys.stderr)
+            working = weighted_losses
+        return working(model, batch)
+
+    return losses_of
+
+
+@torch.no_grad()
+def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
+    """Set the model to the best weights of a run, maybe of another mode.
+
+    What only this model has, embeddings of target positions or of the timestep, begins at zero and so changes
+    nothing: an aogpt that starts from an ar *is* that ar, read left to right. Raises InputError where sizes
+    or tokenizers differ."""
+    source, its_tokenizer, _ = open_model(folder, "cpu")
+    for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_hidden", "tie_head",
+                 "target_rotation"):
+        theirs, ours = getattr(source.config, name), getattr(model.config, name)
+        if theirs != ours:
+            raise InputError(f"--init_from={folder} has --{name}={theirs}, not {ours}; give the same")
+    if its_tokenizer.to_dict() != tokenizer.to_dict():
+        raise InputError(f"--init_from={folder} has another tokenizer; give data prepared with the same one")
+    only_ours, only_theirs = model.load_state_dict(source.state_dict(), strict=False)
+    if only_theirs:
+        raise InputError(f"--init_from={folder} has {', '.join(only_theirs)}, this model has not")
+    for name in only_ours:
+        model.get_parameter(name).zero_()
+
+
+def announce(run: Run, why: str, train: Windows, law):
+    """What is about to happen, on the screen and in config.json."""
+    s, model = run.s, run.model
+    config, device = model.config, model.head.weight.device
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    parameters = count_parameters(model)
+    epochs = s.max_steps * s.batch_size / len(train)
+    print(f"preset {s.preset} ({why}): {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
+          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs of {len(train):,} windows")
+    print(f"{parameters:,} parameters, {flops_per_token(config) / 1e6:.1f} training MFLOP per token; "
+          f"{WORLD_SIZE} x {machine}, {s.dtype}")
+    if law is not None:
+        print(f"the true law of the toy itself scores {law.mean():.4f} nats per token")
+    if run.step:
+        print(f"going on after step {run.step:,}; the learning rate is that of step {run.step:,} of "
+              f"{s.max_steps:,}, {learning_rate(s, run.step):.2g}")
+    if RANK == 0:
+        facts = dict(config=asdict(config), settings=asdict(s), parameters=parameters, device=machine,
+                     processes=WORLD_SIZE, train_windows=len(train), torch=torch.__version__)
+        write_json(run.path("config.json"), facts | provenance(s.seed))
+
+
+# ---- Stories of the model, and the end of a run ------------------------------------------------------
+
+def sample_stories(model: Transformer, tokenizer: Tokenizer, count: int, s: Settings, steps: int) -> list:
+    """Stories of the model as it is now, from the same noise each time; mdlm in so many steps at most."""
+    config = model.eval().config
+    o = SampleOptions(seed=s.seed)
+    if config.mode == "mdlm":
+        o.steps = min(steps, config.block_size)
+    blank = torch.full((config.block_size,), config.mask_id)
+    tokens, _ = generate(model, range(count), blank, o)
+    return [tokenizer.decode_story(ids) for ids in tokens.tolist()]
+
+
+def one_story(model: Transformer, tokenizer: Tokenizer, s: Settings) -> str:
+    """The beginning of what the model writes now; nothing with --quiet."""
+    if s.quiet:
+        return ""
+    [story] = sample_stories(model, tokenizer, 1, s, steps=64)
+    return textwrap.shorten(story, 300, placeholder=" …")
+
+
+def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
+    """The figure; then the best model's loss, three of its stories and the next command, or how to go on."""
+    s, mode = run.s, run.model.config.mode
     if run.best < math.inf:     # there has been an evaluation
-        draw_losses({f"{config.mode} on {s.data}": read_run(s.out_dir)}, run.path("loss.png"))
-    if run.stopped and run.step < s.max_steps:
-        again = shlex.join(sys.argv).removesuffix(" --resume")
-        how = f"torchrun --standalone --nproc_per_node={WORLD_SIZE}" if WORLD_SIZE > 1 else "python"
-        print(f"stopped and saved; go on with: {how} {again} --resume")
+        draw_losses({f"{mode} on {s.data}": read_run(s.out_dir)}, run.path("loss.png"))
+    if run.step < s.max_steps:
+        arguments = [argument for argument in sys.argv if argument != "--resume"]
+        program = f"torchrun --standalone --nproc_per_node={WORLD_SIZE}" if WORLD_SIZE > 1 else "python"
+        print(f"stopped and saved; go on with: {program} {shlex.join(arguments)} --resume")
         raise SystemExit(128 + (run.signals or [signal.SIGTERM])[0])
-    show_best(run, tokenizer)
+
+    model, best = load(run.path("best.pt"), run.model.head.weight.device)
+    draws = 1 if mode == "ar" else FINAL_DRAWS
+    losses = window_losses(model, x_val, s.seed, draws)                             # (N,)
+    final = {"best_step": best["step"]}
+    final["final_nll"], final["final_nll_se"] = mean_and_error(losses)
+    kind = "exact" if mode == "ar" else f"an upper bound, {draws} draws of {'masks' if mode == 'mdlm' else 'orders'}"
+    print("best model, of step {best_step:,}: {final_nll:.4f} ± {final_nll_se:.4f}".format(**final),
+          f"nats per token ({kind}; ± is the standard error over {len(x_val):,} windows)")
+    if law is not None:
+        final["above_law"], final["above_law_se"] = mean_and_error(losses - torch.from_numpy(law))
+        print("that is {above_law:.4f} ± {above_law_se:.4f} above the true law".format(**final))
+    run.log(**final)
+    print("three of its stories:\n")
+    stories = sample_stories(model, tokenizer, 3, s, steps=model.config.block_size)
+    print(*stories, sep="\n\n")
+    folder = shlex.quote(s.out_dir)
+    print(f"\n{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py --out_dir={folder} --show")
+
+
+FINAL_DRAWS = 16        # masks or orders for each window in the last evaluation
+
 
 if __name__ == "__main__":
     command(main, "a checkpoint saved before, if any, is kept")

@@ -1,0 +1,292 @@
+"""Stories in the terminal and as a moving picture, the figures of numbers, and compare.py."""
+import json
+import math
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from compare import CompareOptions, score
+from conftest import ROOT, read_log, run
+from model import order_batch, weighted_losses
+from runs import open_model
+from show import draw_distances, draw_moving, layout, token_texts
+from toy import toy_stories
+
+
+def write_samples(path, pieces, appeared, **settings):
+    """A file as sample.py writes it, whose story 1 has these pieces."""
+    how = {"mode": "ar",
+           "sampler": "first_hitting",
+           "order": "random",
+           "draft": None,
+           "steps": 3}
+    first = {"settings": how | settings}
+    other = {"story": 0, "pieces": ["No"], "appeared": [0]}
+    story = {"story": 1, "pieces": pieces, "appeared": appeared}
+    with open(path, "w") as file:
+        for line in (first, other, story):
+            print(json.dumps(line), file=file)
+
+
+@pytest.fixture
+def samples(tmp_path):
+    """A folder with a file of each mode."""
+    write_samples(tmp_path / "ar.jsonl", ["One", " day", ","], [0, 1, 2])
+    write_samples(tmp_path / "mdlm.jsonl",
+                  ["A", " <b>", "↵", "So", " it", "."],
+                  [-1, 3, 0, 2, 1, 0],
+                  mode="mdlm",
+                  steps=4)
+    write_samples(tmp_path / "aogpt.jsonl",
+                  ["Tom", " ran", "."],
+                  [1, 1, 3],
+                  mode="aogpt",
+                  draft=2)
+    return tmp_path
+
+
+def show_in_a_terminal(*arguments, cwd) -> list:
+    """The pictures that show.py draws, one over the other, in a terminal of 60 columns, 20 lines."""
+    leader, follower = pty.openpty()
+    environment = os.environ | {"COLUMNS": "60", "LINES": "20"}
+    command = [sys.executable, os.path.join(ROOT, "show.py"), *arguments]
+    process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=follower)
+    os.close(follower)
+    written = b""
+    while True:
+        try:
+            written += os.read(leader, 4096)
+        except OSError:             # nobody writes any more
+            break
+    os.close(leader)
+    assert process.wait() == 0
+    return written.decode().split("\x1b[J")
+
+
+# ---- Stories -------------------------------------------------------------------------------------
+
+def test_show_in_a_pipe(samples):
+    """It prints the stories alone, with their line breaks."""
+    done = run("show.py", "ar=ar.jsonl", "mdlm=mdlm.jsonl", "--story=1", cwd=samples)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "One day,\n\nA <b>\nSo it.\n\n"
+
+
+def test_show_in_a_terminal(samples):
+    """Each token has its place in its panel, is hidden before its step, and then marked as new."""
+    pictures = show_in_a_terminal("x=ar.jsonl", "y=mdlm.jsonl", "--story=1", cwd=samples)
+    *moving, last = pictures
+    assert re.findall(r"\x1b\[(\d+)G([^\x1b\r\n]+)", last) == [
+        ("1", "x, left to right, 3 steps"),
+        ("31", "y, first hitting, 4 steps"),
+        ("1", "One"),
+        ("5", "day"),
+        ("8", ","),
+        ("31", "A"),
+        ("33", "<b>"),
+        ("36", "↵"),
+        ("37", "So"),
+        ("40", "it"),
+        ("42", ".")]
+    assert "\x1b[7m" not in last
+    assert "░" not in last
+    hidden = [len(re.findall("░+", picture)) for picture in moving]
+    new = [picture.count("\x1b[7m") for picture in moving]
+    assert hidden == [5, 3, 1, 0]       # of the steps 0, 1, 2 and 3
+    assert new == [3, 2, 2, 1]
+
+
+def test_a_story_longer_than_the_terminal(tmp_path):
+    """As much of it moves as can be redrawn, and at last all of it is there."""
+    words = [f" word{i:03}" for i in range(120)]        # 7 in a line
+    write_samples(tmp_path / "a.jsonl", words, [0, 1] * 60)
+    *moving, last = show_in_a_terminal("a=a.jsonl", "--story=1", cwd=tmp_path)
+    assert [picture.count("\n") for picture in moving] == [18, 18]
+    assert re.findall(r"word\d+", last) == [word.strip() for word in words]
+
+
+def test_a_moving_picture(tmp_path):
+    """A token comes at its step of the longest story's; what is given, and the first, at once."""
+    ar = ("ar & co", ["One", " <b>", "!"], [0, 1, 2])
+    mdlm = ("mdlm", ["a", " b", "."], [4, -1, 0])
+    draw_moving([ar, mdlm], str(tmp_path / "f.svg"))
+    svg = "{http://www.w3.org/2000/svg}"
+    root = ElementTree.parse(tmp_path / "f.svg").getroot()
+    texts = [text.text for text in root.iter(f"{svg}text")]
+    assert texts == ["ar & co", "One", "<b>", "!", "mdlm", "a", "b", "."]
+    times = [animation.get("keyTimes") for animation in root.iter(f"{svg}animate")]
+    assert times == ["0;0.000", "0;0.200", "0;0.400",
+                     "0;0.800", "0;0.000", "0;0.000"]
+    colours = [token.find(f"{svg}rect").get("fill") for token in root.iter(f"{svg}g")]
+    blue = colours[0]
+    green = colours[3]
+    assert colours == [blue, blue, blue, green, "#e4e4e4", green]
+    assert blue != green
+
+
+def test_the_titles_say_how_the_stories_were_written(samples):
+    files = [f"{mode}={mode}.jsonl" for mode in ("ar", "mdlm", "aogpt")]
+    done = run("show.py", *files, "--story=1", "--picture=modes.svg", cwd=samples)
+    assert done.returncode == 0, done.stderr
+    titles = re.findall('bold">([^<]*)<', (samples / "modes.svg").read_text())
+    assert titles == ["ar, left to right, 3 steps",
+                      "mdlm, first hitting, 4 steps",
+                      "aogpt, random order, drafts of 2"]
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["ar=ar.jsonl", "--story=7"], "ar.jsonl has no story 7"),
+    (["ar=ar.jsonl", "--picture=a.png"], "--picture=a.png must end in .svg"),
+    (["ar=text.txt"], "text.txt is not a file that sample.py wrote"),
+    (["ar=none.jsonl"], "No such file"),
+    (["ar.jsonl"], "give NAME=FILE"),
+])
+def test_what_show_cannot_show(samples, arguments, said):
+    (samples / "text.txt").write_text("Once upon a time\n")
+    done = run("show.py", *arguments, cwd=samples)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_layout_breaks_between_words():
+    pieces = ["ab", " cd", " e", "f", " ghijkl", ".", " m"]
+    assert list(layout(pieces, 7)) == [
+        (0, 0, "ab"),
+        (0, 3, "cd"),
+        (1, 0, "e"),
+        (1, 1, "f"),
+        (2, 0, "ghijkl"),
+        (2, 6, "."),
+        (3, 0, "m")]
+
+
+def test_token_texts_are_of_one_line():
+    """A masked token is a gap; a code that would move the terminal's cursor is a space."""
+    class Letters:
+        def pieces(self, ids):
+            return [chr(i) for i in ids]
+
+    ids = [ord("a"), 999, ord("\n"), ord("\x1b"), ord("b")]
+    assert token_texts(Letters(), ids, mask_id=999) == ["a", " ░░░", "↵", " ", "b"]
+
+
+# ---- Figures -------------------------------------------------------------------------------------
+
+def texts_of(path) -> list:
+    """What is written in an SVG of matplotlib's."""
+    return re.findall("<!-- (.*) -->", path.read_text())
+
+
+def test_distances_leave_out_what_has_none(tmp_path):
+    """A metric that is 0 for real text has no place. One that is 0 for a sample has no point there.
+    An error may be unknown."""
+    mine = {"copied": (0.5, 0.1),
+            "repeated": (0.0, 0.1),
+            "distinct": (0.7, math.nan)}
+    real = {"copied": (0.0, 0.0),
+            "repeated": (0.1, 0.0),
+            "distinct": (0.9, 0.1)}
+    path = tmp_path / "f.svg"
+    draw_distances({"mine": mine, "real text": real}, str(path))
+    texts = texts_of(path)
+    assert "repeated" in texts
+    assert "copied" not in texts
+    assert texts.count("mine") == 1
+
+
+# ---- compare.py ----------------------------------------------------------------------------------
+
+def write_run(folder, curve):
+    """What compare.py reads of a run; curve: each evaluation's step, seconds and loss."""
+    folder.mkdir()
+    config = {"seed": 1,
+              "config": {"block_size": 8},
+              "settings": {"data": "t", "windows": "aligned"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with open(folder / "log.jsonl", "w") as file:
+        for step, seconds, loss in curve:
+            entry = {"step": step,
+                     "seconds": seconds,
+                     "val_nll": loss,
+                     "val_nll_se": 0.1}
+            print(json.dumps(entry), file=file)
+
+
+def compare(*arguments, cwd):
+    """What the command prints, and the tables in its JSON, {name: {column: number}}."""
+    done = run("compare.py", *arguments, "--json=c.json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    runs = json.loads((cwd / "c.json").read_text())["runs"]
+    return done.stdout, {name: run["table"] for name, run in runs.items()}
+
+
+def test_equal_steps_and_equal_seconds(tmp_path):
+    write_run(tmp_path / "a", [(10, 1, 4), (20, 3, 2)])
+    write_run(tmp_path / "b", [(10, 1, 6), (30, 2, 5)])
+    _, tables = compare("a=a", "b=b", cwd=tmp_path)
+    a = tables["a"]
+    b = tables["b"]
+    assert a["at 20 steps"] == 2
+    assert a["at 2 s"] == 3
+    assert b["at 20 steps"] == 5.5
+    assert b["at 2 s"] == 5
+    assert a["true law"] is None        # unknown
+
+
+def test_compare_command(trained):
+    printed, tables = compare("ar=out/ar", "mdlm=out/mdlm", "--plot=c.svg", cwd=trained)
+    assert "cannot be compared" not in printed
+    log = [entry for entry in read_log(trained / "out/mdlm") if "val_nll" in entry]
+    mdlm = tables["mdlm"]
+    assert mdlm["best"] == min(entry["val_nll"] for entry in log)
+    assert mdlm["true law"] == log[-1]["val_floor"]
+    assert tables["ar"]["at 30 steps"] is not None
+    texts = texts_of(trained / "c.svg")
+    for label in ("ar (exact)", "mdlm (upper bound)", "the true law"):
+        assert texts.count(label) == 1
+
+
+def test_losses_on_other_data_are_not_compared_in_silence(trained):
+    shutil.copytree(trained / "out/ar", trained / "out/far")
+    path = trained / "out/far/config.json"
+    config = json.loads(path.read_text())
+    config["settings"]["data"] = "elsewhere"
+    path.write_text(json.dumps(config))
+    printed, _ = compare("ar=out/ar", "far=out/far", cwd=trained)
+    assert "! losses on other data, windows or block_size cannot be compared" in printed
+
+
+def test_a_text_is_scored(trained):
+    """By ar with its own -log p, by mdlm with a bound and its error."""
+    stories = toy_stories(seed=5)
+    two = [next(stories), next(stories)]
+    path = trained / "two.txt"
+    path.write_text("<|endoftext|>".join(two))
+    _, tables = compare("ar=out/ar", "mdlm=out/mdlm", "--text=two.txt", cwd=trained)
+    ar = tables["ar"]
+    mdlm = tables["mdlm"]
+    model, tokenizer, _ = open_model(str(trained / "out/ar"), "cpu")
+    T = model.config.block_size
+    rows = [[*tokenizer.encode(story), tokenizer.eot] for story in two]
+    x = torch.tensor([row[:T] for row in rows])                             # (2, T)
+    left_to_right = torch.arange(T).expand(2, T)
+    batch = order_batch(model.config, x, left_to_right)
+    exact = weighted_losses(model, batch).mean().item()
+    assert ar["of two.txt"] == pytest.approx(exact, abs=1e-6)
+    assert ar["± s.e. of draws"] == 0
+    assert 0 < mdlm["± s.e. of draws"] < 0.1
+
+    checkpoint = torch.load(trained / "out/ar/best.pt")
+    checkpoint["windows"] = "paper"             # now the model has never seen a story's end
+    (trained / "out/endless").mkdir()
+    torch.save(checkpoint, trained / "out/endless/best.pt")
+    nats, _ = score(str(trained / "out/endless"), CompareOptions(text=str(path)))
+    assert nats * (x != tokenizer.eot).sum() < exact * x.numel()
