@@ -1,8 +1,8 @@
 """
-What all commands share: flags made from dataclasses, errors in one line, where a number came from, tables.
+What all commands share: flags made from dataclasses, errors in one line, where a number came from.
 
-A script's main() is run by command(). All other code raises: InputError for what the user gave, OSError for
-what the machine lacks. The message is one line that says what is wrong and what to do about it.
+A script's main() is run by command(). All other code raises: InputError for what the user gave,
+OSError for what the machine lacks. The message is one line that says what is wrong and what to do.
 """
 import argparse
 import datetime
@@ -23,7 +23,7 @@ from typing import Literal, get_args, get_origin
 ROOT = Path(__file__).resolve().parent
 
 
-# ---- Errors ----------------------------------------------------------------------------------------
+# ---- Errors --------------------------------------------------------------------------------------
 
 class InputError(ValueError):
     """What was given can't be used; the message says why and what to do, in one line."""
@@ -60,10 +60,10 @@ def did_you_mean(word: str, words) -> str:
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
-# ---- Flags: every field of an options dataclass is a flag --name=value -------------------------------
+# ---- Flags: every field of an options dataclass is a flag --name=value ---------------------------
 
 def flag(default, help: str = "", low=None, high=None, file=None):
-    """A dataclass field with its help text and its limits. A plain field is a flag too, without them.
+    """A dataclass field with its help text and its limits. A plain field is a flag without them.
 
     low, high   the smallest and the largest number allowed
     file        for the name of a file to be written: a tuple of the endings it may have"""
@@ -102,7 +102,7 @@ def choices_of(kind) -> tuple:
 
 
 def plain_type(kind):
-    """bool, int, float or str: what a field of this type is read as. An `int | None` is read as an int."""
+    """bool, int, float or str: what a field of this type is read as. `int | None` is an int."""
     if choices_of(kind):
         return str
     members = get_args(kind)
@@ -137,7 +137,7 @@ def add_flags(parser, options_class):
         help = f.metadata.get("help", "")
         if f.default not in ("", None):
             help += f" ({str(f.default).lower() if kind is bool else f.default})"
-        bare = dict(nargs="?", const="true") if kind is bool else {}    # --resume means --resume=true
+        bare = dict(nargs="?", const="true") if kind is bool else {}  # --resume means --resume=true
         group.add_argument(f"--{f.name}", metavar=shape, help=help.replace("%", "%%"), **bare)
 
 
@@ -186,7 +186,7 @@ def build(options_class, values: dict):
     return options_class(**{name: values[name] for name in names if name in values})
 
 
-# ---- Where it runs, where a number came from, and how it is shown ------------------------------------
+# ---- Where it runs, where a number came from, and how it is shown --------------------------------
 
 def pick_device(name: str):
     """The torch.device of that name; auto is cuda, else mps, else cpu. Raises InputError."""
@@ -207,9 +207,10 @@ def pick_device(name: str):
 def git(*arguments) -> str:
     """What a git command prints in the project's folder; nothing where there is no git."""
     try:
-        return subprocess.run(["git", *arguments], text=True, capture_output=True, cwd=ROOT).stdout.strip()
+        done = subprocess.run(["git", *arguments], text=True, capture_output=True, cwd=ROOT)
     except OSError:
         return ""
+    return done.stdout.strip()
 
 
 def processor() -> str:
@@ -220,7 +221,7 @@ def processor() -> str:
 
 
 def provenance(seed) -> dict:
-    """What it takes to make a number again: command, seed, date, machine, Python version, commit."""
+    """What it takes to make a number again: command, seed, date, machine, Python, commit."""
     commit = git("describe", "--always", "--exclude=*")
     # one command after the other writes to results/, which is no reason to call the code changed
     if git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results"):

@@ -101,8 +101,6 @@ def main():
     if o.plot:
         draw_losses(runs, o.plot)
     if o.json:
-        for run in runs.values():
-            del run["training"]         # the loss of every tenth step, which log.jsonl has
         seeds = [run["seed"] for run in runs.values()]
         write_json(o.json, provenance(seeds) | {"runs": runs})
 

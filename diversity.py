@@ -8,8 +8,8 @@ A .jsonl file is one that sample.py wrote; in a .txt file <|endoftext|> separate
 NAME=FILE,FILE gives the samples of several seeds, and the table shows their mean ± their standard
 deviation. For one file it shows the value ± half of its 95% interval.
 
-The last column is real text: held-out stories, as many as the samples, of the same length and with
-the same start. A set of samples is good where it comes close to that column, not where its numbers
+The last column is real text: as many stories as there are samples, of the same length and with the
+same start. A set of samples is good where it comes close to that column, not where its numbers
 are high. Words are what white space separates, in lower case.
 """
 import itertools
@@ -27,8 +27,9 @@ from cli import (
 from model import evaluation_batch, losses_in_parts
 from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_stories
 from runs import open_model
-from show import draw_distances
 from toy import TOY
+
+GROUPS = 20     # an interval comes from leaving out each of this many groups of samples
 
 
 @dataclass
@@ -37,12 +38,9 @@ class DiversityOptions:
     data: str = flag("", "data set whose stories are the real text")
     judge: str = flag("", "folder of an ar model that scores the stories, or several: A,B")
     json: str = flag("", "file for the table", file=(".json",))
-    plot: str = flag("", "file for a figure: distances to real text", file=(".png", ".svg", ".pdf"))
 
     def __post_init__(self):
         check_flags(self)
-        if self.plot and not self.data:
-            raise InputError(f"--plot={self.plot} draws distances to real text; give --data=NAME")
 
 
 # ---- Self-BLEU -----------------------------------------------------------------------------------
@@ -127,36 +125,6 @@ def self_bleu(samples) -> np.ndarray:
     return np.array(scores)
 
 
-# ---- Copies of the training text -----------------------------------------------------------------
-
-def longest_copies(samples, training) -> np.ndarray:
-    """Tokens of each sample's longest stretch that the training tokens contain, (samples,).
-
-    All samples and the training text stand in one row of M tokens. For n = 1, 2, … every stretch
-    of n tokens gets a number, and equal stretches get the same one. A place in the row is given up
-    when the stretch that begins there is not in both a sample and the training text, because no
-    longer stretch from there is."""
-    tokens = np.concatenate([*samples, training], dtype=np.int64, casting="unsafe")     # (M,)
-    vocabulary = tokens.max(initial=0) + 1
-    lengths = [*map(len, samples), len(training)]
-    ends = np.cumsum(lengths)
-    owner = np.repeat(np.arange(len(lengths)), lengths)     # (M,); training is the last
-    place = np.arange(len(tokens))
-    number = np.zeros_like(tokens)      # of the stretch that begins at each place
-    longest = np.zeros(len(lengths), dtype=int)
-    for n in range(1, max(lengths[:-1], default=0) + 1):
-        inside = place + n <= ends[owner[place]]
-        place, number = place[inside], number[inside]
-        longer = number * vocabulary + tokens[place + n - 1]
-        number = np.unique(longer, return_inverse=True)[1]      # small again, or it would overflow
-        in_training = owner[place] == len(samples)
-        in_both = np.isin(number, number[in_training])
-        in_both &= np.isin(number, number[~in_training])
-        place, number = place[in_both], number[in_both]
-        longest[owner[place]] = n
-    return longest[:-1]
-
-
 # ---- A value and its interval --------------------------------------------------------------------
 
 def interval(statistic, group) -> tuple:
@@ -169,24 +137,28 @@ def interval(statistic, group) -> tuple:
     would not do: it draws some items twice, and duplicates are what we count."""
     value = float(statistic(np.full(len(group), True)))
     left_out = [statistic(group != g) for g in np.unique(group)]
+    if len(left_out) < 2:
+        return value, math.nan
     variance = (len(left_out) - 1) * np.var(left_out)
     return value, 1.96 * math.sqrt(variance)
 
 
-def groups(samples: int) -> np.ndarray:
-    """Twenty groups of samples, (samples,)."""
-    return np.arange(samples) % 20
-
-
 def of_counts(statistic, samples) -> tuple:
-    """The interval of a statistic of how often each item occurs; a sample is a list of items."""
-    def of_kept(keep):
-        counts = Counter()
-        for sample in itertools.compress(samples, keep):
-            counts.update(sample)
-        return statistic(counts)
+    """The interval of a statistic of how often each item occurs; a sample is a list of items.
 
-    return interval(of_kept, groups(len(samples)))
+    statistic   a function of counts (items,), some of which may be 0"""
+    known = {}          # a number for each distinct item
+    ids, group = [], []
+    for i, sample in enumerate(samples):
+        for item in sample:
+            ids.append(known.setdefault(item, len(known)))
+            group.append(i % GROUPS)
+    ids = np.array(ids, dtype=int)
+
+    def of_kept(keep):
+        return statistic(np.bincount(ids[keep], minlength=1))
+
+    return interval(of_kept, np.array(group))
 
 
 def of_sums(above, below=1) -> tuple:
@@ -199,23 +171,23 @@ def of_sums(above, below=1) -> tuple:
         total = below[keep].sum()
         return above[keep].sum() / total if total else math.nan
 
-    return interval(ratio, groups(len(above)))
+    return interval(ratio, np.arange(len(above)) % GROUPS)
 
 
-def distinct(counts: Counter) -> float:
+def distinct(counts) -> float:
     """Distinct items as a share of all items. Of n-grams it is distinct-n (arXiv 1510.03055)."""
-    return len(counts) / max(1, counts.total())
+    return np.count_nonzero(counts) / max(1, counts.sum())
 
 
-def entropy(counts: Counter) -> float:
+def entropy(counts) -> float:
     """The entropy, in nats, of items that occur this often."""
-    total = counts.total()
-    return sum(n / total * math.log(total / n) for n in counts.values())
+    p = counts[counts > 0] / max(1, counts.sum())
+    return (p * np.log(1 / p)).sum()
 
 
-def largest_share(counts: Counter) -> float:
+def largest_share(counts) -> float:
     """The share of the most common item."""
-    return max(counts.values()) / counts.total()
+    return counts.max() / counts.sum()
 
 
 # ---- The likelihood under a judge ----------------------------------------------------------------
@@ -265,7 +237,6 @@ def open_judges(o: DiversityOptions, corpus) -> dict:
 
 class Corpus(NamedTuple):
     """The training split of a data set."""
-    tokens: np.ndarray
     tokenizer: Tokenizer
     stories: set        # each story as the bytes of its tokens
 
@@ -276,19 +247,29 @@ def load_corpus(name: str) -> Corpus:
     tokens = np.fromfile(f"{DATA_DIR}/{name}/train.bin", dtype=np.uint16)
     marks = np.flatnonzero(tokens == meta["eot"])       # one before every story
     stories = {story[1:].tobytes() for story in np.split(tokens, marks)[1:]}
-    return Corpus(tokens, Tokenizer(**meta["tokenizer"]), stories)
+    return Corpus(Tokenizer(**meta["tokenizer"]), stories)
 
 
-def real_text(name, settings, tokenizer) -> list:
-    """Texts like the samples, spread evenly over the validation split of data/<name>.
+def real_text(name: str, settings: dict, tokenizer) -> tuple:
+    """Real texts cut like the samples, as many as there are samples; and how many are held out.
 
-    settings    the samples' num_samples, length, start and full_length, as of read_samples
+    settings    the samples' num_samples, length, start and full_length, as read_samples has them
 
-    The texts begin where stories begin or, with start "anywhere", one after the other. A text ends
-    after `length` tokens, or with its story, unless full_length lets it go on. No two overlap. They
-    are fewer than num_samples where the split has fewer."""
+    The first come from the validation split of data/<name>. Where it has too few, others come from
+    the training split."""
+    count = settings["num_samples"]
+    held_out = pieces(name, "val", count, settings, tokenizer)
+    more = pieces(name, "train", count - len(held_out), settings, tokenizer)
+    return held_out + more, len(held_out)
+
+
+def pieces(name, split, at_most, settings, tokenizer) -> list:
+    """Texts that are spread evenly over a split; no two overlap.
+
+    They begin where stories begin or, with start "anywhere", one after the other. A text ends after
+    `length` tokens, or with its story, unless full_length lets it go on."""
+    tokens = np.fromfile(f"{DATA_DIR}/{name}/{split}.bin", dtype=np.uint16)
     length = settings["length"]
-    tokens = np.fromfile(f"{DATA_DIR}/{name}/val.bin", dtype=np.uint16)
     if settings["start"] == "story":
         starts = np.flatnonzero(tokens == tokenizer.eot) + 1
     else:
@@ -297,7 +278,7 @@ def real_text(name, settings, tokenizer) -> list:
     if settings["full_length"]:
         starts = without_overlap(starts, length)
         decode = tokenizer.decode
-    count = min(settings["num_samples"], len(starts))
+    count = min(at_most, len(starts))
     texts = []
     for i in np.linspace(0, len(starts) - 1, count).astype(int):
         piece = tokens[starts[i]:][:length]
@@ -329,7 +310,7 @@ def measure(texts, judges, corpus, bleu_of=self_bleu) -> dict:
         metrics[f"distinct-{n}"] = of_counts(distinct, grams)
     # the interval of this mean takes the others, with which a sample is compared, as given
     metrics["self-BLEU"] = of_sums(bleu_of(samples))
-    metrics["vocabulary used"] = of_counts(len, samples)
+    metrics["vocabulary used"] = of_counts(np.count_nonzero, samples)
     first = [[tuple(words[:1])] for words in samples]
     opening = [[tuple(words[:5])] for words in samples]
     metrics["distinct first words"] = of_counts(distinct, first)
@@ -340,16 +321,12 @@ def measure(texts, judges, corpus, bleu_of=self_bleu) -> dict:
     for name, (model, tokenizer) in judges.items():
         encoded = [encode(tokenizer, text) for text in texts]
         metrics[f"nats/token, judge {name}"] = of_sums(*score(model, encoded))
-    # grams are still the 4-grams
-    total = [len(sample) for sample in grams]
-    repeated = [len(sample) - len(set(sample)) for sample in grams]
-    metrics["repeated 4-grams"] = of_sums(repeated, total)
     if corpus:
-        metrics |= measure_beside(corpus, texts)
+        metrics |= measure_quality(corpus, texts)
     return metrics
 
 
-def measure_beside(corpus, texts) -> dict:
+def measure_quality(corpus, texts) -> dict:
     """How much is copied from the training text and, on the toy, whether the stories are right."""
     encoded = [encode(corpus.tokenizer, text) for text in texts]
     copied = []
@@ -357,8 +334,6 @@ def measure_beside(corpus, texts) -> dict:
         story = np.array(ids, dtype=np.uint16).tobytes()
         copied.append(story in corpus.stories)
     metrics = {"copied stories": of_sums(copied)}
-    longest = longest_copies(encoded, corpus.tokens)
-    metrics["longest copied n-gram"] = of_sums(longest)
     if corpus.tokenizer.kind == "words":
         grammatical, nats, count = [], [], []
         for text in texts:
@@ -414,26 +389,26 @@ def over_seeds(runs: list) -> dict:
     column = {}
     for metric in runs[0]:
         values = [run[metric][0] for run in runs]
-        mean, deviation = np.mean(values), np.std(values, ddof=1)
-        column[metric] = float(mean), float(deviation)
+        deviation = np.std(values, ddof=1)
+        column[metric] = float(np.mean(values)), float(deviation)
     return column
 
 
 def columns_of(sets, o, corpus, judges, bleu_of=self_bleu) -> tuple:
     """({name: metrics}, notes) of the sets {name: [(texts, settings) of each seed]}.
 
-    With a corpus the last column is "real text", made like the samples of the first set. The notes
-    say what makes a column incomparable with the last one. Raises InputError."""
+    With a corpus the last column is "real text", cut like the samples of the first set. The notes
+    say what makes a column incomparable with it, or with the first set where there is no corpus."""
+    columns, notes = {}, []
     _, first = next(iter(sets.values()))[0]
     expected = dict(first)
     if corpus:
-        real = real_text(o.data, first, corpus.tokenizer)
-        if len(real) < 2:
-            raise InputError(f"data/{o.data} holds {len(real)} pieces of that length")
+        real, held_out = real_text(o.data, first, corpus.tokenizer)
+        if held_out < len(real):
+            notes.append(f"only {held_out} of the {len(real)} real texts are not from training")
         expected["num_samples"] = len(real)
         expected["prompt"] = ""
         expected["vocab_size"] = corpus.tokenizer.vocab_size
-    columns, notes = {}, []
     for name, seeds in sets.items():
         runs = []
         for texts, settings in seeds:
@@ -475,8 +450,6 @@ def main(doc=__doc__, bleu_of=self_bleu):
     show_table(columns, notes)
     if o.json:
         write_json(o.json, {**provenance(None), "columns": columns, "notes": notes})
-    if o.plot:
-        draw_distances(columns, o.plot)
 
 
 if __name__ == "__main__":

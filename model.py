@@ -1,24 +1,27 @@
 """
 One Transformer, three ways to read a sentence.
 
-Every mode trains p(token | some of the other tokens). A *slot* holds a token, knows that token's position
-(key_pos), and predicts the token at another position (target_pos). A mode is a row of this table:
+Every mode trains p(token | some of the other tokens). A *slot* holds a token, knows that token's
+position (key_pos), and predicts the token at target_pos. A mode is a row of this table:
 
-           attention      the slots hold             key_pos            target_pos     loss on
-    ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1        every slot
-    mdlm   bidirectional  BOS, x, some of it [MASK]  -1, 0 … T-1        as key_pos     the masked slots
-    aogpt  causal         BOS, x_σ(0) … x_σ(T-2)     -1, σ(0) … σ(T-2)  σ(0) … σ(T-1)  every slot
+           attention      the slots hold             key_pos            target_pos
+    ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1
+    mdlm   bidirectional  BOS, x, some of it [MASK]  -1, 0 … T-1        -1, 0 … T-1
+    aogpt  causal         BOS, x_σ(0) … x_σ(T-2)     -1, σ(0) … σ(T-2)  σ(0) … σ(T-1)
 
-    ar     autoregressive: left to right. Its loss is the exact negative log-likelihood.
-    mdlm   masked diffusion (Sahoo et al. 2024, arXiv 2406.07524). Its loss is an upper bound (NELBO).
-    aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935). The order σ is random, and its loss is an
-           upper bound; for one fixed order it is exact.
+    ar     autoregressive, that is, left to right. Every slot predicts a token it has not seen, and
+           the loss is the exact negative log-likelihood.
+    mdlm   masked diffusion (Sahoo et al. 2024, arXiv 2406.07524). Only masked tokens are predicted,
+           and the loss is an upper bound on the negative log-likelihood (NELBO).
+    aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935). It predicts the tokens in an order σ,
+           which is random. The loss is an upper bound, and exact for one fixed order.
 
-So `ar` is `aogpt` in the order 0 … T-1, and `mdlm` is the same blocks without the causal mask. BOS, which
-begins a text, is the end-of-text token. All losses but masked_ce are nats per token of the same T tokens,
-so they can be compared.
+So `ar` is `aogpt` in the order 0 … T-1, and `mdlm` is the same network without the causal mask.
+BOS, which begins every text, is the end-of-text token. All losses but masked_ce are nats per token
+of the same T tokens, so they can be compared.
 
-Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H, V = vocab_size.
+Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H,
+V = vocab_size.
 
     python model.py          prints the table of sizes and FLOPs per token
 """
@@ -35,12 +38,13 @@ from torch import Tensor
 from cli import InputError, check_flags, flag
 
 
-# ---- Configuration ---------------------------------------------------------------------------------
+# ---- Configuration -------------------------------------------------------------------------------
 
 @dataclass
 class Config:
     """the network, and what it learns"""
-    mode: Literal["ar", "mdlm", "aogpt"] = flag("ar", "left to right, masked diffusion, or any order")
+    mode: Literal["ar", "mdlm", "aogpt"] = flag(
+        "ar", "left to right, masked diffusion, or any order")
     vocab_size: int = flag(50257, "tokens that can be predicted; the last is end-of-text", low=2)
     block_size: int = flag(512, "T, the tokens in a window", low=1)
     n_layer: int = flag(12, "Transformer blocks", low=1)
@@ -48,19 +52,23 @@ class Config:
     n_embd: int = flag(768, "C, the width of the residual stream", low=2)
     n_hidden: int = flag(2048, "width of the SwiGLU layer", low=1)
     tie_head: bool = flag(True, "use the embedding matrix as the output head too")
-    time_embedding: Literal["none", "add"] = flag("none", "mdlm: tell the network how much is masked")
+    time_embedding: Literal["none", "add"] = flag(
+        "none", "mdlm: tell the network how much is masked")
     objective: Literal["nelbo", "masked_ce"] = flag(
         "nelbo", "mdlm: the bound, or the paper's mean over all masked tokens")
     schedule: Literal["uniform", "cosine"] = flag(
         "uniform", "mdlm: distribution of the mask ratio; nelbo needs uniform")
     l2r_fraction: float = flag(
         0.1, "aogpt: fraction of rows trained in the left-to-right order", low=0, high=1)
-    dropout: float = flag(0.0, "share of what each layer adds that training drops", low=0, high=1)
+    dropout: float = flag(
+        0.0, "share of what each layer adds that training drops", low=0, high=1)
     token_noise: float = flag(
         0.0, "share of the tokens read in training that are replaced by random ones", low=0, high=1)
     target_embedding: bool = flag(True, "add an embedding of the position that a slot predicts")
-    target_rotation: bool = flag(True, "turn queries by the position they predict, not the one they hold")
-    init: Literal["scaled", "paper"] = flag("scaled", "weights by number of inputs, or PyTorch's own")
+    target_rotation: bool = flag(
+        True, "turn queries by the position they predict; false: by the one they hold")
+    init: Literal["scaled", "paper"] = flag(
+        "scaled", "initial weights by number of inputs, or as PyTorch has them")
     shared_init: bool = flag(True, "start all embeddings around one common vector, not around zero")
 
     def __post_init__(self):
@@ -68,66 +76,77 @@ class Config:
         check_flags(self)
         if self.n_embd % (2 * self.n_head):
             nearest = max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head
-            raise InputError(f"--n_embd={self.n_embd} over --n_head={self.n_head} must be an even number; "
-                             f"try --n_embd={nearest}")
+            raise InputError(f"--n_embd={self.n_embd} over --n_head={self.n_head} must be an even "
+                             f"number; try --n_embd={nearest}")
         belongs_to = {"time_embedding": "mdlm", "objective": "mdlm", "schedule": "mdlm",
                       "l2r_fraction": "aogpt"}
         for name, mode in belongs_to.items():
             value = getattr(self, name)
             if self.mode != mode and value != getattr(Config, name):
-                raise InputError(f"--{name}={value} is for --mode={mode}, not for --mode={self.mode}")
+                raise InputError(f"--{name}={value} is for --mode={mode}, not --mode={self.mode}")
         if self.objective == "nelbo" and self.schedule == "cosine":
-            raise InputError("--schedule=cosine needs --objective=masked_ce; nelbo is a bound for uniform")
+            raise InputError("--schedule=cosine needs --objective=masked_ce, because nelbo is a "
+                             "bound for the uniform schedule only")
         self.bos_id = self.vocab_size - 1
-        self.mask_id = self.vocab_size      # [MASK] can be read, but never predicted
-        self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64      # multiples of 64 are faster
+        self.mask_id = self.vocab_size          # [MASK] can be read, but never predicted
+        # A GPU is faster if the number of rows of the embedding is a multiple of 64.
+        self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64
 
 
-# How the paper's mdlm (arXiv 2603.22075) differs from its ar. What both share is train.py's preset `paper`.
+# How the mdlm of arXiv 2603.22075, "the paper", differs from its ar. What both of them share is
+# train.py's preset `paper`.
 PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
 
 
-# ---- The Transformer: rotary positions, attention, SwiGLU, blocks ------------------------------------
+# ---- The Transformer: rotary positions, attention, SwiGLU, blocks --------------------------------
 
 def rotary_table(block_size: int, head_dim: int) -> Tensor:
-    """Cosine and sine of position · frequency, for positions -1 … T-1: (2, T+1, D/2).
+    """Cosine and sine of position · frequency, for the positions -1 … T-1: (2, T+1, D/2).
 
     Position p stands in row p+1, because BOS has position -1."""
-    frequency = 10000.0 ** (-torch.arange(0, head_dim, 2).float() / head_dim)       # (D/2,)
-    angle = torch.outer(torch.arange(-1, block_size).float(), frequency)            # (T+1, D/2)
+    frequency = 10000.0 ** (-torch.arange(0, head_dim, 2).float() / head_dim)   # (D/2,)
+    position = torch.arange(-1, block_size).float()                             # (T+1,)
+    angle = torch.outer(position, frequency)                                    # (T+1, D/2)
     return torch.stack([angle.cos(), angle.sin()])
 
 
 def rotate(x: Tensor, rotary: Tensor) -> Tensor:
-    """Rotary position embedding (Su et al. 2021, arXiv 2104.09864) in the convention of two halves.
+    """Rotary position embedding (Su et al. 2021, arXiv 2104.09864), convention of two halves.
 
-    x (B, H, S, D); rotary (2, 1 or B, 1, S, D/2), the cosine and sine for each slot."""
+    x (B, H, S, D); rotary (2, 1 or B, 1, S, D/2) has the cosine and the sine for each slot."""
     cos, sin = rotary
-    x1, x2 = x.chunk(2, dim=-1)
-    return torch.cat([x1 * cos - x2 * sin, x1 * sin + x2 * cos], dim=-1).to(x.dtype)
+    x1, x2 = x.chunk(2, dim=-1)                                                # (B, H, S, D/2) each
+    y1 = x1 * cos - x2 * sin
+    y2 = x1 * sin + x2 * cos
+    return torch.cat([y1, y2], dim=-1).to(x.dtype)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool) -> Tensor:
     """softmax(q kᵀ / √D) v: each query averages the values of the slots that it sees.
 
-    q (B, H, S, D); k and v (B, H, n, D); visible (B, 1, S, n) is true where a slot is seen. Without it a
-    slot sees all slots, or with `causal` itself and those before it. Returns (B, H, S, D)."""
+    q (B, H, S, D); k and v (B, H, n, D). visible (B, 1, S, n) is true where a slot is seen; without
+    it a slot sees all slots, or with `causal` itself and those before it. Returns (B, H, S, D)."""
+    if visible is not None:
+        return F.scaled_dot_product_attention(q, k, v, visible)
     training_on_cpu = q.requires_grad and q.device.type == "cpu"
-    if not training_on_cpu or visible is not None:
-        return F.scaled_dot_product_attention(q, k, v, visible, is_causal=causal and visible is None)
-    # The same, written out: on a CPU the backward pass of the function above is slow.
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))                        # (B, H, S, n)
+    if not training_on_cpu:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    # The same, written out, because on a CPU the backward pass of that function is slow.
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))                    # (B, H, S, n)
     if causal:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)    # (S, n)
-        scores = scores.masked_fill(later, -math.inf)
+        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
+        scores = scores.masked_fill(ones.triu(1), -math.inf)
     return scores.softmax(dim=-1).to(v.dtype) @ v
 
 
 class Cache(NamedTuple):
-    """Keys and values kept from earlier calls, and what this call of S slots does with them."""
+    """Keys and values of earlier calls, for the samplers, and where those of this call go."""
     keys_values: list       # for each layer (keys, values), each (B, H, size, D)
-    slots: Tensor           # (B, S) where among the `size` kept ones these S slots go
-    visible: Tensor         # (B, 1, S, n) which of the first n kept slots each of them sees
+    slots: Tensor           # (B, S) where among the `size` kept ones the S slots of this call go
+    visible: Tensor         # (B, 1, S, n) which of the first n kept ones each of them sees
+
+    def of_layer(self, i: int):
+        return self._replace(keys_values=self.keys_values[i])
 
 
 class Attention(nn.Module):
@@ -139,21 +158,22 @@ class Attention(nn.Module):
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
     def forward(self, x, rotary_q, rotary_k, layer_cache=None):
-        """x (B, S, C); rotary_q and rotary_k as `rotate` has them; returns (B, S, C)."""
+        """x (B, S, C); rotary_q and rotary_k as `rotate` has them. Returns (B, S, C)."""
         B, S, C = x.shape
         qkv = self.qkv(x).view(B, S, 3, self.n_head, C // self.n_head)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)                                        # each (B, H, S, D)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)                                    # (B, H, S, D) each
         q = rotate(q, rotary_q)
         k = rotate(k, rotary_k)
         visible = None
-        if layer_cache is not None:     # keep the new keys and values, then attend to the visible ones
+        if layer_cache is not None:     # keep the new keys and values, and attend to all kept ones
             (keys, values), slots, visible = layer_cache
-            place = slots[:, None, :, None].expand_as(k)                            # (B, H, S, D)
             n = visible.size(-1)
-            k = keys.scatter_(2, place, k)[:, :, :n]                                # (B, H, n, D)
-            v = values.scatter_(2, place, v)[:, :, :n]                              # (B, H, n, D)
-        y = attend(q, k, v, visible, self.causal)                                   # (B, H, S, D)
-        return self.proj(y.transpose(1, 2).reshape(B, S, C))
+            place = slots[:, None, :, None].expand_as(k)                        # (B, H, S, D)
+            k = keys.scatter_(2, place, k)[:, :, :n]                            # (B, H, n, D)
+            v = values.scatter_(2, place, v)[:, :, :n]                          # (B, H, n, D)
+        y = attend(q, k, v, visible, self.causal)                               # (B, H, S, D)
+        y = y.transpose(1, 2).reshape(B, S, C)
+        return self.proj(y)
 
 
 class MLP(nn.Module):
@@ -165,7 +185,7 @@ class MLP(nn.Module):
         self.proj = nn.Linear(config.n_hidden, config.n_embd, bias=False)
 
     def forward(self, x):
-        gate, up = self.gate_up(x).chunk(2, dim=-1)                                 # each (B, S, n_hidden)
+        gate, up = self.gate_up(x).chunk(2, dim=-1)                          # (B, S, n_hidden) each
         return self.proj(F.silu(gate) * up)
 
 
@@ -179,23 +199,25 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x, rotary_q, rotary_k, layer_cache=None, select=None):
-        x = x + self.dropout(self.attention(self.norm1(x), rotary_q, rotary_k, layer_cache))
-        if select is not None:      # slots that predict nothing have now lent their keys and values
-            x = take_slots(x, select)                                               # (G, N, C)
+        attended = self.attention(self.norm1(x), rotary_q, rotary_k, layer_cache)
+        x = x + self.dropout(attended)                                          # (B, S, C)
+        if select is not None:
+            x = take_slots(x, select)                                           # (G, N, C)
         return x + self.dropout(self.mlp(self.norm2(x)))
 
 
 def take_slots(x: Tensor, select: Tensor) -> Tensor:
-    """Of x (B, S, C) only the slots listed in select (G, N): (G, N, C).
+    """Only the slots of x (B, S, C) that are listed in select (G, N): (G, N, C).
 
-    Line g of select belongs to the B / G rows from g · B / G on, whose slots are counted through."""
+    Line g of select is for the B/G rows from number g · B/G on, whose slots are counted through."""
     G, C = len(select), x.size(-1)
-    x = x.view(G, -1, C)                                                            # (G, B/G · S, C)
-    return x.gather(1, select[:, :, None].expand(-1, -1, C))
+    x = x.view(G, -1, C)                                                        # (G, B/G · S, C)
+    index = select[:, :, None].expand(-1, -1, C)                                # (G, N, C)
+    return x.gather(1, index)
 
 
 class TimeEmbedding(nn.Module):
-    """The timestep t in [0, 1], one value a row: sinusoids, a linear layer, SiLU. (B,) → (B, 1, C)."""
+    """The timestep t in [0, 1], one a row: sinusoids, a linear layer, SiLU. (B,) → (B, 1, C)."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -203,9 +225,9 @@ class TimeEmbedding(nn.Module):
 
     def forward(self, t):
         half = self.linear.in_features // 2
-        frequency = 10000.0 ** (-torch.arange(half, device=t.device, dtype=t.dtype) / half)
-        angle = t[:, None, None] * frequency                                        # (B, 1, C/2)
-        waves = torch.cat([angle.sin(), angle.cos()], dim=-1)                       # (B, 1, C)
+        index = torch.arange(half, device=t.device, dtype=t.dtype)              # (C/2,)
+        angle = t[:, None, None] * 10000.0 ** (-index / half)                   # (B, 1, C/2)
+        waves = torch.cat([angle.sin(), angle.cos()], dim=-1)                   # (B, 1, C)
         return F.silu(self.linear(waves.to(self.linear.weight.dtype)))
 
 
@@ -223,7 +245,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(config.n_embd, config.padded_vocab, bias=False)
         if config.tie_head:
             self.head.weight = self.embed.weight
-        rotary = rotary_table(config.block_size, config.n_embd // config.n_head)    # (2, T+1, D/2)
+        rotary = rotary_table(config.block_size, config.n_embd // config.n_head)
         self.register_buffer("rotary", rotary, persistent=False)
         self.init_weights()
 
@@ -236,50 +258,56 @@ class Transformer(nn.Module):
         select      (G, N) predict only these slots, see `take_slots`
         cache       a Cache, to see slots of earlier calls too
         returns     (B, S, V), or with select (G, N, V)"""
-        x = self.embed(tokens)                                                      # (B, S, C)
+        x = self.embed(tokens)                                                  # (B, S, C)
         if self.config.target_embedding:
-            x = x + self.embed_target(target_pos.clamp(min=0))  # mdlm's BOS predicts nothing: any will do
+            x = x + self.embed_target(target_pos.clamp(min=0))      # BOS of mdlm predicts nothing
         if self.config.time_embedding == "add":
-            x = x + self.embed_time(t)                                              # (B, S, C)
-        rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                         # (2, B or 1, 1, S, D/2)
+            x = x + self.embed_time(t)                                          # (B, S, C)
+
+        # Keys turn by where a token stands, queries by what they predict: so a head knows how far
+        # the one is from the other.
+        rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                 # (2, B or 1, 1, S, D/2)
         rotary_q = rotary_k
-        if self.config.target_rotation:     # a head then sees how far a token is from what it predicts
-            rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)                  # (2, B or 1, 1, S, D/2)
-        last = len(self.blocks) - 1
+        if self.config.target_rotation:
+            rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)          # (2, B or 1, 1, S, D/2)
+
         for i, block in enumerate(self.blocks):
-            layer_cache = cache and cache._replace(keys_values=cache.keys_values[i])
-            x = block(x, rotary_q, rotary_k, layer_cache, select if i == last else None)
-        x = self.norm(x)                                                            # (B, S, C) or (G, N, C)
+            is_last = i == len(self.blocks) - 1
+            layer_cache = cache and cache.of_layer(i)
+            x = block(x, rotary_q, rotary_k, layer_cache, select if is_last else None)
+
+        x = self.norm(x)                                                    # (B, S, C) or (G, N, C)
         V = self.config.vocab_size
-        if x.is_cuda:       # the padded product is faster on a GPU
+        if x.is_cuda:       # which is faster with the padded rows; a CPU is not
             return F.linear(x, self.head.weight)[..., :V]
         return F.linear(x, self.head.weight[:V])
 
     def init_weights(self):
         """Normal weights of standard deviation 1/√(inputs); the usual 0.02 starves narrow models.
 
-        With init=paper all is left as PyTorch has it: embeddings are N(0, 1), so that the logits of a tied
-        head begin with a standard deviation of √C. With shared_init one common vector is added to all
-        embeddings. A tied head adds the same to all logits then, which changes no prediction; but the keys
-        of the first layer share a direction, by which mdlm finds neighbours sooner (results/plateau.md)."""
-        inputs_of_embedding = 1
+        With init=paper all is left as PyTorch has it: embeddings are N(0, 1), so the logits of a
+        tied head begin with a standard deviation of √C. With shared_init one common vector is added
+        to all embeddings. A tied head then adds the same to all logits, and predictions stay. But
+        all keys of the first layer share a direction, and by it mdlm finds neighbours sooner
+        (results/plateau.md)."""
+        inputs = 1
         if self.config.init == "scaled":
-            inputs_of_embedding = self.config.n_embd
+            inputs = self.config.n_embd
             for name, p in self.named_parameters():
                 self.scale_weight(name, p)
         if self.config.shared_init:
-            common = torch.randn(self.config.n_embd) / math.sqrt(inputs_of_embedding)
+            common = torch.randn(self.config.n_embd) / math.sqrt(inputs)        # (C,)
             self.embed.weight.data.add_(common)
 
     def scale_weight(self, name: str, p: Tensor):
         if p.dim() == 1:
             nn.init.constant_(p, 1.0 if "norm" in name else 0.0)    # a gain, or a bias
         elif name.startswith("embed_target"):
-            nn.init.zeros_(p)               # so that at first it changes nothing
+            nn.init.zeros_(p)                       # at first it changes nothing
         elif name.startswith("embed_time"):
-            nn.init.normal_(p, std=1 / p.size(1))       # a quarter of the length of a token's embedding
+            nn.init.normal_(p, std=1 / p.size(1))   # it begins shorter than the token's embedding
         elif name.endswith("proj.weight"):
-            # 2 · n_layer of these add to the residual stream, so they shrink with depth, as in GPT-2.
+            # 2 · n_layer of these add to the residual stream; they shrink with depth, as in GPT-2.
             nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * 2 * self.config.n_layer))
         else:
             nn.init.normal_(p, std=1 / math.sqrt(p.size(1)))
@@ -292,26 +320,33 @@ def new_keys_values(model: Transformer, batch: int, size: int) -> list:
     return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in range(config.n_layer)]
 
 
-# ---- The objectives: each turns tokens x (B, T) into a Batch -----------------------------------------
-# The loss is the same for all of them: the mean over rows of Σ weight · −log p(target) over a row's slots.
+# ---- The objectives: what each slot reads, what it should predict, and how much that counts ------
+# Each objective turns tokens x (B, T) into a Batch. The loss is the same line for all of them: the
+# mean over rows of Σ weight · −log p(target), a sum over the slots of a row.
 
 class Batch(NamedTuple):
-    """B rows of S slots, and the token that each slot should predict. S is T, and T+1 for mdlm."""
+    """B rows of S slots. S is T, and for mdlm T+1.
+
+    After `pack_pairs` select is there, and it, targets and weight have shape (B/2, N)."""
     tokens: Tensor                  # (B, S) what the slots hold
     key_pos: Tensor                 # (B, S) position of the token held
     target_pos: Tensor              # (B, S) position of the token predicted
     targets: Tensor                 # (B, S) the tokens to predict
     weight: Tensor                  # (B, S) how much each prediction counts
     t: Tensor | None = None         # (B,) the timestep; mdlm only
-    select: Tensor | None = None    # (B/2, N) after `pack_pairs`, where targets and weight are (B/2, N) too
+    select: Tensor | None = None    # (B/2, N) the slots of each pair of rows that predict something
 
     def split(self, losses: int):
-        """The batch in parts with so many losses each; the last part may have fewer."""
-        count = len(self.targets)       # a loss has one row of every field, or after `pack_pairs` two of some
+        """Parts of the batch with so many losses each, one a row or a pair; fewer in the last."""
+        count = len(self.targets)
         parts = []
         for first in range(0, count, losses):
-            last = min(first + losses, count)
-            part = [f if f is None else f[len(f) * first // count:len(f) * last // count] for f in self]
+            part = []
+            for f in self:
+                if f is not None:
+                    rows = len(f) // count      # of this field, for each loss
+                    f = f[first * rows:(first + losses) * rows]
+                part.append(f)
             parts.append(Batch(*part))
         return parts
 
@@ -320,109 +355,130 @@ class Batch(NamedTuple):
 
 
 def weighted_losses(model: nn.Module, batch: Batch) -> Tensor:
-    """Σ weight · −log p(target) of each row, or of each pair after `pack_pairs`: (B,) or (B/2,).
+    """Σ weight · −log p(target) of each row (B,), or of each pair (B/2,) after `pack_pairs`.
 
-    Their mean is the loss, in nats per token; for masked_ce in nats per masked token."""
-    logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, batch.select)    # (B, S, V)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # a bfloat16 softmax is too coarse
-    nll = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")  # (B·S,)
-    return (nll.view_as(batch.weight) * batch.weight).sum(dim=1)
+    Their mean is the loss in nats per token; with masked_ce in nats per masked token."""
+    logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, batch.select)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))        # (B, S, V)
+    target_logit = logits.gather(-1, batch.targets[:, :, None])[:, :, 0]        # (B, S)
+    nll = logits.logsumexp(dim=-1) - target_logit               # −log softmax(logits)[target]
+    return (nll * batch.weight).sum(dim=1)
 
 
 def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
     """The chain rule in an order σ (B, T): slot j predicts x_σ(j) from those before it.
 
         −log p(x) / T  =  (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1))"""
-    targets = x.gather(1, order)                                                    # (B, T)
-    tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                    # (B, T)
-    key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                                # (B, T)
-    weight = torch.full(x.shape, 1 / x.size(1), device=x.device)                    # (B, T)
+    targets = x.gather(1, order)                                                # (B, T)
+    tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                # (B, T)
+    key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                            # (B, T)
+    weight = torch.full(x.shape, 1 / x.size(1), device=x.device)                # (B, T)
     return Batch(tokens, key_pos, order, targets, weight)
 
 
 def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Tensor:
-    """The orders (B, T) in which the rows of x (B, T) are predicted: ar's is 0 … T-1, aogpt's is random.
+    """The orders (B, T) in which the rows of x (B, T) are predicted.
 
-    With l2r_fraction=0 the mean loss of aogpt bounds −log p(x)/T, where p is the mean over all orders of
-    the probability that each gives to x (Jensen's inequality)."""
-    left_to_right = torch.arange(x.size(1)).expand_as(x)                            # (B, T)
+    That of ar is 0 … T-1. Those of aogpt are random, but for l2r_fraction of the rows. If that is
+    0, the mean loss of aogpt is an upper bound on −log p(x)/T, where p(x) is the mean over all
+    orders of the probability that each gives to x: −log of a mean is at most the mean of −log
+    (Jensen's inequality)."""
+    left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
     if config.mode == "ar":
         return left_to_right
-    order = torch.rand(x.shape, generator=generator).argsort(dim=1)                 # (B, T)
-    chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction              # (B, 1)
+    order = torch.rand(x.shape, generator=generator).argsort(dim=1)             # (B, T)
+    chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
     return torch.where(chosen, left_to_right, order)
 
 
 def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor | None = None) -> Batch:
-    """Predict the masked tokens of x (B, L) from the others; the weight is 1 where masked (B, L) is true.
+    """Predict the masked tokens of x (B, L) from the others: weight 1 where masked (B, L) is true.
 
-    The network sees whole windows in training, so what lies beyond x is masked here too, with weight 0.
-    t (B,) is what time_embedding=add is told, by default the timestep of the share masked. Slot 0 holds
-    BOS, as in the other modes."""
+    The network has seen whole windows in training, so what lies beyond x is masked too, with weight
+    0. Slot 0 holds BOS, as in the other modes. t (B,) is the timestep, which is told to the network
+    with time_embedding=add; by default it is that of the share masked. Raises InputError."""
     B, L = x.shape
     beyond = config.block_size - L
     if beyond < 0:
-        raise InputError(f"a text of {L} tokens is longer than the window, block_size={config.block_size}")
-    targets = F.pad(x, (1, beyond), value=config.bos_id)                            # (B, T+1)
-    is_masked = torch.ones_like(targets, dtype=torch.bool)                          # (B, T+1)
+        raise InputError(f"a text of {L} tokens is longer than the window, {config.block_size}")
+    targets = F.pad(x, (1, beyond), value=config.bos_id)                        # (B, T+1)
+    is_masked = torch.ones_like(targets, dtype=torch.bool)                      # (B, T+1)
     is_masked[:, 0] = False
     is_masked[:, 1:L + 1] = masked
-    tokens = targets.masked_fill(is_masked, config.mask_id)                         # (B, T+1)
+    tokens = targets.masked_fill(is_masked, config.mask_id)                     # (B, T+1)
     position = torch.arange(-1, config.block_size, device=x.device).expand_as(tokens)
-    weight = F.pad(masked, (1, beyond)).float()                                     # (B, T+1)
+    weight = F.pad(masked, (1, beyond)).float()                                 # (B, T+1)
     if t is None:
-        t = timestep(config, is_masked[:, 1:].float().mean(dim=1))                  # (B,)
+        t = timestep(config, is_masked[:, 1:].float().mean(dim=1))              # (B,)
     return Batch(tokens, position, position, targets, weight, t)
 
 
 def timestep(config: Config, ratio: Tensor) -> Tensor:
-    """The t that training showed with this ratio of masked tokens: the inverse of the schedule."""
+    """The t at which training masks this ratio of the tokens: the inverse of the schedule."""
     if config.schedule == "cosine":
         return torch.acos((1 - ratio).sqrt()) * 2 / math.pi
     return ratio
 
 
 def nelbo_batch(config: Config, x: Tensor, generator) -> Batch:
-    """The bound of masked diffusion. Mask a random set M of k of the T tokens, k uniform on 1 … T:
+    """The bound of masked diffusion: mask a random set M of k of the T tokens, k uniform on 1 … T.
 
         −log p(x) / T  ≤  E_k E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]
 
-    So the bound is *the mean over rows of each row's own mean over its masked tokens*, and nothing more.
+    So the bound is *the mean over rows of each row's own mean over its masked tokens*.
 
-    Why: predict the tokens one by one in a random order. When k are left to predict, those k are a random
-    set M, and each of them is equally likely to be the next. So the average of that step's −log p, over
-    orders, is E_M (1/k) Σ_{i in M} −log p(x_i | rest). The chain rule adds up these steps for k = T … 1,
-    and T times the mean over k is that sum. What a single order gives is −log p of that order; the model's
-    p(x) is the mean of p over all orders, and −log of a mean is at most the mean of −log (Jensen).
+    Why is that a bound? Predict the tokens one by one in a random order. When k of them are left,
+    these are a random set M, and each of them is equally likely to be the next. So that step costs
+    on average, over orders, E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]. An order has one
+    step for each k = 1 … T, so the mean over k of these costs is 1/T of what an order costs on
+    average. And it is a bound because p(x) is the mean over orders, as in `draw_orders`.
 
-    The literature writes the same bound with a weight 1/t, where t is the chance of each token to be masked.
-    Sums over masked tokens with equal weights for all, as in masked_ce, count step k for k steps."""
+    The literature masks each token with a chance t, and writes the same bound with a weight 1/t.
+    The mean over all masked tokens of a batch is something else, masked_ce: there a row counts the
+    more, the more of its tokens are masked."""
     B, T = x.shape
-    k = mask_counts(B, T, generator)                                                # (B,)
-    masked = torch.rand(B, T, generator=generator).argsort(dim=1) < k[:, None]      # (B, T), k at random
+    k = mask_counts(B, T, generator)[:, None]                                   # (B, 1)
+    masked = torch.rand(B, T, generator=generator).argsort(dim=1) < k           # (B, T)
     batch = masking_batch(config, x, masked)
-    return batch._replace(weight=batch.weight / k[:, None])
+    return batch._replace(weight=batch.weight / k)
+
+
+def mask_counts(B: int, T: int, generator) -> Tensor:
+    """How many tokens each row masks (B,): any k of 1 … T is equally likely. B must be even.
+
+    To lower the variance of the bound, rows 2p and 2p+1 are a pair that masks k and T+1−k tokens,
+    and the pairs are spread evenly over all k. The first of a pair is the one that masks less. That
+    does no harm where rows come in random order, as in training, or where a pair is one row twice,
+    as in evaluation."""
+    pairs = B // 2
+    stratum = torch.randperm(pairs, generator=generator)                        # (B/2,)
+    u = (stratum + torch.rand(pairs, generator=generator)) / B      # each in its part of [0, 1/2)
+    k = 1 + (u * T).long()                                                      # (B/2,)
+    return torch.stack([k, T + 1 - k], dim=1).flatten()
 
 
 def paper_batch(config: Config, x: Tensor, generator) -> Batch:
     """The paper's masks (arXiv 2603.22075), and its mean over all masked tokens of the batch.
 
-    For each row t is uniform on (0, 1), and each token is masked with the chance 1 − cos²(πt/2)."""
-    ratio = 1 - torch.cos(math.pi / 2 * torch.rand(len(x), generator=generator)) ** 2       # (B,)
-    masked = torch.rand(x.shape, generator=generator) < ratio[:, None]              # (B, T)
+    For each row t is uniform on (0, 1); each token is masked with the chance 1 − cos²(πt/2)."""
+    t = torch.rand(len(x), generator=generator)                                 # (B,)
+    ratio = 1 - torch.cos(math.pi / 2 * t) ** 2                                 # (B,)
+    masked = torch.rand(x.shape, generator=generator) < ratio[:, None]          # (B, T)
     return pool(masking_batch(config, x, masked, timestep(config, ratio)))
 
 
 def pool(batch: Batch) -> Batch:
-    """The same predictions, with equal weights over the whole batch: its loss is their plain mean."""
-    predicted = (batch.weight > 0).float()                                          # (B, S)
-    return batch._replace(weight=predicted * len(predicted) / predicted.sum().clamp(min=1))
+    """The same predictions with equal weights: the loss is their mean over the whole batch."""
+    predicted = (batch.weight > 0).float()                                      # (B, S)
+    rows_per_prediction = len(predicted) / predicted.sum().clamp(min=1)
+    return batch._replace(weight=predicted * rows_per_prediction)
 
 
 def training_batch(config: Config, x: Tensor, generator) -> Batch:
     """What the configured mode and objective train on, given the tokens x (B, T)."""
     if config.mode != "mdlm":
-        batch = order_batch(config, x, draw_orders(config, x, generator, config.l2r_fraction))
+        order = draw_orders(config, x, generator, config.l2r_fraction)
+        batch = order_batch(config, x, order)
     elif config.schedule == "cosine":
         batch = paper_batch(config, x, generator)
     elif config.objective == "masked_ce":
@@ -435,91 +491,87 @@ def training_batch(config: Config, x: Tensor, generator) -> Batch:
 
 
 def evaluation_batch(config: Config, x: Tensor, generator, left_to_right=False) -> Batch:
-    """One loss for each row of x (B, T): −log p(row) / T.
+    """One loss for each row of x (B, T), −log p(row) / T.
 
-    It is exact for `ar`, and for `aogpt` from left to right. Else it is an unbiased estimate of the upper
-    bound, for `aogpt` from one random order, for `mdlm` from one pair of masks."""
+    It is exact for `ar`, and for `aogpt` from left to right. Else it is an unbiased estimate of the
+    upper bound: for `aogpt` from one random order, for `mdlm` from one pair of masks."""
     if config.mode == "mdlm":
-        return pack_pairs(nelbo_batch(config, x.repeat_interleave(2, dim=0), generator))
-    return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction=float(left_to_right)))
+        twice = x.repeat_interleave(2, dim=0)                                   # (2B, T)
+        return pack_pairs(nelbo_batch(config, twice, generator))
+    l2r_fraction = 1.0 if left_to_right else 0.0
+    return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction))
 
 
 def add_noise(config: Config, batch: Batch, generator) -> Batch:
-    """Random tokens in place of some that are read. BOS, [MASK] and what is predicted stay as they are."""
-    wrong = torch.rand(batch.tokens.shape, generator=generator) < config.token_noise        # (B, S)
-    wrong &= batch.tokens < config.bos_id       # end-of-text and [MASK] have the largest ids
-    other = torch.randint(config.bos_id, batch.tokens.shape, generator=generator)   # (B, S)
+    """Some of the tokens that are read are replaced by random ones, but neither BOS nor [MASK]."""
+    wrong = torch.rand(batch.tokens.shape, generator=generator) < config.token_noise
+    wrong &= batch.tokens < config.bos_id       # BOS and [MASK] have the largest ids
+    other = torch.randint(config.bos_id, batch.tokens.shape, generator=generator)
     return batch._replace(tokens=torch.where(wrong, other, batch.tokens))
 
 
 def mask_generator(*seed) -> torch.Generator:
-    """For masks and orders, anew from (seed, step): the same in a resumed run, and on every device."""
-    return torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+    """Random numbers for masks and orders, a new generator for each (seed, step).
+
+    It lives on the CPU, so a run draws the same on every device, and after it was resumed."""
+    state = np.random.SeedSequence(seed).generate_state(1)[0]
+    return torch.Generator().manual_seed(int(state))
 
 
-# ---- The same losses, faster and with less noise -------------------------------------------------------
-
-def mask_counts(B: int, T: int, generator) -> Tensor:
-    """How many tokens each row masks, (B,): each k is uniform on 1 … T, and B must be even.
-
-    Rows 2p and 2p+1 are an antithetic pair with k and T+1−k, and the pairs are spread evenly over all k. Both
-    lower the variance of the bound. The first of a pair never masks more than the second. The mean is
-    unbiased all the same if rows come in random order, as in training, or if a pair is one row twice, as in
-    evaluation."""
-    pairs = B // 2
-    stratum = torch.randperm(pairs, generator=generator)        # each pair has its own part of [0, 1/2)
-    u = (stratum + torch.rand(pairs, generator=generator)) / B                      # (B/2,)
-    k = 1 + (u * T).long()
-    return torch.stack([k, T + 1 - k], dim=1).flatten()
-
+# ---- The same losses, faster ---------------------------------------------------------------------
 
 def pack_pairs(batch: Batch) -> Batch:
-    """The same loss from fewer predictions: the last MLP and the head run on slots with a weight only.
+    """The same loss from fewer predictions: last MLP and head run only on slots with a weight.
 
-    Two rows become a pair, and `select` lists the slots of the pair that have a weight. All pairs need equally
-    many, so that shapes are static; masks of k and T+1−k tokens have T+1. A pair's loss is the mean of its two
-    rows' losses, so their mean over the batch stays the same. With T = 6, k = 2 and T+1−k = 5:
+    Rows 2p and 2p+1 become a pair, and `select` lists those of its slots that have a weight. Every
+    pair must have equally many; the masks of `nelbo_batch` have T+1, as k and T+1−k do. The loss of
+    a pair is the mean of its rows' losses. With T = 6, and k = 2 and 5 masked tokens:
 
         row 2p       BOS   x_0  [M]  x_2  x_3  [M]  x_5         2 predictions, each of weight 1/2
         row 2p+1     BOS   [M]  [M]  [M]  x_3  [M]  [M]         5 predictions, each of weight 1/5
-        select       the 7 slots of these 14 that hold [M]: 2, 5, 8, 9, 10, 12, 13
+        select       of these 14 slots the 7 with [M]: 2, 5, 8, 9, 10, 12, 13
     """
     pairs = len(batch.tokens) // 2
-    weight = batch.weight.view(pairs, -1)                                           # (B/2, 2S)
-    select = weight.nonzero()[:, 1].view(pairs, -1)                                 # (B/2, N)
-    targets = batch.targets.view(pairs, -1).gather(1, select)                       # (B/2, N)
-    return batch._replace(targets=targets, weight=weight.gather(1, select) / 2, select=select)
+    weight = batch.weight.view(pairs, -1)                                       # (B/2, 2S)
+    select = weight.nonzero()[:, 1].view(pairs, -1)                             # (B/2, N)
+    targets = batch.targets.view(pairs, -1).gather(1, select)                   # (B/2, N)
+    weight = weight.gather(1, select) / 2                                       # (B/2, N)
+    return batch._replace(targets=targets, weight=weight, select=select)
 
 
 @torch.no_grad()
 def losses_in_parts(model: nn.Module, batch: Batch) -> Tensor:
-    """`weighted_losses` without gradients, at most 64 at once and with bounded memory; float64 on the CPU."""
+    """`weighted_losses` without gradients, in float64 on the CPU.
+
+    They are computed 64 at a time, or fewer where the logits would take more than 64 MB."""
     logits_of_one = batch.targets.size(1) * model.config.vocab_size
-    at_once = min(64, max(1, 2 ** 24 // logits_of_one))         # 64 MB of logits
+    at_once = min(64, max(1, 2 ** 24 // logits_of_one))
     losses = []
     for part in batch.split(at_once):
-        losses.append(weighted_losses(model, part.to(model.head.weight.device)).cpu().double())
+        part = part.to(model.head.weight.device)
+        losses.append(weighted_losses(model, part).cpu().double())
     return torch.cat(losses)
 
 
-# ---- Sizes -----------------------------------------------------------------------------------------
+# ---- Sizes ---------------------------------------------------------------------------------------
 
 def count_parameters(model: Transformer) -> int:
     """Trained numbers. Rows of embedding and head that only pad the vocabulary do not count."""
     config = model.config
-    read = config.vocab_size + (config.mode == "mdlm")      # mdlm reads [MASK] too
-    unused = config.padded_vocab - read
+    unused = config.padded_vocab - config.vocab_size
     if not config.tie_head:
-        unused += config.padded_vocab - config.vocab_size
+        unused *= 2
+    if config.mode == "mdlm":
+        unused -= 1         # the embedding of [MASK] is used
     return sum(p.numel() for p in model.parameters()) - unused * config.n_embd
 
 
 def flops_per_token(config: Config) -> float:
     """Matrix-product FLOPs of training on one token: 2 per weight forward, and 4 backward.
 
-    Attention reaches T slots, on average half of them where it is causal. mdlm's last MLP and head run on
-    T+1 of the 2T tokens of a pair, with schedule=cosine on all. Not counted are mdlm's BOS slot in the
-    blocks, which is 1/T more, and the optimizer."""
+    Attention reaches T slots, or on average half of them where it is causal. mdlm's last MLP and
+    head run on T+1 of the 2T tokens of a pair, with schedule=cosine on all. Not counted are the
+    optimizer, and that mdlm's BOS makes 1/T more slots."""
     C, T = config.n_embd, config.block_size
     reach = T if config.mode == "mdlm" else T / 2
     attention = 4 * C * C + 2 * C * reach
@@ -528,23 +580,25 @@ def flops_per_token(config: Config) -> float:
     predicted = 1
     if config.mode == "mdlm" and config.schedule == "uniform":
         predicted = (T + 1) / (2 * T)
-    return 6 * (config.n_layer * attention + (config.n_layer - 1) * mlp + predicted * (mlp + head))
+    first_layers = (config.n_layer - 1) * (attention + mlp)
+    return 6 * (first_layers + attention + predicted * (mlp + head))
 
 
 def main():
-    rows = {
-        "ar in the paper": (Config("ar", target_embedding=False), "tied head, no target embedding"),
-        "mdlm in the paper": (Config("mdlm", target_embedding=False, **PAPER_MDLM),
-                              "+ untied head 38.6M, timestep 0.6M, [MASK]"),
-        "ar": (Config("ar"), "the paper's + target embedding 0.4M"),
-        "mdlm": (Config("mdlm"), "the same + [MASK]"),
-        "aogpt": (Config("aogpt"), "as ar"),
-    }
-    print(f"{'12 × 768, T=512':18}{'parameters':>13}{'MFLOP/token':>13}  of which")
-    with torch.device("meta"):      # no memory is taken
-        for name, (config, what) in rows.items():
+    rows = [
+        ("ar of the paper", Config("ar", target_embedding=False), ""),
+        ("mdlm of the paper", Config("mdlm", target_embedding=False, **PAPER_MDLM),
+         "+ an untied head (38.6M), timestep (0.6M), [MASK]"),
+        ("ar", Config("ar"), "the paper's + target embedding (0.4M)"),
+        ("mdlm", Config("mdlm"), "the same + [MASK]"),
+        ("aogpt", Config("aogpt"), "the same as ar"),
+    ]
+    print("12 layers, width 768, T = 512, 50,257 words\n")
+    print(f"{'':18}{'parameters':>12}  {'training MFLOP/token':>20}")
+    for name, config, what in rows:
+        with torch.device("meta"):      # which takes no memory
             parameters = count_parameters(Transformer(config))
-            print(f"{name:18}{parameters:>13,}{flops_per_token(config) / 1e6:>13.1f}  {what}")
+        print(f"{name:18}{parameters:>12,}  {flops_per_token(config) / 1e6:>20.1f}  {what}")
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ class PrepareOptions:
         if self.name == "toy" and not self.toy:
             raise InputError("data/toy is the grammar's; give another --name=NAME")
         if Path(self.name).name != self.name:
-            raise InputError(f"--name={self.name} must be the plain name of a folder")
+            raise InputError(f"--name={self.name} must be a plain name, of a folder in data/")
         if not self.max_tokens:
             self.max_tokens = 4_000_000 if self.toy else 50_000_000
 

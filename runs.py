@@ -1,9 +1,9 @@
 """
 A run's folder, and what must not go wrong around the training loop.
 
-A checkpoint is whole or not there (save), a damaged one is named (load), two processes never train in one
-folder (open_locked), a resumed run goes on as it began (check_resumable), numbers that are not finite stop
-it (check_finite), and a run that is told to stop saves first (Run.training, Run.asked_to_stop).
+A checkpoint is whole or not there (save), a damaged one is named (load), two processes never train
+in one folder (open_locked), a resumed run goes on as it began (check_resumable), numbers that are
+not finite stop it (check_finite), and a run that is told to stop saves first (Run.training).
 """
 import contextlib
 import datetime
@@ -32,11 +32,14 @@ except ImportError:     # on Windows nothing keeps two processes out of one fold
 FORMAT = 1              # of checkpoints
 LOG_EVERY = 10          # steps between two lines of the log
 # These flags may differ from what they were when a run is resumed.
-MAY_CHANGE = ("resume", "out_dir", "max_steps", "save_minutes", "quiet", "grad_accum", "device", "dtype",
-              "compile")
+MAY_CHANGE = ("resume", "out_dir", "max_steps", "save_minutes", "quiet", "grad_accum", "device",
+              "dtype", "compile")
+# What ckpt.pt has besides the model and its configuration.
+CHECKPOINT_NEEDS = ("settings", "step", "best", "seconds", "recent", "log", "optimizers",
+                    "tokenizer", "windows", "data")
 
 
-# ---- Several processes: each trains on its share of every batch ------------------------------------
+# ---- Several processes: each trains on its share of every batch ----------------------------------
 
 # torchrun starts the processes and sets these variables. The first process speaks and writes.
 RANK = int(os.environ.get("RANK", 0))
@@ -93,14 +96,15 @@ def leave_processes():
     if WORLD_SIZE > 1:
         torch.distributed.destroy_process_group()
     if RANK > 0:
-        os._exit(0)     # an orderly end may abort in torch's threads, and torchrun would then end all
+        os._exit(0)     # an orderly end may abort in torch's threads, and torchrun then ends all
 
 
-# ---- Checkpoints: plain dicts of plain tensors, readable with weights_only=True ----------------------
+# ---- Checkpoints: plain dicts of plain tensors, readable with weights_only=True ------------------
 
 def save(path, model: Transformer, **extra):
     """Write the model and anything else that is plain, whole or not at all. Raises OSError."""
-    content = {"format": FORMAT, "config": asdict(model.config), "model": model.state_dict(), **extra}
+    content = {"format": FORMAT, "config": asdict(model.config), "model": model.state_dict()}
+    content |= extra
     unfinished = Path(f"{path}.tmp")
     try:
         with open(unfinished, "wb") as f:
@@ -109,14 +113,16 @@ def save(path, model: Transformer, **extra):
             os.fsync(f.fileno())
     except (OSError, RuntimeError) as e:
         unfinished.unlink(missing_ok=True)
-        raise OSError(f"{path} could not be written ({e}); is the disk full? An older one is kept") from e
+        raise OSError(f"{path} could not be written ({e}); is the disk full? An older one is "
+                      "kept") from e
     os.replace(unfinished, path)
 
 
 def read_checkpoint(path, needs=()) -> dict:
-    """The entries of a checkpoint, on the CPU. Raises OSError if there is none, or if it is no good."""
+    """The entries of a checkpoint, on the CPU. Raises OSError if there is none, or a bad one."""
     if not os.path.isfile(path):
-        raise FileNotFoundError(f"no checkpoint at {path}; train one with train.py, to its first evaluation")
+        raise FileNotFoundError(f"no checkpoint at {path}; train one with train.py, to its first "
+                                "evaluation")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if checkpoint["format"] != FORMAT:
@@ -153,18 +159,17 @@ def open_model(folder: str, device: str):
     return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
 
 
-# ---- The folder ------------------------------------------------------------------------------------
+# ---- The folder ----------------------------------------------------------------------------------
 
 def read_run(folder: str) -> dict:
-    """config.json, with log.jsonl's evaluations as "curve", its [step, train_loss] as "training"."""
+    """The run's config.json, with the evaluations of log.jsonl as "curve". Raises InputError."""
     try:
         run = json.loads(Path(folder, "config.json").read_text())
-        *lines, _ = Path(folder, "log.jsonl").read_text().split("\n")   # the last is empty, or was cut off
-        log = [json.loads(line) for line in lines]
+        lines = Path(folder, "log.jsonl").read_text().split("\n")
+        log = [json.loads(line) for line in lines[:-1]]         # the last is empty, or was cut off
         run["curve"] = [entry for entry in log if "val_nll" in entry]
-        run["training"] = [[entry["step"], entry["train_loss"]] for entry in log if "train_loss" in entry]
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise InputError(f"{folder} holds no readable run ({e!r}); choose another or restore it") from e
+    except (OSError, ValueError, TypeError) as e:
+        raise InputError(f"{folder} holds no readable run ({e!r}); choose another") from e
     if not run["curve"]:
         raise InputError(f"{folder} has no evaluation yet; let it train on")
     return run
@@ -177,26 +182,29 @@ def check_folder(folder: str, resume: bool):
     if resume and not os.path.exists(ckpt):
         raise InputError(f"there is no checkpoint at {ckpt}; begin without --resume")
     if not resume and (os.path.exists(ckpt) or os.path.exists(best)):
-        raise InputError(f"{folder} holds a run already; go on with --resume, or choose another --out_dir")
+        raise InputError(f"{folder} holds a run already; go on with --resume, or choose another "
+                         "--out_dir")
 
 
 def open_locked(path):
-    """The file, to append lines to, locked until it is closed. Raises InputError if it was already."""
+    """The file, to append lines to, locked until it is closed. Raises InputError if it was."""
     file = open(path, "a", buffering=1)
     try:
         if fcntl:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
-        raise InputError(f"another process is writing {path}; wait for it, or write elsewhere") from e
+        raise InputError(f"another process is writing {path}; wait, or write elsewhere") from e
     return file
 
 
 def check_resumable(path: str, flags: dict, past: dict, step: int):
-    """Flags given with --resume may not contradict the settings that the run began with, in `past`."""
+    """Flags given with --resume may not contradict the settings that the run began with, `past`.
+
+    Raises InputError. A setting that was added to the code since then may be given."""
     for name, value in flags.items():
         if name not in MAY_CHANGE and name in past and past[name] != value:
-            raise InputError(f"{path} was made with --{name}={past[name]}, not {value}; leave the flag out, "
-                             "because a resumed run keeps its settings")
+            raise InputError(f"{path} was made with --{name}={past[name]}, not {value}; leave the "
+                             "flag out, because a resumed run keeps its settings")
     if flags.get("max_steps", step) < step:
         raise InputError(f"--max_steps={flags['max_steps']}: {path} has made {step} steps already")
 
@@ -205,11 +213,11 @@ def check_finite(entry: dict):
     """Raises InputError, because it is a run's settings that let it diverge."""
     if not all(map(math.isfinite, entry.values())):
         values = ", ".join(f"{name} {value:.4g}" for name, value in entry.items())
-        raise InputError(f"near step {entry['step']:,} something is not finite: {values}; an older ckpt.pt "
-                         "is kept; try a lower --lr, more --warmup or --dtype=float32")
+        raise InputError(f"near step {entry['step']:,} something is not finite: {values}; an older "
+                         "ckpt.pt is kept; try a lower --lr, more --warmup or --dtype=float32")
 
 
-# ---- The run ---------------------------------------------------------------------------------------
+# ---- The run -------------------------------------------------------------------------------------
 
 class Stopwatch:
     """Seconds spent while it was running."""
@@ -239,17 +247,17 @@ class Stopwatch:
 class Run:
     """A run under way: how far it is, its log, and its files.
 
-    s is train.py's Settings. trained_on has plain values that sampling needs and that a resumed run must find
-    unchanged: the tokenizer and the like. With a checkpoint the run goes on from there.
+    s is train.py's Settings. trained_on has plain values that sampling needs and that a resumed run
+    must find unchanged: the tokenizer and the like. With a checkpoint the run goes on from there.
     Raises InputError where the folder is in use, or does not fit."""
 
-    def __init__(self, s, model: Transformer, optimizers: list, trained_on: dict, checkpoint: dict | None):
+    def __init__(self, s, model, optimizers: list, trained_on: dict, checkpoint: dict | None):
         self.s, self.model, self.optimizers, self.trained_on = s, model, optimizers, trained_on
         self.path = Path(s.out_dir).joinpath
         self.step = 0                   # steps done
         self.best = math.inf            # the lowest val_nll so far
-        self.clock = Stopwatch()        # of training, without evaluations and the first step, which compiles
-        self.recent = []                # (2,) loss and gradient norm of each step since the log's last line
+        self.clock = Stopwatch()        # of training, but not of its first step, which compiles
+        self.recent = []                # (2,) loss and gradient norm of each step not yet logged
         self.last_save = -math.inf
         self.signals = []               # received; see `training`
         if RANK == 0:
@@ -263,14 +271,14 @@ class Run:
         if RANK == 0:
             if os.fstat(self.log_file.fileno()).st_size < log_size:
                 raise InputError(f"{self.path('log.jsonl')} has lost lines; restore it")
-            self.log_file.truncate(log_size)        # what came after the checkpoint is trained again
+            self.log_file.truncate(log_size)    # what came after the checkpoint is trained again
 
     def restore(self, checkpoint: dict):
         """Go on from a checkpoint."""
         for name, value in self.trained_on.items():
             if checkpoint[name] != value:
-                raise InputError(f"data/{self.s.data} is not what {self.path('ckpt.pt')} was trained on "
-                                 f"(its {name}); restore it")
+                raise InputError(f"data/{self.s.data} is not what {self.path('ckpt.pt')} was "
+                                 f"trained on: its {name} differs; restore it")
         self.model.load_state_dict(checkpoint["model"])
         for optimizer, state in zip(self.optimizers, checkpoint["optimizers"]):
             optimizer.load_state_dict(state)
@@ -280,13 +288,13 @@ class Run:
 
     @contextlib.contextmanager
     def training(self):
-        """Around the loop: a progress bar; and Ctrl-C or SIGTERM only asks it to stop, until the second."""
+        """Around the loop: a progress bar; and the first Ctrl-C or SIGTERM only asks it to stop."""
         def note(number, frame):
-            if self.signals and WORLD_SIZE == 1:    # torchrun passes each one on, so there it comes twice
+            if self.signals and WORLD_SIZE == 1:    # with torchrun each signal comes twice
                 raise KeyboardInterrupt
             self.signals.append(number)
             with contextlib.suppress(OSError):      # nobody may be reading any more
-                os.write(2, b"\nfinishing this step, then saving; once more stops at once, unsaved\n")
+                os.write(2, b"\nfinishing this step, then saving; once more stops at once\n")
 
         handlers = {kind: signal.signal(kind, note) for kind in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -302,7 +310,7 @@ class Run:
         return self.step % self.s.eval_interval == 0 or self.step == self.s.max_steps
 
     def record(self, loss: torch.Tensor, norm: torch.Tensor, lr: float):
-        """One more step is done. Some are logged; raises InputError if one of them is not finite."""
+        """One more step is done. Every tenth is logged; raises InputError if it is not finite."""
         self.step += 1
         self.recent.append(torch.stack([loss, norm]))
         self.bar.update()
@@ -314,12 +322,14 @@ class Run:
 
     def log_training(self, lr: float):
         """A line for the steps since the last one: their mean loss, and tokens per second."""
-        losses, norms = mean_over_processes(torch.stack(self.recent)).unbind(dim=1)     # (steps,) each
+        recent = mean_over_processes(torch.stack(self.recent))                  # (steps, 2)
+        losses, norms = recent.unbind(dim=1)                                    # (steps,) each
         train_loss = losses.mean().item()       # this waits for the device
         step, seconds = self.last_logged
         tokens = (self.step - step) * self.s.batch_size * self.model.config.block_size
         tok_per_s = tokens / (self.clock.read() - seconds)
-        self.log(train_loss=train_loss, max_grad_norm=norms.max().item(), lr=lr, tok_per_s=tok_per_s)
+        self.log(train_loss=train_loss, max_grad_norm=norms.max().item(), lr=lr,
+                 tok_per_s=tok_per_s)
         self.bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
         self.recent = []
         self.last_logged = self.step, self.clock.read()
@@ -332,7 +342,8 @@ class Run:
         if result["val_nll"] < self.best:
             self.best = result["val_nll"]
             if RANK == 0:
-                save(self.path("best.pt"), self.model, step=self.step, val_nll=self.best, **self.trained_on)
+                save(self.path("best.pt"), self.model, step=self.step, val_nll=self.best,
+                     **self.trained_on)
 
     def log(self, **entry):
         """A line of log.jsonl. Raises InputError if a number is not finite."""
@@ -342,7 +353,7 @@ class Run:
             print(json.dumps(entry), file=self.log_file)
 
     def asked_to_stop(self) -> bool:
-        """Whether a signal came. Several processes must stop after the same step, so they ask each other."""
+        """Whether a signal came. Several processes ask each other, to stop after the same step."""
         if WORLD_SIZE == 1 or self.step % LOG_EVERY:
             return bool(self.signals) and WORLD_SIZE == 1
         count = torch.tensor(float(len(self.signals)), device=self.model.head.weight.device)
@@ -360,13 +371,8 @@ class Run:
             check_finite({"step": self.step, "train_loss": loss, "grad_norm": norm})
         if RANK == 0:
             os.fsync(self.log_file.fileno())
-            save(self.path("ckpt.pt"), self.model, **self.trained_on, step=self.step, best=self.best,
-                 seconds=self.clock.read(), recent=recent, settings=asdict(self.s),
+            save(self.path("ckpt.pt"), self.model, **self.trained_on, step=self.step,
+                 best=self.best, seconds=self.clock.read(), recent=recent, settings=asdict(self.s),
                  log=os.fstat(self.log_file.fileno()).st_size,
                  optimizers=[optimizer.state_dict() for optimizer in self.optimizers])
         self.last_save = time.perf_counter()
-
-
-# What ckpt.pt has besides the model, its configuration and what it was trained on.
-CHECKPOINT_NEEDS = ("settings", "step", "best", "seconds", "recent", "log", "optimizers",
-                    "tokenizer", "windows", "data")

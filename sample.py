@@ -2,13 +2,13 @@
 Write stories with a trained model, or fill the blanks of one.
 
     python sample.py --out_dir=out/toy-mdlm --num_samples=1000 --steps=24
-    python sample.py --out_dir=out/tinystories-mdlm --prompt="Once upon a time ___ lived happily." --show
+    python sample.py --out_dir=out/toy-mdlm --prompt="One day, a ___ the park." --show
     python sample.py --out_dir=out/toy-aogpt --draft=16
 
-A pass is one run of the network. ar writes a token a pass, from left to right. aogpt writes in a random or
-a given order, one token a pass, or several that do not see each other, or with --draft several of which a
-second pass keeps what one token a pass might have written. mdlm reveals masked tokens anywhere, and every
-pass reads the whole window. Stories are cut at the first end-of-text.
+A pass is one run of the network. ar writes one token a pass, from left to right. aogpt writes in a
+random or a given order, one token a pass, or several that do not see each other; with --draft a
+second pass keeps those of them that one token a pass might have written. mdlm reveals masked tokens
+anywhere, and each of its passes reads the whole window. Stories are cut at the first end-of-text.
 """
 import itertools
 import json
@@ -24,8 +24,9 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from cli import InputError, build, check_flags, command, flag, parse_flags, provenance, write_json
-from model import Cache, Config, Transformer, masking_batch, new_keys_values, order_batch
-from runs import open_locked, open_model
+from model import (Cache, Config, Transformer, draw_orders, masking_batch, new_keys_values,
+                   order_batch)
+from runs import open_model
 from show import play, token_texts
 from toy import TOY
 
@@ -35,25 +36,33 @@ class SampleOptions:
     """what to write, and how"""
     out_dir: str = flag("", "the run to sample from; its best.pt is read")
     num_samples: int = flag(3, "stories", low=1)
-    length: int | None = flag(None, "tokens a story; default: the window, or the prompt if it has blanks", low=1)
+    length: int | None = flag(
+        None, "tokens a story; default: the window, or the prompt if it has blanks", low=1)
     prompt: str = flag("", "begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)")
     blank: int = flag(8, "tokens of a blank", low=1)
     sampler: Literal["first_hitting", "ancestral", "confidence"] = flag(
         "first_hitting", "mdlm: equally many tokens a step, a random number, or the surest")
     order: str = flag("random", "aogpt: random, left_to_right, or all positions as wanted: 2,0,1")
-    steps: int | None = flag(None, "steps a story; default: one for each token. Fewer: faster, worse", low=1)
-    temperature: float = flag(1.0, "1 samples the model's distribution, 0 takes the likeliest token", low=0)
-    top_p: float = flag(1.0, "keep the likeliest tokens with this much probability", low=1e-9, high=1)
-    final_temperature: float | None = flag(None, "confidence: temperature falls linearly to this one", low=0)
-    repetition_penalty: float = flag(1.0, "confidence: make tokens that occur less likely", low=1)
-    protocol: Literal["own", "paper"] = flag("own", "paper: its code's settings for flags that are not given")
-    draft: int | None = flag(None, "aogpt: draft so many tokens at once, keep what is confirmed: exact", low=1)
+    steps: int | None = flag(
+        None, "steps a story; default: one for each token. Fewer: faster, worse", low=1)
+    temperature: float = flag(
+        1.0, "1 samples the model's distribution, 0 takes the likeliest token", low=0)
+    top_p: float = flag(
+        1.0, "keep the likeliest tokens with this much probability", low=1e-9, high=1)
+    final_temperature: float | None = flag(
+        None, "confidence: the temperature falls linearly to this one", low=0)
+    repetition_penalty: float = flag(1.0, "confidence: tokens that occur become rarer", low=1)
+    protocol: Literal["own", "paper"] = flag(
+        "own", "paper: what its code did, for flags that are not given")
+    draft: int | None = flag(
+        None, "aogpt: draft so many tokens at once, and keep what is confirmed: exact", low=1)
     batch_size: int = flag(64, "stories at a time; changes speed, not stories", low=1)
     full_length: bool = flag(False, "keep what comes after the end of the story")
     show: bool = flag(False, "watch the tokens appear")
-    out: str = flag("", "file of stories; default: samples.jsonl in out_dir, with --show shown.jsonl",
-                    file=(".jsonl",))
-    json: str = flag("", "file for settings, seconds, passes and the grammatical share", file=(".json",))
+    out: str = flag(
+        "", "file of stories; default: in out_dir samples.jsonl, with --show shown.jsonl",
+        file=(".jsonl",))
+    json: str = flag("", "file for settings, seconds, passes, grammatical share", file=(".json",))
     seed: int = flag(1337, "of the stories", low=0, high=10 ** 15)
     device: str = flag("auto", "auto, cpu, cuda or mps")
 
@@ -61,7 +70,8 @@ class SampleOptions:
         check_flags(self)
 
 
-# ---- Drawing a token: every story has its own random numbers, whatever else is in the batch ------------
+# ---- Drawing a token -----------------------------------------------------------------------------
+# Every story has random numbers of its own, whatever else is in its batch.
 
 def uniforms(generators: list, length: int, device: torch.device) -> torch.Tensor:
     """(B, length) float64 numbers in [0, 1), the next ones of each of the B generators."""
@@ -69,44 +79,52 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
     return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
 
 
-def probabilities(logits, temperature: float, top_p: float):
-    """Weights (…, V) of the tokens, from logits (…, V); they sum to 1 or, where some were cut, to less.
+def probabilities(logits, o: SampleOptions, temperature: float | None = None):
+    """Weights (…, V) of the tokens, from logits (…, V). They sum to 1, or to less if some were cut.
 
-    top_p keeps the smallest set of likeliest tokens that has this much probability. Temperature 0 keeps the
-    likeliest alone, with the probability that it has at temperature 1."""
+    The temperature is by default o.temperature; 0 keeps the likeliest token alone, with the
+    probability that it has at temperature 1. o.top_p keeps the smallest set of likeliest tokens that
+    has this much probability."""
+    if temperature is None:
+        temperature = o.temperature
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature < 1e-6:
-        p, token = logits.softmax(dim=-1).max(dim=-1, keepdim=True)
+        p, token = logits.softmax(dim=-1).max(dim=-1, keepdim=True)             # (…, 1) each
         return torch.zeros_like(logits).scatter(-1, token, p)
     p = (logits / temperature).softmax(dim=-1)
-    if top_p == 1:
+    if o.top_p == 1:
         return p
-    p, token = p.sort(dim=-1, descending=True)
+    p, token = p.sort(dim=-1, descending=True)                                  # (…, V) each
     likelier = p.cumsum(dim=-1) - p         # the mass of all tokens that are likelier than this one
-    return torch.zeros_like(p).scatter(-1, token, p * (likelier < top_p))
+    kept = p * (likelier < o.top_p)
+    return torch.zeros_like(p).scatter(-1, token, kept)
 
 
 def invert(p, u):
-    """Tokens (…) drawn from weights p (…, V) of any sum by uniform numbers u (…).
+    """Tokens (…) drawn from weights p (…, V) of any sum, by uniform numbers u (…).
 
-    It inverts the distribution function, summed up in float64: float32 would cut off the tail and so lower
-    the real temperature (Zheng et al. 2024, arXiv 2409.02908)."""
-    cdf = p.cumsum(dim=-1, dtype=torch.float64)                                     # (…, V)
-    token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)[..., 0]
+    The distribution function is inverted. It is summed up in float64, because float32 would cut off
+    its tail and so lower the real temperature (Zheng et al. 2024, arXiv 2409.02908)."""
+    cdf = p.cumsum(dim=-1, dtype=torch.float64)                                 # (…, V)
+    threshold = u[..., None] * cdf[..., -1:]                                    # (…, 1)
+    token = torch.searchsorted(cdf, threshold, right=True)[..., 0]              # (…)
     return token.clamp(max=p.size(-1) - 1)      # where all weights are 0, the search ends at V
 
 
 def draw(logits, u, o: SampleOptions, temperature: float | None = None):
-    """Tokens (N,) from logits (N, V) by uniform numbers u (N,), and the probability of each."""
-    temperature = o.temperature if temperature is None else temperature
+    """Tokens (N,) from logits (N, V) by uniform numbers u (N,), and the probability of each.
+
+    It takes a few rows at a time, which fit the cache of a CPU, because float64 needs much room."""
     tokens, chances = [], []
-    rows = max(1, 2 ** (19 if u.is_cpu else 23) // logits.size(-1))     # as many as fit a CPU's cache
+    numbers = 2 ** 19 if u.is_cpu else 2 ** 23
+    rows = max(1, numbers // logits.size(-1))
     for some_logits, some_u in zip(logits.split(rows), u.split(rows)):
-        p = probabilities(some_logits.to(u.device), temperature, o.top_p)           # (rows, V)
-        token = invert(p, some_u)                                                   # (rows,)
+        p = probabilities(some_logits.to(u.device), o, temperature)       # (rows, V)
+        token = invert(p, some_u)                                               # (rows,)
         tokens.append(token)
         chances.append(p.gather(-1, token[:, None])[:, 0])
-    return torch.cat(tokens).to(logits.device), torch.cat(chances).float().to(logits.device)
+    tokens, chances = torch.cat(tokens), torch.cat(chances).float()
+    return tokens.to(logits.device), chances.to(logits.device)
 
 
 def noise_at(u, position):
@@ -114,15 +132,16 @@ def noise_at(u, position):
     return u.gather(1, position.to(u.device))[:, 0]
 
 
-# ---- The plain samplers: one token a pass ------------------------------------------------------------
-# Each yields the stories (B, L) after every pass, with [MASK] where nothing is written yet. u (B, L) has a uniform
-# number for every position, order (B, L) the positions in the order of writing, of which the first `given` ones are
-# known. Who only wants to know how these models write can stop reading below.
+# ---- The plain samplers: one token a pass --------------------------------------------------------
+# Each yields the stories (B, L) after every pass, with [MASK] where nothing is written yet. order
+# (B, L) has the positions in the order of writing; the first `given` of them are known. u (B, L)
+# has a uniform number for every position. Who only wants to know how these models write can stop
+# reading after these three.
 
 def write_left_to_right(model, tokens, given: int, u, o: SampleOptions):
     """ar: each new token takes a pass over all before it."""
     for j in range(given, tokens.size(1)):
-        known = F.pad(tokens[:, :j], (1, 0), value=model.config.bos_id)     # (B, j+1) BOS, x_0 … x_{j-1}
+        known = F.pad(tokens[:, :j], (1, 0), value=model.config.bos_id)     # (B, j+1) BOS, x_0 …
         position = torch.arange(-1, j, device=tokens.device)[None]          # (1, j+1)
         logits = model(known, key_pos=position, target_pos=position + 1)    # (B, j+1, V)
         new, _ = draw(logits[:, -1], u[:, j], o)                            # (B,)
@@ -131,9 +150,9 @@ def write_left_to_right(model, tokens, given: int, u, o: SampleOptions):
 
 
 def write_in_any_order(model, tokens, order, given: int, u, o: SampleOptions):
-    """aogpt: slot j sees BOS and the j tokens that come before in the order, and predicts the next one."""
+    """aogpt: slot j sees BOS and the first j tokens of the order, and predicts the next one."""
     for j in range(given, tokens.size(1)):
-        batch = order_batch(model.config, tokens, order)    # its later slots hold [MASK], which nobody sees
+        batch = order_batch(model.config, tokens, order)        # later slots hold [MASK], unseen
         logits = model(batch.tokens, batch.key_pos, batch.target_pos)       # (B, L, V)
         position = order[:, j:j + 1]                                        # (B, 1)
         new, _ = draw(logits[:, j], noise_at(u, position), o)               # (B,)
@@ -144,215 +163,234 @@ def write_in_any_order(model, tokens, order, given: int, u, o: SampleOptions):
 def unmask_one_by_one(model, tokens, order, given: int, u, o: SampleOptions):
     """mdlm: all masked tokens are predicted, and the one whose turn it is is revealed."""
     for j in range(given, tokens.size(1)):
-        batch = masking_batch(model.config, tokens, tokens == model.config.mask_id)
+        masked = tokens == model.config.mask_id                             # (B, L)
+        batch = masking_batch(model.config, tokens, masked)
         logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t)      # (B, T+1, V)
         position = order[:, j:j + 1]                                        # (B, 1)
-        slot = position[:, :, None] + 1                                     # (B, 1, 1), after BOS
+        slot = position[:, :, None] + 1                                   # (B, 1, 1) BOS has slot 0
         logits = logits.take_along_dim(slot, dim=1)[:, 0]                   # (B, V)
         new, _ = draw(logits, noise_at(u, position), o)                     # (B,)
         tokens = tokens.scatter(1, position, new[:, None])
         yield tokens
 
 
-# ---- The same, faster: ar and aogpt with a cache, and several tokens a pass ----------------------------
-# Slot 0 holds BOS, and slot j the token at order[j-1]; it predicts the token at order[j]. The cache has the keys
-# and values of slots whose token is known. To predict m tokens at once, from known tokens alone, the last known
-# slot is copied m-1 times, each copy with a target of its own. For 4 tokens at 2 a pass, the slots that each slot
-# sees (x) are:
+# ---- The same, faster: ar and aogpt with a cache, and several tokens a pass ----------------------
+# Slot 0 holds BOS, and slot j the token at order[j-1]; it predicts the token at order[j]. The cache
+# keeps the keys and values of slots whose token is known. To predict m tokens at once from the
+# known ones, the last known slot is copied m-1 times, and each copy has a target of its own. For 4
+# tokens, 2 a pass, these are the slots that each slot sees:
 #
-#     pass 0     slot 0             x              pass 1     slot 1             x x
-#                slot 1, copy of 0  . x                       slot 2             x x x
-#                                                             slot 3, copy of 2  x x . x
+#                                  slot 0  1  2  3
+#     pass 0     slot 0                 x
+#                slot 1, copy of 0      .  x
+#     pass 1     slot 1                 x  x
+#                slot 2                 x  x  x
+#                slot 3, copy of 2      x  x  .  x
 
 def slots_in_order(model, tokens, order, spare: int = 0):
     """What the slots of an order (B, L) hold, and a function that runs the network on some of them.
 
-    Returns held (B, L+1+spare), for the caller to fill in, and `predict`. Spare slots follow the last."""
+    Returns held (B, L+1+spare), for the caller to fill in, and `predict`. Spare slots come last."""
     (B, L), device = order.shape, order.device
-    held = F.pad(tokens.gather(1, order), (1, spare), value=model.config.bos_id)    # (B, L+1+spare)
-    target = F.pad(order, (0, spare))                                               # (B, L+spare)
-    position = F.pad(target, (1, 0), value=-1)                                      # (B, L+1+spare)
+    known = tokens.gather(1, order)                                             # (B, L)
+    held = F.pad(known, (1, spare), value=model.config.bos_id)                  # (B, L+1+spare)
+    target = F.pad(order, (0, spare))                                           # (B, L+spare)
+    position = F.pad(target, (1, 0), value=-1)                                  # (B, L+1+spare)
     keys_values = new_keys_values(model, B, L + spare)
 
     def predict(slots, last_known, m: int):
-        """Logits (B, m, V) of the last m of the slots (B, S). Those after last_known (B, 1) are copies of it."""
-        # A GPU is faster when shapes stay the same; a CPU when it reads no more than it must.
-        n = L + spare if device.type == "cuda" else int(slots.max()) + 1
-        copied_from = slots.minimum(last_known)                                     # (B, S)
-        other = torch.arange(n, device=device)
-        itself = other == slots[:, :, None]                                         # (B, S, n)
-        visible = itself | (other < copied_from[:, :, None])                        # (B, S, n)
+        """Logits (B, m, V) of the last m of the slots (B, S).
+
+        Those after last_known (B, 1) are copies of it."""
         S = slots.size(1)
-        select = torch.arange(S - m, S, device=device).expand(B, -1)                # (B, m)
+        n = int(slots.max()) + 1        # no more slots are read than there are
+        if device.type == "cuda":
+            n = L + spare               # but a GPU is faster if shapes stay the same
+        copied_from = slots.minimum(last_known)                                 # (B, S)
+        other = torch.arange(n, device=device)                                  # (n,)
+        itself = other == slots[:, :, None]                                     # (B, S, n)
+        visible = itself | (other < copied_from[:, :, None])                    # (B, S, n)
+        cache = Cache(keys_values, slots, visible[:, None])
+        select = torch.arange(S - m, S, device=device).expand(B, -1)            # (B, m)
         return model(held.gather(1, copied_from), position.gather(1, copied_from),
-                     target.gather(1, slots), select=select,
-                     cache=Cache(keys_values, slots, visible[:, None]))
+                     target.gather(1, slots), select=select, cache=cache)
 
     return held, predict
 
 
 def write_in_order(model, tokens, order, given: int, u, steps: int, o: SampleOptions):
-    """ar and aogpt: what is not given is written in `steps` groups of consecutive positions of the order."""
+    """ar and aogpt: what is not given is written in `steps` groups, one after the other."""
     B, L = order.shape
     held, predict = slots_in_order(model, tokens, order)
-    all_slots = torch.arange(L, device=order.device).expand(B, -1)
+    all_slots = torch.arange(L, device=order.device).expand(B, -1)              # (B, L)
     edges = [given + (L - given) * step // steps for step in range(steps + 1)]
     unread = 0              # slots before it are in the cache
     for start, end in itertools.pairwise(edges):
-        logits = predict(all_slots[:, unread:end], all_slots[:, start, None], end - start)      # (B, m, V)
-        revealed = order[:, start:end]                                              # (B, m) positions
-        noise = u.gather(1, revealed.to(u.device))                                  # (B, m)
-        new, _ = draw(logits.flatten(0, 1), noise.flatten(), o)                     # (B·m,)
-        new = new.view(B, -1)
+        last_known = all_slots[:, start:start + 1]                              # (B, 1)
+        logits = predict(all_slots[:, unread:end], last_known, end - start)     # (B, m, V)
+        revealed = order[:, start:end]                                          # (B, m) positions
+        noise = u.gather(1, revealed.to(u.device))                              # (B, m)
+        new, _ = draw(logits.flatten(0, 1), noise.flatten(), o)                 # (B·m,)
+        new = new.view(B, -1)                                                   # (B, m)
         held[:, start + 1:end + 1] = new
         tokens = tokens.scatter(1, revealed, new)
         unread = start + 1
         yield tokens
 
 
-# ---- Drafts: several tokens a pass, by the law of one token a pass -------------------------------------
+# ---- Drafts: several tokens a pass, by the law of one token a pass -------------------------------
 
 def confirm(p, q, draft, u):
-    """Tokens (B, m+1) and count (B, 1); the first `count` tokens follow the law of one token at a time.
+    """Tokens (B, m+1) and count (B, 1): the first `count` tokens are as if drawn one at a time.
 
-    Drafts 0 … m-1, draft (B, m), were drawn independently of each other from the laws q (B, m, V). Draft 0 is
-    kept, because none comes before it. p (B, m, V) are the laws of drafts 1 … m-1, and of one token more, given
-    all drafts before. Each draft is kept with probability min(1, p/q) of its token, up to the first that is
-    not; in its place a token drawn from max(0, p − q) makes up for that exactly (Leviathan et al. 2023, arXiv
-    2211.17192). If all are kept, one more is drawn from the last p. u (B, m) are uniform numbers."""
+    draft (B, m), numbers 0 … m-1, were drawn independently of each other from the laws q (B, m, V).
+    p (B, m, V) are the laws of drafts 1 … m-1, and of one token more, given all drafts before.
+    u (B, m) are uniform numbers. Draft 0 is kept, because none comes before it. Each other one is
+    kept with the probability min(1, p/q) of its token, up to the first that is not. In its place a
+    token is drawn from max(0, p − q), which makes up for that exactly (Leviathan et al. 2023, arXiv
+    2211.17192). If all are kept, one token more is drawn from the last p."""
     p = p / p.sum(dim=-1, keepdim=True)     # with top_p they sum to less than 1
     q = q / q.sum(dim=-1, keepdim=True)
-    q = F.pad(q[:, 1:], (0, 0, 0, 1))       # of drafts 1 … m-1; the one token more had no draft, so 0
+    q = F.pad(q[:, 1:], (0, 0, 0, 1))       # of drafts 1 … m-1; the token more had no draft: 0
 
-    # Which drafts would be kept, if the one before is?
-    p_of_draft = p[:, :-1].gather(2, draft[:, 1:, None])[:, :, 0]                   # (B, m-1)
-    q_of_draft = q[:, :-1].gather(2, draft[:, 1:, None])[:, :, 0]                   # (B, m-1)
-    accepted = u[:, :-1] * q_of_draft < p_of_draft                                  # (B, m-1)
+    # Which of the drafts 1 … m-1 would be kept, if those before are?
+    others = draft[:, 1:, None]                                                 # (B, m-1, 1)
+    p_of_draft = p[:, :-1].gather(2, others)[:, :, 0]                           # (B, m-1)
+    q_of_draft = q[:, :-1].gather(2, others)[:, :, 0]                           # (B, m-1)
+    accepted = u[:, :-1] * q_of_draft < p_of_draft                              # (B, m-1)
 
     # The first rejection ends it.
-    kept = 1 + accepted.cumprod(dim=1).sum(dim=1, keepdim=True)                     # (B, 1) from 1 to m
+    kept = 1 + accepted.cumprod(dim=1).sum(dim=1, keepdim=True)                 # (B, 1) from 1 to m
 
     # One token more, from what p has more of than q.
-    place = kept[:, :, None] - 1                                                    # (B, 1, 1)
-    residual = p.take_along_dim(place, dim=1) - q.take_along_dim(place, dim=1)      # (B, 1, V)
-    last = invert(residual[:, 0].clamp(min=0), u[:, -1])                            # (B,)
-    return F.pad(draft, (0, 1)).scatter(1, kept, last[:, None]), kept + 1
+    place = kept[:, :, None] - 1                                                # (B, 1, 1)
+    p_there = p.take_along_dim(place, dim=1)[:, 0]                              # (B, V)
+    q_there = q.take_along_dim(place, dim=1)[:, 0]                              # (B, V)
+    last = invert((p_there - q_there).clamp(min=0), u[:, -1])                   # (B,)
+    tokens = F.pad(draft, (0, 1)).scatter(1, kept, last[:, None])               # (B, m+1)
+    return tokens, kept + 1
 
 
 def write_and_confirm(model, tokens, order, given: int, generators: list, o: SampleOptions):
-    """aogpt: speculative decoding, by the law of one token a pass (Guo & Ermon 2025, arXiv 2504.20456).
+    """aogpt: speculative decoding by any-order drafts (Guo & Ermon 2025, arXiv 2504.20456).
 
-    Each round drafts the next m tokens in one pass; a second pass tells how many of them to keep. With 2 tokens
-    known and 3 to draft:
+    Each round drafts the next m tokens in one pass, and a second pass tells how many of them to
+    keep. With 2 tokens known and 3 to draft:
 
-        first pass     slot 2, and copies of it as slots 3, 4    draft the tokens at order[2], [3], [4]
-        second pass    slots 3, 4, 5, which hold these drafts    give the laws at order[3], [4], [5]"""
+        first pass     slot 2, and its copies as slots 3, 4      draft tokens at order[2], [3], [4]
+        second pass    slots 3, 4, 5, which hold these drafts    give the laws at order[3], [4], [5]
+    """
     (B, L), device = order.shape, order.device
     m = min(o.draft, L - given)
     held, predict = slots_in_order(model, tokens, order, spare=m + 1)
     order = F.pad(order, (0, m + 1), value=L)       # what goes beyond the end goes into a bin at L
-    tokens = F.pad(tokens, (0, 1))                                                  # (B, L+1)
-    known = torch.full((B, 1), given, device=device)        # how many tokens are known
+    tokens = F.pad(tokens, (0, 1))                                              # (B, L+1)
+    known = torch.full((B, 1), given, device=device)        # how many tokens each story has
     unread = -given         # the first round reads the given tokens too
 
-    def reveal(new, count):
-        """Write the first `count` of new (B, m+1), which follow the known ones; how they are known then."""
-        ahead = known + torch.arange(m + 1, device=device)                          # (B, m+1)
+    def laws(slots, last_known):
+        logits = predict(slots, last_known, m)                                  # (B, m, V)
+        return probabilities(logits.to(u.device), o)
+
+    def written(new, count):
+        """The tokens with the first `count` of new (B, m+1) after the known ones."""
+        ahead = known + torch.arange(m + 1, device=device)                      # (B, m+1)
         held.scatter_(1, ahead + 1, new)
-        position = order.gather(1, ahead).where(ahead < known + count, L)
-        return tokens.scatter(1, position, new), (known + count).clamp(max=L)
+        position = order.gather(1, ahead).where(ahead < known + count, L)       # (B, m+1)
+        return tokens.scatter(1, position, new)
 
     while (known < L).any():
-        u = uniforms(generators, 2 * m, device)                                     # (B, 2m)
+        u = uniforms(generators, 2 * m, device)                                 # (B, 2m)
 
         # First pass: draft m tokens. The first of them is final.
-        slots = known + torch.arange(unread, m, device=device)                      # (B, m - unread)
-        q = probabilities(predict(slots, known, m).to(u.device), o.temperature, o.top_p)    # (B, m, V)
-        draft = invert(q, u[:, :m])                                                 # (B, m)
-        unread = 0
-        after_first = reveal(F.pad(draft, (0, 1)).to(device), 1)
-        yield after_first[0][:, :L]
+        q = laws(known + torch.arange(unread, m, device=device), known)         # (B, m, V)
+        draft = invert(q, u[:, :m])                                             # (B, m)
+        tokens = written(F.pad(draft, (0, 1)).to(device), 1)
+        yield tokens[:, :L]
         if (known >= L - 1).all():
-            break
+            return
 
         # Second pass: what would one token a pass have drawn, given these drafts?
-        slots = known + torch.arange(1, m + 1, device=device)                       # (B, m)
-        p = probabilities(predict(slots, slots[:, -1:], m).to(u.device), o.temperature, o.top_p)
-        new, count = confirm(p, q, draft, u[:, m:])                                 # (B, m+1), (B, 1)
-        tokens, known = reveal(new.to(device), count.to(device))
+        drafted = known + torch.arange(1, m + 1, device=device)                 # (B, m)
+        p = laws(drafted, drafted[:, -1:])                                      # (B, m, V)
+        new, count = confirm(p, q, draft, u[:, m:])                             # (B, m+1), (B, 1)
+        new, count = new.to(device), count.to(device)
+        tokens = written(new, count)
+        known = (known + count).clamp(max=L)
+        unread = 0
         yield tokens[:, :L]
 
 
-# ---- mdlm: several tokens a pass ---------------------------------------------------------------------
+# ---- mdlm: several tokens a pass -----------------------------------------------------------------
 
 def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t: float | None = None):
-    """Tokens (B, L), newly drawn where now (B, L) is true, and each draw's probability (B, L), else 0.
+    """Tokens (B, L), newly drawn where now (B, L) is true, and the probability (B, L) of each draw.
 
-    t is the timestep told to the network, by default that of the share masked. The network reads block_size
-    tokens, or by the paper's protocol L. Logits are computed of `now` alone, a gigabyte at a time."""
+    t is the timestep told to the network, by default that of the share masked. The network reads
+    block_size tokens, or by the paper's protocol L. It computes the logits of `now` alone."""
     config = model.config
     if o.protocol == "paper":
         config = replace(config, block_size=tokens.size(1))
-    new = tokens.clone()
+    if t is not None:
+        t = torch.full((len(tokens),), t, device=tokens.device)             # (B,)
+    batch = masking_batch(config, tokens, tokens == config.mask_id, t)
+    beyond = config.block_size - tokens.size(1)
+    select = F.pad(now, (1, beyond)).flatten().nonzero().T                  # (1, N)
+    [logits] = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, select)    # (N, V)
+    if o.repetition_penalty != 1:
+        logits = penalize(logits, tokens, now, o)
+    drawn, chance = draw(logits, u[now.to(u.device)], o, temperature)       # (N,) each
     probability = torch.zeros(tokens.shape, device=tokens.device)
-    stories_at_once = max(1, 2 ** 28 // (config.vocab_size * int(now.sum(dim=1).max())))
-    for stories in now.any(dim=1).nonzero()[:, 0].split(stories_at_once):
-        x, here = tokens[stories], now[stories]                                     # (b, L) each
-        times = None if t is None else torch.full((len(x),), t, device=x.device)
-        batch = masking_batch(config, x, x == config.mask_id, times)
-        in_slots = F.pad(here, (1, config.block_size - here.size(1)))               # (b, T+1)
-        select = in_slots.flatten().nonzero().T                                     # (1, N)
-        [logits] = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, select)    # (N, V)
-        row, column = here.nonzero(as_tuple=True)                                   # (N,) each
-        if o.repetition_penalty != 1:
-            logits = penalize(logits, x, row, config.vocab_size, o)
-        story = stories[row]                                                        # (N,)
-        noise = u[story.to(u.device), column.to(u.device)]
-        new[story, column], probability[story, column] = draw(logits, noise, o, temperature)
-    return new, probability
+    return tokens.masked_scatter(now, drawn), probability.masked_scatter(now, chance)
 
 
-def penalize(logits, x, row, vocab_size: int, o: SampleOptions):
-    """Logits (N, V), in which what occurs in the story's tokens x[row] is less likely. (The paper's code
-    divides logits by the penalty, which makes a token with a negative logit likelier; ours log p.)"""
-    count = torch.zeros(len(x), vocab_size + 1, device=x.device)
-    count.scatter_add_(1, x, torch.ones(x.shape, device=x.device))                  # (b, V+1), [MASK] too
-    penalty = (o.repetition_penalty ** count).clamp(max=5)[row, :-1]                # (N, V)
+def penalize(logits, tokens, now, o: SampleOptions):
+    """Logits (N, V) that make what the story has already less likely.
+
+    The paper's code divides logits by the penalty, which makes a token with a negative logit
+    likelier. Ours multiplies log p, which is never positive."""
+    story = now.nonzero()[:, 0]                                             # (N,)
+    count = torch.zeros(len(tokens), logits.size(1) + 1, device=tokens.device)
+    count.scatter_add_(1, tokens, torch.ones(tokens.shape, device=tokens.device))
+    penalty = (o.repetition_penalty ** count).clamp(max=5)                  # (B, V+1), [MASK] too
+    penalty = penalty[story, :-1]                                           # (N, V)
     if o.protocol == "paper":
         return logits / penalty
     return logits.log_softmax(dim=-1) * penalty
 
 
 def unmask(model, tokens, reveal_step, u, o: SampleOptions):
-    """Step s reveals the tokens where reveal_step (B, L) is s. A step that reveals nothing takes no pass."""
+    """Step s reveals the tokens where reveal_step (B, L) is s. Without any it takes no pass."""
     for step in range(int(reveal_step.max()) + 1):
-        now = reveal_step == step
+        now = reveal_step == step                                               # (B, L)
         if now.any():
             tokens, _ = draw_masked(model, tokens, now, u, o)
         yield tokens
 
 
 def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions):
-    """Each step draws a token for every masked position, and keeps the likeliest (MaskGIT, Chang et al. 2022,
-    arXiv 2202.04200; the paper's sampler). 100 steps for 128 tokens keep one 72 times, then two 28 times.
+    """Each step draws a token for every masked position, and keeps the likeliest of them.
 
-    It looks at what it drew before it keeps it, so it does not follow the model's law."""
+    That is MaskGIT (Chang et al. 2022, arXiv 2202.04200), and the paper's sampler: 100 steps for
+    128 tokens keep one 72 times, then two 28 times. It looks at what it drew before it keeps it, so
+    it does not follow the model's law."""
     final = o.temperature if o.final_temperature is None else o.final_temperature
     left = int((tokens[0] == model.config.mask_id).sum())       # every row has as many
     for step in range(steps):
-        masked = tokens == model.config.mask_id                                     # (B, L)
+        masked = tokens == model.config.mask_id                                 # (B, L)
         t = 1 - step / steps if o.protocol == "paper" else None
         temperature = o.temperature + (final - o.temperature) * step / steps
-        u = uniforms(generators, tokens.size(1), tokens.device)                     # (B, L)
+        u = uniforms(generators, tokens.size(1), tokens.device)                 # (B, L)
         new, probability = draw_masked(model, tokens, masked, u, o, temperature, t)
         keep = left // (steps - step)
         left -= keep
-        surest = probability.masked_fill(~masked, -1).topk(keep, dim=1).indices     # (B, keep)
+        probability = probability.masked_fill(~masked, -1)
+        surest = probability.topk(keep, dim=1).indices                          # (B, keep)
         tokens = tokens.scatter(1, surest, new.gather(1, surest))
         yield tokens
 
 
-# ---- Which sampler, and in which order -----------------------------------------------------------------
+# ---- Which sampler, and in which order -----------------------------------------------------------
 
 def reveal_times(order: str, time_of):
     """When each position is written, in any unit: (B, L) or (L,). time_of (B, L) is uniform.
@@ -365,24 +403,21 @@ def reveal_times(order: str, time_of):
         return torch.arange(L)
     positions = order.split(",")
     if sorted(positions) != sorted(str(position) for position in range(L)):
-        raise InputError(f"--order={order:.40} must be random, left_to_right, or each of the positions 0 to "
-                         f"{L - 1} once, with commas")
+        raise InputError(f"--order={order:.40} must be random, left_to_right, or each of the "
+                         f"positions 0 to {L - 1} once, with commas")
     return torch.tensor([int(position) for position in positions]).argsort()
-
-
-MODE_ORDER = {"ar": "left_to_right"}        # modes that know only one order
 
 
 def states(model: Transformer, stories, pattern, o: SampleOptions):
     """Yields (B, L) tokens after every pass of writing the stories with these numbers.
 
-    pattern (L,) has the tokens that are given, and [MASK] elsewhere. Story i does not depend on others in its
-    batch. Tokens of one pass are drawn independently of each other. So one token a pass is exact, except with
-    `confidence`, and several are not, unless they are confirmed.
+    pattern (L,) has the tokens that are given, and [MASK] elsewhere. A story does not depend on the
+    others in its batch. Tokens of one pass are drawn independently of each other. So one token a
+    pass is exact, but for `confidence`, and several are not, unless they are confirmed.
 
-    mdlm's ancestral sampler gives each position a uniform time in [0, 1) and cuts time into equal steps, so
-    each masked token is revealed with the probability that the masking process gives it; first_hitting
-    reveals equally many in each step."""
+    mdlm's ancestral sampler gives each position a uniform time in [0, 1) and cuts time into equal
+    steps, so each masked token is revealed with the probability that the masking process gives it.
+    first_hitting reveals equally many in each step. Raises InputError if all is given."""
     config, device, L = model.config, model.head.weight.device, len(pattern)
     generators = [np.random.default_rng((o.seed, story)) for story in stories]
     time_of = uniforms(generators, L, device)                                       # (B, L)
@@ -399,8 +434,12 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
         reveal_step = (time_of * steps).long().to(device)
         return unmask(model, tokens, reveal_step.where(free, -1), u, o)
 
-    times = reveal_times(MODE_ORDER.get(config.mode, o.order), time_of).to(device)
-    times = times.expand(free.shape).masked_fill(~free, -1)     # what is given comes first
+    if config.mode in ("mdlm", "aogpt"):
+        times = reveal_times(o.order, time_of)
+    else:       # the mode knows one order only, in which it was trained
+        times = draw_orders(config, tokens.cpu(), None, l2r_fraction=0.0).argsort(dim=1)
+    times = times.to(device).expand(free.shape)
+    times = times.masked_fill(~free, -1)        # what is given comes first
     order = times.argsort(dim=1, stable=True)                                       # (B, L)
     if config.mode == "mdlm":
         rank = order.argsort(dim=1) - (L - n)       # of each position among those that are free
@@ -414,8 +453,8 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
 def generate(model: Transformer, stories, pattern, o: SampleOptions):
     """Tokens (B, L) of the stories with these numbers, and the pass (B, L) at which each appeared.
 
-    The latter is -1 where a token was given. ar stops when every story has ended, and leaves [MASK] from there
-    on. pattern and the rest: see `states`."""
+    The latter is -1 where a token was given. ar stops when every story has ended, and leaves [MASK]
+    from there on. `states` says what the arguments are."""
     config = model.config
     free = (pattern == config.mask_id).to(model.head.weight.device)                 # (L,)
     appeared = torch.where(free, 0, -1).repeat(len(stories), 1)                     # (B, L)
@@ -427,39 +466,39 @@ def generate(model: Transformer, stories, pattern, o: SampleOptions):
     return tokens, appeared
 
 
-# ---- The command -----------------------------------------------------------------------------------
+# ---- The command ---------------------------------------------------------------------------------
 
-# Flags that mean nothing for other modes. Two more are for the sampler confidence alone.
-ONLY_FOR = {"sampler": ["mdlm"], "protocol": ["ar", "mdlm"], "order": ["aogpt"], "draft": ["aogpt"],
-            "steps": ["mdlm", "aogpt"], "final_temperature": ["mdlm"], "repetition_penalty": ["mdlm"]}
+# The modes for which these flags mean something.
+ONLY_FOR = {
+    "sampler": ["mdlm"],
+    "final_temperature": ["mdlm"],
+    "repetition_penalty": ["mdlm"],
+    "protocol": ["ar", "mdlm"],
+    "steps": ["mdlm", "aogpt"],
+    "order": ["aogpt"],
+    "draft": ["aogpt"],
+}
 
-# What the paper's code did (arXiv 2603.22075); `complete` has its length, steps and final temperature.
-PAPER = {"ar": dict(temperature=0.8, full_length=True, prompt="Once"),
-         "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence", repetition_penalty=1.3)}
-
-
-def is_given(o: SampleOptions, name: str) -> bool:
-    return getattr(o, name) != getattr(SampleOptions, name)
+# What the paper's code did (arXiv 2603.22075); `complete` has its length, steps, final temperature.
+PAPER = {
+    "ar": dict(temperature=0.8, full_length=True, prompt="Once"),
+    "mdlm": dict(
+        temperature=0.8, full_length=True, sampler="confidence", repetition_penalty=1.3),
+}
 
 
 def check_flags_for(o: SampleOptions, mode: str):
     """Raises InputError for a flag that would do nothing."""
     for name, modes in ONLY_FOR.items():
-        if mode not in modes and is_given(o, name):
-            raise InputError(f"--{name}={getattr(o, name)} means nothing for {mode}; leave it out")
-    for name in ("final_temperature", "repetition_penalty"):
-        if o.sampler != "confidence" and is_given(o, name):
-            raise InputError(f"--{name} is for --sampler=confidence; leave it out")
-    if o.draft and o.steps:
-        raise InputError("--steps means nothing with --draft; leave it out")
-    if is_given(o, "blank") and "___" not in o.prompt:
-        raise InputError("--blank means nothing without ___ in --prompt; leave it out")
+        value = getattr(o, name)
+        if mode not in modes and value != getattr(SampleOptions, name):
+            raise InputError(f"--{name}={value} means nothing for {mode}; leave it out")
 
 
 def prompt_ids(o: SampleOptions, config: Config, tokenizer) -> list:
     """Token ids of the prompt, with so many [MASK] for each blank."""
     ids = []
-    for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # GPT-2's words bring their own space
+    for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # a word brings its own space
         if i > 0:
             ids += [config.mask_id] * o.blank
         ids += tokenizer.encode(piece)
@@ -467,7 +506,7 @@ def prompt_ids(o: SampleOptions, config: Config, tokenizer) -> list:
 
 
 def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
-    """The options with values for length and steps, and the pattern (L,): what is given, else [MASK].
+    """The options with values for length and steps, and the pattern (L,): tokens given, or [MASK].
 
     Raises InputError for what this model cannot do."""
     check_flags_for(o, config.mode)
@@ -490,66 +529,74 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
 
     # What cannot be.
     if o.length > config.block_size:
-        raise InputError(f"--length={o.length} must not exceed the model's window, {config.block_size}")
+        raise InputError(f"--length={o.length} must not exceed the window, {config.block_size}")
     if len(ids) > o.length or n == 0:
-        raise InputError(f"--prompt has {len(ids)} tokens, its blanks included, of {o.length} in all; "
-                         "leave something to write")
-    if config.mode == "ar" and config.mask_id in ids[:len(ids) - blanks]:       # not only at the end
-        raise InputError("--prompt has a blank before words; ar writes from left to right and cannot fill "
-                         "it, mdlm and aogpt can")
+        raise InputError(f"--prompt has {len(ids)} tokens, its blanks included, of {o.length} in "
+                         "all; leave something to write")
+    if config.mode == "ar" and config.mask_id in ids[:len(ids) - blanks]:   # not only at the end
+        raise InputError("--prompt has a blank before words; ar writes from left to right and "
+                         "cannot fill it, mdlm and aogpt can")
     if o.steps > n and o.sampler != "ancestral":
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
     reveal_times(o.order, torch.zeros(1, o.length))     # raises for what is no order
     return o, torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))
 
 
-def rows_of(tokenizer, config: Config, first: int, tokens, appeared, given: int, o: SampleOptions):
-    """Yields the line of the file for each story of a batch, and how many passes and tokens it took."""
-    for story, (ids, passes) in enumerate(zip(tokens.tolist(), appeared.tolist()), first):
-        end = [*ids, tokenizer.eot].index(tokenizer.eot, given)     # the first after what was given
-        kept = len(ids) if o.full_length else end
-        # ar could have stopped at the end-of-text; the others wrote what comes after it, too
-        written = end + 1 if config.mode == "ar" and not o.full_length else len(ids)
-        written = [step for step in passes[:written] if step >= 0]
-        yield {"story": story, "text": tokenizer.decode(ids[:kept]), "tokens": ids[:kept],
-               "pieces": token_texts(tokenizer, ids[:kept], config.mask_id),
-               "appeared": passes[:kept]}, len(set(written)), len(written)
+def story_row(story: int, ids: list, appeared: list, given: int, model, tokenizer, o):
+    """The line of the file for a story, and the pass of each token that was written for it.
+
+    After the first `given` tokens a story may end."""
+    end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
+    kept = len(ids) if o.full_length else end
+    written = len(ids)
+    if model.config.mode == "ar" and not o.full_length:
+        written = end + 1       # ar can stop at the end-of-text; the others have written the rest
+    row = {
+        "story": story,
+        "text": tokenizer.decode(ids[:kept]),
+        "tokens": ids[:kept],
+        "pieces": token_texts(tokenizer, ids[:kept], model.config.mask_id),
+        "appeared": appeared[:kept],
+    }
+    return row, [step for step in appeared[:written] if step >= 0]
 
 
 def write_stories(model, tokenizer, windows: str, pattern, o: SampleOptions):
-    """Stories into the file o.out: a line of settings, then one for each story as soon as its batch is done.
+    """Stories into the file o.out: a line of settings, then one a story, written batch by batch.
 
-    Returns a summary, and the lines of the stories that are to be shown."""
-    config = model.config
-    settings = {**asdict(o), "start": "story" if windows == "aligned" else "anywhere", "mode": config.mode,
-                "vocab_size": config.vocab_size, **provenance(o.seed)}
-    given_places = (pattern != config.mask_id).nonzero()                            # (given, 1)
-    given = int(given_places.max()) + 1 if len(given_places) else 0     # after these a story may end
-    texts, shown, all_passes, all_tokens = [], [], 0, 0
+    Returns a summary, and the lines of the first three stories, with o.show of all."""
+    start = "story" if windows == "aligned" else "anywhere"
+    settings = asdict(o) | provenance(o.seed)
+    settings |= {"start": start, "mode": model.config.mode, "vocab_size": model.config.vocab_size}
+    places = (pattern != model.config.mask_id).nonzero()                        # (given, 1)
+    given = int(places[-1]) + 1 if len(places) else 0
+    rows, right, passes, written = [], 0, 0, 0
     began = time.perf_counter()
     bar = tqdm(total=o.num_samples, unit="story", leave=False, disable=None)
-    with open_locked(f"{o.out}.tmp") as f, bar:
-        f.truncate(0)
+    with open(f"{o.out}.tmp", "w", encoding="utf-8") as f, bar:
         print(json.dumps({"settings": settings}), file=f)
         for first in range(0, o.num_samples, o.batch_size):
             stories = range(first, min(first + o.batch_size, o.num_samples))
             tokens, appeared = generate(model, stories, pattern, o)
-            for row, passes, written in rows_of(tokenizer, config, first, tokens, appeared, given, o):
+            for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
+                row, steps = story_row(story, ids, steps, given, model, tokenizer, o)
                 print(json.dumps(row), file=f)
-                texts.append(row["text"])
-                all_passes += passes
-                all_tokens += written
-                if o.show:
-                    shown.append(row)
+                passes += len(set(steps))
+                written += len(steps)
+                if tokenizer.kind == "words" and TOY.log_probs(row["text"]) is not None:
+                    right += 1
+                if o.show or story < 3:
+                    rows.append(row)
             f.flush()
             bar.update(len(stories))
     os.replace(f"{o.out}.tmp", o.out)
-    summary = {**settings, "first_stories": texts[:3], "seconds": time.perf_counter() - began,
-               "passes": all_passes / len(texts), "tokens_per_pass": all_tokens / all_passes}
-    whole = windows == "aligned" and o.length >= TOY.mean_words() and not o.full_length
-    if whole and tokenizer.kind == "words":     # stories of the toy, whose grammar is known
-        summary["grammatical"] = sum(TOY.log_probs(text) is not None for text in texts) / len(texts)
-    return summary, shown
+    seconds = time.perf_counter() - began
+    summary = settings | {"seconds": seconds, "passes": passes / o.num_samples,
+                          "tokens_per_pass": written / passes}
+    whole = start == "story" and o.length >= TOY.mean_words() and not o.full_length
+    if tokenizer.kind == "words" and whole:         # of the toy, whose grammar is known
+        summary["grammatical"] = right / o.num_samples
+    return summary, rows
 
 
 def main():
@@ -566,16 +613,16 @@ def main():
     o, pattern = complete(build(SampleOptions, flags), model.config, tokenizer, windows)
     if not o.out:
         o = replace(o, out=os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl"))
-    summary, shown = write_stories(model, tokenizer, windows, pattern, o)
-    if not o.show:
-        print(*summary["first_stories"], sep="\n\n", end="\n\n")
-    for row in shown:
-        play([(model.config.mode, row["pieces"], row["appeared"])])
-    good = ""
+    summary, rows = write_stories(model, tokenizer, windows, pattern, o)
+    for row in rows:
+        if o.show:
+            play([(model.config.mode, row["pieces"], row["appeared"])])
+        else:
+            print(row["text"], end="\n\n")
+    print("{num_samples} stories in {out}, {seconds:.1f} s, {passes:.3g} passes of "
+          "{tokens_per_pass:.3g} tokens each".format(**summary))
     if "grammatical" in summary:
-        good = f", {summary['grammatical']:.1%} obey the grammar"
-    print(f"{o.num_samples} stories in {o.out}, {summary['seconds']:.1f} s ({summary['passes']:.3g} passes of "
-          f"{summary['tokens_per_pass']:.3g} tokens){good}")
+        print(f"{summary['grammatical']:.1%} of them obey the grammar")
     if o.json:
         write_json(o.json, summary)
 

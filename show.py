@@ -171,10 +171,6 @@ def draw_losses(runs: dict, path: str):
         for name, run in runs.items():
             draw_curve(by_step, name, run, "step")
             draw_curve(by_second, name, run, "seconds")
-        if len(runs) == 1 and run["config"]["objective"] == "nelbo":    # another loss is no bound
-            begin = run["curve"][0]["step"]             # the losses before would set the scale
-            later = [point for point in run["training"] if point[0] >= begin]
-            by_step.plot(*zip(*later), color="0.75", lw=1, zorder=0, label="training")
         by_step.set(xlabel="optimizer step", ylabel="validation loss, nats per token (± 2 s.e.)")
         by_second.set(xlabel="seconds of training, evaluation not counted")
 
@@ -185,37 +181,10 @@ def draw_curve(axes, name: str, run: dict, key: str):
     x = [entry[key] for entry in curve]
     loss = [entry["val_nll"] for entry in curve]
     error = [2 * entry["val_nll_se"] for entry in curve]
-    kind = "exact" if run["config"]["mode"] == "ar" else "upper bound"
+    kind = "upper bound" if run["config"]["mode"] in ("mdlm", "aogpt") else "exact"
     axes.errorbar(x, loss, error, marker="o", ms=3, capsize=2, label=f"{name} ({kind})")
     if "val_floor" in curve[-1]:
         axes.axhline(curve[-1]["val_floor"], color="k", ls="--", lw=1, label="the true law")
-
-
-def draw_distances(columns: dict, path: str):
-    """Each metric of each set of samples, divided by that of real text.
-
-    columns     {name: {metric: (value, error)}}, "real text" among the names; an error may be NaN
-    The axis is logarithmic, so what is 0 is left out."""
-    real = columns["real text"]
-    names = [name for name in columns if name != "real text"]
-    metrics = [metric for metric in real if real[metric][0] > 0]
-    with figure(path, (8, 0.34 * len(metrics) + 1.2), grid="x") as axes:
-        for i, name in enumerate(names):
-            shift = 0.5 * ((i + 0.5) / len(names) - 0.5)    # else one point would hide another
-            for row, metric in enumerate(metrics):
-                value, error = columns[name][metric]
-                one = real[metric][0]
-                if value > 0:
-                    axes.errorbar(value / one, row + shift, xerr=error / one, fmt="o", ms=4,
-                                  capsize=2, color=f"C{i}", label=name)
-        axes.axvline(1, color="k", ls="--", lw=1, label="real text")
-        axes.set(xlabel="sample ÷ real text (± 95% interval, of several seeds ± s.d.)")
-        axes.set_yticks(range(len(metrics)), metrics)
-        axes.invert_yaxis()
-        axes.set_xscale("log", subs=[2, 5])                 # ticks at 0.2, 0.5, 1, 2, 5, …
-        axes.set_xlim(left=max(0.01, axes.get_xlim()[0]))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter("{x:g}")
 
 
 # ---- The command ---------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """
 Train a language model: left to right (ar), by masked diffusion (mdlm) or in any order (aogpt).
 
-    python train.py --mode=mdlm                     the toy on a CPU (minutes), with CUDA 124M parameters
+    python train.py --mode=mdlm                     on a CPU the toy, with CUDA 124M parameters
     python train.py --mode=ar --preset=laptop       TinyStories, a vocabulary of 4,096
-    python train.py --mode=mdlm --resume            go on with a run, or with --max_steps=4000 make it longer
-    torchrun --standalone --nproc_per_node=8 train.py --mode=mdlm       a GPU each, they train as one
+    python train.py --mode=mdlm --resume            go on with a run; --max_steps=N makes it longer
+    torchrun --standalone --nproc_per_node=8 train.py --mode=mdlm       eight GPUs train as one
 
-The run's folder holds ckpt.pt (everything, to go on), best.pt (the best weights), config.json, log.jsonl
-and loss.png. Validation losses are in nats per token: exact for ar, upper bounds for mdlm and aogpt.
+The run's folder holds ckpt.pt, with which a run can go on, best.pt (the best weights), config.json,
+log.jsonl and loss.png. Validation losses are in nats per token: exact for ar, and upper bounds for
+mdlm and aogpt.
 """
 import ctypes
 import math
@@ -28,17 +29,17 @@ from model import (PAPER_MDLM, Batch, Config, Transformer, count_parameters, eva
                    weighted_losses)
 from prepare_data import Tokenizer, Windows, data_to_prepare, load_meta, prepare
 from runs import (CHECKPOINT_NEEDS, RANK, WORLD_SIZE, Run, average_gradients, check_folder,
-                  check_resumable, join_processes, leave_processes, load, mean_over_processes, open_model,
-                  read_checkpoint, read_run, wait_for_processes)
+                  check_resumable, join_processes, leave_processes, load, mean_over_processes,
+                  open_model, read_checkpoint, read_run, wait_for_processes)
 from sample import SampleOptions, generate
 from show import draw_losses
 
 
-# ---- Settings and presets --------------------------------------------------------------------------
+# ---- Settings and presets ------------------------------------------------------------------------
 
 @dataclass
 class Settings:
-    """training (the defaults are the preset controlled's)"""
+    """training (the defaults are those of the preset controlled)"""
     preset: Literal["auto", "toy", "laptop", "paper", "controlled"] = flag(
         "auto", "sizes and settings to start from; auto: controlled with CUDA, else toy")
     data: str = flag("tinystories", "folder under data/, made by prepare_data.py")
@@ -47,26 +48,30 @@ class Settings:
     train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
     out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
     resume: bool = flag(False, "go on with the run in out_dir, by the settings it has")
-    init_from: str = flag("", "folder of a run, of any mode, whose best weights this one starts from")
+    init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")
     max_steps: int = flag(20000, "optimizer steps", low=1)
     batch_size: int = flag(32, "windows per optimizer step", low=1)
     grad_accum: int = flag(1, "split a batch in so many parts: less memory, the same result", low=1)
     lr: float = flag(3e-4, "peak learning rate", low=0)
     warmup: int = flag(1000, "steps in which the learning rate rises linearly to lr", low=0)
-    final_lr: float = flag(0.1, "the cosine after the warm-up ends at this fraction of lr", low=0, high=1)
-    optimizer: Literal["adamw", "muon"] = flag("adamw", "of the blocks' matrices; the rest has AdamW")
+    final_lr: float = flag(
+        0.1, "the cosine after the warm-up ends at this fraction of lr", low=0, high=1)
+    optimizer: Literal["adamw", "muon"] = flag(
+        "adamw", "of the blocks' matrices; the rest always has AdamW")
     weight_decay: float = flag(0.01, "of either optimizer", low=0)
     beta2: float = flag(0.999, "of AdamW", low=0, high=0.99999)
     grad_clip: float = flag(1.0, "largest norm of the gradient", low=1e-9)
     eval_interval: int = flag(500, "steps between evaluations", low=1)
     eval_windows: int = flag(512, "validation windows, the same ones each time", low=2)
-    save_minutes: float = flag(2.0, "minutes between writes of ckpt.pt, which the end writes too", low=0)
+    save_minutes: float = flag(
+        2.0, "minutes between writes of ckpt.pt, which is written at the end too", low=0)
     quiet: bool = flag(False, "print no story of the model at every evaluation")
     seed: int = flag(1337, "of weights, data order and masks", low=0, high=10 ** 15)
     device: str = flag("auto", "auto, cpu, cuda or mps")
     dtype: Literal["auto", "float32", "bfloat16"] = flag(
         "auto", "of the matrix products in training; auto: the faster, decided once for a run")
-    compile: Literal["auto", "true", "false"] = flag("auto", "torch.compile; auto: yes, but not on mps")
+    compile: Literal["auto", "true", "false"] = flag(
+        "auto", "torch.compile; auto: yes, but not on mps")
 
     def __post_init__(self):
         check_flags(self)
@@ -83,7 +88,7 @@ PRESETS = {
     "laptop": SMALL | dict(
         data="tinystories-4096", block_size=256, n_layer=4, n_embd=256, n_hidden=704, batch_size=16,
         max_steps=1500, lr=4e-3, optimizer="muon", eval_interval=250, eval_windows=300),
-    # The paper's Table 1 (arXiv 2603.22075), as the code behind its results ran it, in full float32.
+    # The paper's Table 1 (arXiv 2603.22075), as the code behind its results ran it, in float32.
     "paper": dict(
         windows="paper", init="paper", shared_init=False, target_embedding=False, warmup=500,
         final_lr=0.05, dtype="float32", compile="false", eval_interval=2000, eval_windows=1600),
@@ -93,20 +98,21 @@ PRESETS = {
 
 
 def learning_rate(s: Settings, step: int) -> float:
-    """A linear warm-up, then a cosine from lr to final_lr · lr. (The paper's cosine is one step ahead.)"""
+    """A linear warm-up, then a cosine from lr to final_lr · lr; the paper's is one step ahead."""
     if step < s.warmup:
         return s.lr * (step + 1) / s.warmup
     progress = (step - s.warmup) / max(1, s.max_steps - s.warmup)
-    return s.lr * (s.final_lr + (1 - s.final_lr) * (1 + math.cos(math.pi * progress)) / 2)
+    cosine = (1 + math.cos(math.pi * progress)) / 2         # from 1 to 0
+    return s.lr * (s.final_lr + (1 - s.final_lr) * cosine)
 
 
-# ---- A training step -------------------------------------------------------------------------------
+# ---- A training step -----------------------------------------------------------------------------
 
-def train_step(model: Transformer, losses_of, optimizers: list, batch: Batch, s: Settings, lr: float):
+def train_step(model, losses_of, optimizers: list, batch: Batch, s: Settings, lr: float):
     """One step of the optimizers on a Batch, of which several processes take a share each.
 
-    losses_of is weighted_losses, maybe compiled. Returns the loss of this process's share and the norm of the
-    whole gradient, before it is clipped. Both stay on the device, so that nothing waits for them."""
+    losses_of is weighted_losses, maybe compiled. Returns the loss of this process's share and the
+    norm of the whole gradient before it is clipped. Both stay on the device, so nothing waits."""
     model.train()
     device = model.head.weight.device
     parts = batch.split(len(batch.targets) // (s.grad_accum * WORLD_SIZE))[RANK::WORLD_SIZE]
@@ -128,12 +134,12 @@ def train_step(model: Transformer, losses_of, optimizers: list, batch: Batch, s:
     return loss, norm
 
 
-# ---- Evaluation ------------------------------------------------------------------------------------
+# ---- Evaluation ----------------------------------------------------------------------------------
 
 def window_losses(model: Transformer, x: torch.Tensor, seed: int, draws: int = 1) -> torch.Tensor:
-    """Nats per token of each window of x (N, T), in float32 or TF32: (N,). Masks come from the seed alone.
+    """Nats per token of each window of x (N, T): (N,). The masks come from the seed alone.
 
-    Exact for ar; else the mean of so many draws of masks or orders, each an estimate of the bound."""
+    Exact for ar; else the mean over so many draws of masks or orders, which estimates the bound."""
     model.eval()
     generator = mask_generator(seed)
     total = torch.zeros(len(x), dtype=torch.float64)
@@ -150,8 +156,8 @@ def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
 def evaluate(model: Transformer, x: torch.Tensor, seed: int) -> dict:
     """The validation losses of windows x (N, T), in nats per token.
 
-    val_nll is exact for ar, else an estimate of the upper bound; val_nll_se is its standard error over
-    windows. aogpt has its exact loss from left to right too, and mdlm the paper's masked_ce."""
+    val_nll is exact for ar, else an estimate of the upper bound; val_nll_se is its standard error
+    over windows. aogpt has its exact loss from left to right too, and mdlm the paper's loss."""
     config = model.config
     result = {}
     result["val_nll"], result["val_nll_se"] = mean_and_error(window_losses(model, x, seed))
@@ -164,7 +170,7 @@ def evaluate(model: Transformer, x: torch.Tensor, seed: int) -> dict:
     return result
 
 
-# ---- The command, and its loop ---------------------------------------------------------------------
+# ---- The command, and its loop -------------------------------------------------------------------
 
 def main():
     flags = parse_flags(__doc__, Config, Settings)
@@ -181,7 +187,7 @@ def main():
     train = Windows(s.data, "train", config.block_size, s.windows, s.seed, at_most=s.train_stories)
     val = Windows(s.data, "val", config.block_size, s.windows, s.seed)
     x_val = torch.from_numpy(val.spread(s.eval_windows))                            # (N, T)
-    law = val.law(s.eval_windows)       # (N,) for the toy what the true distribution scores, else None
+    law = val.law(s.eval_windows)       # (N,) what the toy's true distribution scores, else None
     tokenizer = Tokenizer(**val.meta["tokenizer"])
 
     # The model and its optimizers.
@@ -193,7 +199,8 @@ def main():
     losses_of = maybe_compiled(s, device)
 
     # The run: its folder, its log, and with --resume its past.
-    trained_on = {"tokenizer": tokenizer.to_dict(), "windows": s.windows, "data": val.meta["splits"]}
+    trained_on = {"tokenizer": tokenizer.to_dict(), "windows": s.windows,
+                  "data": val.meta["splits"]}
     run = Run(s, model, optimizers, trained_on, checkpoint)
     announce(run, why, train, law)
     if run.step == 0 and not s.quiet:
@@ -201,19 +208,20 @@ def main():
 
     with run.training():
         for step in range(run.step, s.max_steps):
-            torch.manual_seed(s.seed + step + RANK * 10 ** 9)   # of dropout; a resumed run drops the same
+            torch.manual_seed(s.seed + step + RANK * 10 ** 9)   # of dropout, also of a resumed run
             lr = learning_rate(s, step)
             x = torch.from_numpy(train.batch(step, s.batch_size))                   # (B, T)
             batch = training_batch(config, x, mask_generator(s.seed, step))
             loss, norm = train_step(model, losses_of, optimizers, batch, s, lr)
-            run.record(loss, norm, lr)          # progress and log; raises where it is not finite
+            run.record(loss, norm, lr)          # progress and log; raises if it is not finite
             if run.evaluation_due():
                 with run.clock.paused():
                     result = evaluate(model, x_val, s.seed)
                     result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
                     if law is not None:
                         result["val_floor"] = float(law.mean())
-                    run.record_evaluation(result, one_story(model, tokenizer, s))   # log, and best.pt
+                    story = one_story(model, tokenizer, s)
+                    run.record_evaluation(result, story)        # log, and best.pt
             stop = run.asked_to_stop()          # by Ctrl-C or SIGTERM
             if stop or run.checkpoint_due():
                 with run.clock.paused():
@@ -224,12 +232,12 @@ def main():
     finish(run, tokenizer, x_val, law)
 
 
-# ---- Before the loop: settings, machine, optimizers --------------------------------------------------
+# ---- Before the loop: settings, machine, optimizers ----------------------------------------------
 
 def resolve(flags: dict):
     """What the flags ask for: Config, Settings, why this preset, and with --resume the checkpoint.
 
-    A flag wins over the preset. A resumed run keeps its settings, but for a few. Raises InputError."""
+    A flag wins over the preset. A resumed run keeps most of its settings. Raises InputError."""
     preset, why = flags.get("preset", "auto"), "as asked"
     if preset == "auto":
         cuda = flags.get("device", "auto") in ("auto", "cuda") and torch.cuda.is_available()
@@ -256,15 +264,15 @@ def resolve(flags: dict):
     missing = data_to_prepare(values["data"])
     vocab_size = missing.tokenizer().vocab_size if missing else load_meta(values["data"])["eot"] + 1
     if values.setdefault("vocab_size", vocab_size) != vocab_size:
-        raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has {vocab_size}; "
-                         "leave it out")
+        raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has "
+                         f"{vocab_size}; leave it out")
     s, config = build(Settings, values), build(Config, values)
     shares = s.grad_accum * WORLD_SIZE
     if config.mode == "mdlm" and config.schedule == "uniform":
         shares *= 2         # its rows are pairs
     if s.batch_size % shares:
-        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {shares}: of --grad_accum, of "
-                         "the number of processes, and for mdlm of 2, because its rows come in pairs")
+        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {shares}: of "
+                         "--grad_accum times the processes, and for mdlm's pairs of 2")
     return config, s, why, checkpoint
 
 
@@ -280,17 +288,17 @@ def prepare_machine(s: Settings, device: torch.device):
 
 def prepare_cpu():
     torch.use_deterministic_algorithms(True)    # else compiled code adds up in any order
-    torch.set_flush_denormal(True)              # sharp attention makes tiny numbers, which are very slow
-    os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"    # spares a trial of 6 s of what the compiler can do
+    torch.set_flush_denormal(True)      # sharp attention makes tiny numbers, which are slow
+    os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"    # spares 6 s of trying what the compiler can do
     if sys.platform == "linux":
-        # The C library shall keep memory that is freed: to ask for it again costs a tenth of the time.
+        # The C library shall keep memory that is freed; to ask for it anew costs a tenth more time.
         malloc_options = ctypes.CDLL(None).mallopt
         malloc_options(-4, 0)       # M_MMAP_MAX
         malloc_options(-1, -1)      # M_TRIM_THRESHOLD
 
 
 def bfloat16_is_faster(device: torch.device) -> bool:
-    """Whether the device multiplies matrices faster in it. Some CPUs do, and a trial tells which."""
+    """Whether the device multiplies matrices faster in bfloat16. On a CPU a trial tells."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type != "cpu":
@@ -304,7 +312,7 @@ def bfloat16_is_faster(device: torch.device) -> bool:
 
 
 def make_optimizers(model: Transformer, s: Settings) -> list:
-    """AdamW; with --optimizer=muon only for what is not a matrix of the blocks, and Muon for those."""
+    """AdamW for all weights; with --optimizer=muon that, for the matrices of the blocks."""
     matrices = []
     if s.optimizer == "muon":
         matrices = [p for p in model.blocks.parameters() if p.dim() == 2]
@@ -317,10 +325,11 @@ def make_optimizers(model: Transformer, s: Settings) -> list:
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov's momentum, made nearly orthogonal (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
+    """Nesterov's momentum, made nearly orthogonal (kellerjordan.github.io/posts/muon, 2024).
 
-    Its steps are scaled to the length of AdamW's (arXiv 2502.16982), so that lr serves both. torch.optim.Muon
-    multiplies in bfloat16 always, which some CPUs do slowly; this one in the precision of training."""
+    Its steps are scaled to the length of AdamW's (arXiv 2502.16982), so that lr serves both.
+    torch.optim.Muon always multiplies in bfloat16, which many CPUs do slowly; this one multiplies
+    in the precision of training."""
 
     @torch.no_grad()
     def step(self):
@@ -343,8 +352,10 @@ def orthogonalize(x: torch.Tensor) -> torch.Tensor:
         return orthogonalize(x.mT).mT
     x = x / x.norm().clamp(min=1e-7)
     for _ in range(5):
+        # addmm(a, b, c, beta=…, alpha=…) is beta · a + alpha · b c in one call.
         a = x @ x.mT
-        x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+        polynomial = torch.addmm(a, a, a, beta=-4.775, alpha=2.0315)
+        x = torch.addmm(x, polynomial, x, beta=3.4445)
     return x
 
 
@@ -361,7 +372,8 @@ def maybe_compiled(s: Settings, device: torch.device):
         try:
             return working(model, batch)
         except (torch._dynamo.exc.TorchDynamoException, OSError) as e:
-            print(f"warning: torch.compile failed ({type(e).__name__}); going on without", file=sys.stderr)
+            print(f"warning: torch.compile failed ({type(e).__name__}); going on without it",
+                  file=sys.stderr)
             working = weighted_losses
         return working(model, batch)
 
@@ -372,17 +384,17 @@ def maybe_compiled(s: Settings, device: torch.device):
 def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
     """Set the model to the best weights of a run, maybe of another mode.
 
-    What only this model has, embeddings of target positions or of the timestep, begins at zero and so changes
-    nothing: an aogpt that starts from an ar *is* that ar, read left to right. Raises InputError where sizes
-    or tokenizers differ."""
+    What only this model has, embeddings of target positions or of the timestep, begins at zero and
+    so changes nothing: an aogpt that starts from an ar *is* that ar, read left to right. Raises
+    InputError where sizes or tokenizers differ."""
     source, its_tokenizer, _ = open_model(folder, "cpu")
     for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_hidden", "tie_head",
                  "target_rotation"):
         theirs, ours = getattr(source.config, name), getattr(model.config, name)
         if theirs != ours:
-            raise InputError(f"--init_from={folder} has --{name}={theirs}, not {ours}; give the same")
+            raise InputError(f"--init_from={folder} has --{name}={theirs}, not {ours}")
     if its_tokenizer.to_dict() != tokenizer.to_dict():
-        raise InputError(f"--init_from={folder} has another tokenizer; give data prepared with the same one")
+        raise InputError(f"--init_from={folder} has another tokenizer than this data")
     only_ours, only_theirs = model.load_state_dict(source.state_dict(), strict=False)
     if only_theirs:
         raise InputError(f"--init_from={folder} has {', '.join(only_theirs)}, this model has not")
@@ -397,25 +409,27 @@ def announce(run: Run, why: str, train: Windows, law):
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     parameters = count_parameters(model)
     epochs = s.max_steps * s.batch_size / len(train)
+    megaflops = flops_per_token(config) / 1e6
     print(f"preset {s.preset} ({why}): {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
-          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs of {len(train):,} windows")
-    print(f"{parameters:,} parameters, {flops_per_token(config) / 1e6:.1f} training MFLOP per token; "
+          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
+    print(f"{parameters:,} parameters, {megaflops:.1f} training MFLOP per token; "
           f"{WORLD_SIZE} x {machine}, {s.dtype}")
     if law is not None:
         print(f"the true law of the toy itself scores {law.mean():.4f} nats per token")
     if run.step:
-        print(f"going on after step {run.step:,}; the learning rate is that of step {run.step:,} of "
-              f"{s.max_steps:,}, {learning_rate(s, run.step):.2g}")
+        print(f"going on after step {run.step:,}; the learning rate goes on along the cosine of "
+              f"{s.max_steps:,} steps, from {learning_rate(s, run.step):.2g}")
     if RANK == 0:
-        facts = dict(config=asdict(config), settings=asdict(s), parameters=parameters, device=machine,
-                     processes=WORLD_SIZE, train_windows=len(train), torch=torch.__version__)
+        facts = dict(config=asdict(config), settings=asdict(s), parameters=parameters,
+                     device=machine, processes=WORLD_SIZE, train_windows=len(train),
+                     torch=torch.__version__)
         write_json(run.path("config.json"), facts | provenance(s.seed))
 
 
-# ---- Stories of the model, and the end of a run ------------------------------------------------------
+# ---- Stories of the model, and the end of a run --------------------------------------------------
 
-def sample_stories(model: Transformer, tokenizer: Tokenizer, count: int, s: Settings, steps: int) -> list:
-    """Stories of the model as it is now, from the same noise each time; mdlm in so many steps at most."""
+def sample_stories(model, tokenizer: Tokenizer, count: int, s: Settings, steps: int) -> list:
+    """Stories of the model as it is now, from the same noise each time; mdlm in so many steps."""
     config = model.eval().config
     o = SampleOptions(seed=s.seed)
     if config.mode == "mdlm":
@@ -425,7 +439,7 @@ def sample_stories(model: Transformer, tokenizer: Tokenizer, count: int, s: Sett
     return [tokenizer.decode_story(ids) for ids in tokens.tolist()]
 
 
-def one_story(model: Transformer, tokenizer: Tokenizer, s: Settings) -> str:
+def one_story(model, tokenizer: Tokenizer, s: Settings) -> str:
     """The beginning of what the model writes now; nothing with --quiet."""
     if s.quiet:
         return ""
@@ -433,37 +447,47 @@ def one_story(model: Transformer, tokenizer: Tokenizer, s: Settings) -> str:
     return textwrap.shorten(story, 300, placeholder=" …")
 
 
+FINAL_DRAWS = 16        # masks or orders for each window in the last evaluation
+
+
 def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
-    """The figure; then the best model's loss, three of its stories and the next command, or how to go on."""
-    s, mode = run.s, run.model.config.mode
+    """The figure; then what the best model is worth, three of its stories and the next command."""
+    s, config = run.s, run.model.config
     if run.best < math.inf:     # there has been an evaluation
-        draw_losses({f"{mode} on {s.data}": read_run(s.out_dir)}, run.path("loss.png"))
+        draw_losses({f"{config.mode} on {s.data}": read_run(s.out_dir)}, run.path("loss.png"))
     if run.step < s.max_steps:
-        arguments = [argument for argument in sys.argv if argument != "--resume"]
-        program = f"torchrun --standalone --nproc_per_node={WORLD_SIZE}" if WORLD_SIZE > 1 else "python"
-        print(f"stopped and saved; go on with: {program} {shlex.join(arguments)} --resume")
-        raise SystemExit(128 + (run.signals or [signal.SIGTERM])[0])
+        stopped(run)
 
     model, best = load(run.path("best.pt"), run.model.head.weight.device)
-    draws = 1 if mode == "ar" else FINAL_DRAWS
-    losses = window_losses(model, x_val, s.seed, draws)                             # (N,)
-    final = {"best_step": best["step"]}
-    final["final_nll"], final["final_nll_se"] = mean_and_error(losses)
-    kind = "exact" if mode == "ar" else f"an upper bound, {draws} draws of {'masks' if mode == 'mdlm' else 'orders'}"
-    print("best model, of step {best_step:,}: {final_nll:.4f} ± {final_nll_se:.4f}".format(**final),
-          f"nats per token ({kind}; ± is the standard error over {len(x_val):,} windows)")
+    draws = FINAL_DRAWS if config.mode in ("mdlm", "aogpt") else 1
+    losses = window_losses(model, x_val, s.seed, draws)                         # (N,)
+    nll, error = mean_and_error(losses)
+    final = {"best_step": best["step"], "final_nll": nll, "final_nll_se": error}
+    kind = {"mdlm": f", an upper bound from {draws} pairs of masks a window",
+            "aogpt": f", an upper bound from {draws} orders a window"}.get(config.mode, "")
+    print(f"the best model, of step {best['step']:,}, has {nll:.4f} ± {error:.4f} nats per token"
+          f"{kind}")
     if law is not None:
-        final["above_law"], final["above_law_se"] = mean_and_error(losses - torch.from_numpy(law))
-        print("that is {above_law:.4f} ± {above_law_se:.4f} above the true law".format(**final))
+        above, error = mean_and_error(losses - torch.from_numpy(law))
+        final |= {"above_law": above, "above_law_se": error}
+        print(f"that is {above:.4f} ± {error:.4f} above the true law")
+    print("(± is the standard error over windows)\n")
     run.log(**final)
-    print("three of its stories:\n")
-    stories = sample_stories(model, tokenizer, 3, s, steps=model.config.block_size)
-    print(*stories, sep="\n\n")
-    folder = shlex.quote(s.out_dir)
-    print(f"\n{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py --out_dir={folder} --show")
+    for story in sample_stories(model, tokenizer, 3, s, steps=config.block_size):
+        print(story, end="\n\n")
+    print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py "
+          f"--out_dir={shlex.quote(s.out_dir)} --show")
 
 
-FINAL_DRAWS = 16        # masks or orders for each window in the last evaluation
+def stopped(run: Run):
+    """Says how to go on, and exits as a program does that was ended by a signal."""
+    program = "python"
+    if WORLD_SIZE > 1:
+        program = f"torchrun --standalone --nproc_per_node={WORLD_SIZE}"
+    arguments = [argument for argument in sys.argv if argument != "--resume"]
+    print(f"stopped and saved; go on with: {program} {shlex.join(arguments)} --resume")
+    kind = run.signals[0] if run.signals else signal.SIGTERM    # another process may have had it
+    raise SystemExit(128 + kind)
 
 
 if __name__ == "__main__":

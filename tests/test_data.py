@@ -1,6 +1,5 @@
-"""Tokenizer, toy grammar, preparation and windows."""
+"""The tokenizer, the preparation of data, and the windows that training reads."""
 import json
-import os
 import random
 import sys
 import types
@@ -12,182 +11,219 @@ import pytest
 
 import prepare_data
 from cli import InputError
-from prepare_data import PrepareOptions, Tokenizer, Windows, load_meta, prepare
+from prepare_data import EOT, PrepareOptions, Tokenizer, Windows, load_meta, prepare, read_stories
 from test_toy import SMALL
 from toy import TOY
 
-def test_toy_corpus_is_the_same_byte_for_byte(workdir):
-    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        prepare(PrepareOptions(name=name, seed=seed, max_tokens=20_000))
-    read = {name: open(f"data/{name}/train.bin", "rb").read() for name in "abc"}
-    assert read["a"] == read["b"] != read["c"]
-    meta = load_meta("a")
-    assert meta["entropy"] == pytest.approx(TOY.entropy() / (TOY.mean_words() + 1))
-    assert meta["splits"]["train"]["tokens"] * 2 == os.path.getsize("data/a/train.bin")
 
-def test_floor_is_the_true_nll_of_the_windows(workdir):
-    prepare(PrepareOptions(name="t", max_tokens=40_000))
-    tokenizer = Tokenizer(**load_meta("t")["tokenizer"])
-    for T in (20, 48, 70):              # truncated, exact and several stories in a window
-        windows = Windows("t", "val", T)
-        x = windows.spread(10)
-        expected = []
-        for row in x:       # find the row's place again, to know all of the stories that it shows a part of
-            start = next(s for s in windows.starts if np.array_equal(windows.tokens[s:s + T], row))
-            log_p = []
-            for story in tokenizer.decode(windows.tokens[start:start + T + 200]).split(prepare_data.EOT):
-                if len(log_p) < T:
-                    log_p += [*TOY.log_probs(story.strip()), 0.0]
-            expected.append(np.mean(log_p[:T]))
-        assert windows.floor(10) == pytest.approx(-np.mean(expected), abs=1e-6)
+def prepare_toy(name="x", max_tokens=5000, seed=1337):
+    prepare(PrepareOptions(name=name, max_tokens=max_tokens, seed=seed))
 
-# ------------------------------------------------------------------------------------------------ tokenizers
+
+def prepare_text(text, vocab_size=300, **options):
+    prepare(PrepareOptions(text=text, vocab_size=vocab_size, **options))
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def names(folder):
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def write_text(path, n):
+    """A text file of n stories, no two of them equal; they are returned."""
+    rng = random.Random(0)
+    words = ["the", "cat", "sat", "in", "a", "café"]
+    stories = []
+    for i in range(n):
+        text = rng.choices(words, k=rng.randint(5, 60))
+        stories.append(f"{' '.join(text)} {i}")
+    path.write_text(f"\n{EOT}\n".join(stories), encoding="utf-8")
+    return stories
+
+
+# ---- The tokenizer -------------------------------------------------------------------------------
 
 def test_bpe_cut_at_50257_is_gpt2(gpt2, stories_file):
-    text = open(stories_file, encoding="utf-8").read()[:100_000]
+    text = Path(stories_file).read_text(encoding="utf-8")[:100_000]
     ours = Tokenizer("gpt2", 50257)
-    assert ours.encode(text) == gpt2.encode_ordinary(text) and ours.eot == gpt2.eot_token
-    assert ours.decode([*ours.encode(text), ours.eot]) == text + prepare_data.EOT
+    ids = ours.encode(text)
+    assert ids == gpt2.encode_ordinary(text)
+    assert ours.eot == gpt2.eot_token
+    assert ours.decode([*ids, ours.eot]) == text + EOT
+
 
 @pytest.mark.parametrize("size", [257, 1000, 4096])
-def test_cut_bpe_is_lossless_and_within_its_vocabulary(gpt2, size):
+@pytest.mark.parametrize("text", ["Once upon a time.", "naïve café 😀\n\t  x", ""])
+def test_cut_bpe_is_lossless_and_within_its_vocabulary(gpt2, size, text):
     tokenizer = Tokenizer("gpt2", size)
-    for text in ("Once upon a time, there was a little girl.", "naïve café 😀\n\t  x", ""):
-        ids = tokenizer.encode(text)
-        assert tokenizer.decode(ids) == text and all(i < size - 1 for i in ids)
-        if size == 257:
-            assert len(ids) == len(text.encode())
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert all(i < tokenizer.eot for i in ids)
+    if size == 257:
+        assert len(ids) == len(text.encode())
+
 
 def test_end_of_text_inside_a_story_is_plain_text(gpt2):
     tokenizer = Tokenizer("gpt2", 4096)
-    assert tokenizer.eot not in tokenizer.encode("a <|endoftext|> b")
+    assert tokenizer.eot not in tokenizer.encode(f"a {EOT} b")
+
 
 def test_words_tokenizer():
     tokenizer = Tokenizer("words", words=TOY.words())
     story = TOY.draw(random.Random(0))
     ids = tokenizer.encode(story)
-    assert tokenizer.decode(ids) == story and tokenizer.decode_story([*ids, tokenizer.eot, *ids]) == story
-    again = Tokenizer(**json.loads(json.dumps(tokenizer.to_dict())))
-    assert again.encode(story) == ids and again.vocab_size == len(TOY.words()) + 1
-    with pytest.raises(ValueError, match="dragon"):
+    assert tokenizer.decode(ids) == story
+    assert tokenizer.decode_story([*ids, tokenizer.eot, *ids]) == story
+    saved = json.dumps(tokenizer.to_dict())
+    again = Tokenizer(**json.loads(saved))
+    assert again.encode(story) == ids
+    assert again.vocab_size == 135
+    with pytest.raises(InputError, match="dragon"):
         tokenizer.encode("One day, a dragon")
 
-# ------------------------------------------------------------------------------------------ files and windows
 
-def write_text(path, n, seed=0):
-    rng = random.Random(seed)
-    words = ["the", "cat", "sat", "on", "a", "mat"]
-    stories = [" ".join(rng.choices(words, k=rng.randint(5, 60))) + f" {seed}-{i}" for i in range(n)]
-    path.write_text(f"\n{prepare_data.EOT}\n".join(stories), encoding="utf-8")
-    return stories
+# ---- Where stories come from ---------------------------------------------------------------------
+
+def test_toy_corpus_is_the_same_byte_for_byte(workdir):
+    prepare_toy("a", 20_000, seed=5)
+    prepare_toy("b", 20_000, seed=5)
+    prepare_toy("c", 20_000, seed=6)
+    tokens = {name: contents(f"data/{name}")["train.bin"] for name in "abc"}
+    assert tokens["a"] == tokens["b"] != tokens["c"]
+    counts = load_meta("a")["splits"]["train"]
+    assert len(tokens["a"]) == 2 * counts["tokens"]
+    assert zlib.crc32(tokens["a"]) == counts["crc32"] == 1259044106
+
 
 def test_text_files_become_split_stories(gpt2, workdir):
     stories = write_text(workdir / "s.txt", 200)
-    prepare(PrepareOptions(text="s.txt", vocab_size=1000))
+    prepare_text("s.txt", 1000)
     meta = load_meta("s-1000")
     tokenizer = Tokenizer(**meta["tokenizer"])
-    found = {}
-    for split in ("train", "val"):
+    found = []
+    for split in "train", "val":
         ids = np.fromfile(f"data/s-1000/{split}.bin", dtype=np.uint16)
-        assert ids[0] == tokenizer.eot                              # every story is preceded by end-of-text
-        found[split] = tokenizer.decode(ids).split(prepare_data.EOT)[1:]
-        assert meta["splits"][split]["bytes"] == sum(len(s.encode()) for s in found[split])
-    assert found["train"] + found["val"] != [] and set(found["train"]) | set(found["val"]) == set(stories)
-    assert not set(found["train"]) & set(found["val"])
+        nothing, *texts = tokenizer.decode(ids).split(EOT)      # a mark comes before every story
+        assert nothing == ""
+        size = sum(len(text.encode()) for text in texts)
+        assert meta["splits"][split]["bytes"] == size
+        found += texts
+    assert sorted(found) == sorted(stories)
+    assert texts == stories[19::20]
+
 
 def test_a_story_in_both_files_is_kept_out_of_training(gpt2, workdir):
     write_text(workdir / "a.txt", 30)
-    (workdir / "b.txt").write_text((workdir / "a.txt").read_text() + f"{prepare_data.EOT}one more")
-    prepare(PrepareOptions(text="b.txt", val="a.txt", vocab_size=300, name="x"))
-    assert load_meta("x")["splits"]["train"]["stories"] == 1
-    with pytest.raises(InputError, match="a.txt holds no story for train, or none that is not in val"):
-        prepare(PrepareOptions(text="a.txt", val="a.txt", vocab_size=300, name="y"))
+    text = Path("a.txt").read_bytes()
+    Path("b.txt").write_bytes(text + b"<|endoftext|>one more")
+    prepare_text("b.txt", val="a.txt")
+    assert load_meta("b-300")["splits"]["train"]["stories"] == 1
+    with pytest.raises(InputError, match="a.txt holds no story for train, or none that"):
+        prepare_text("a.txt", val="a.txt")
+
 
 def test_the_next_command_is_quoted(gpt2, workdir, monkeypatch, capsys):
     write_text(workdir / "my stories.txt", 30)
-    monkeypatch.setattr("sys.argv", ["prepare_data.py", "--text=my stories.txt", "--vocab_size=300"])
+    command = ["prepare_data.py", "--text=my stories.txt", "--vocab_size=300"]
+    monkeypatch.setattr("sys.argv", command)
     prepare_data.main()
     assert "--data='my stories-300' --preset=laptop" in capsys.readouterr().out
 
-def test_another_text_under_the_same_name_leaves_no_floor_behind(gpt2, workdir):
-    prepare(PrepareOptions(name="x", max_tokens=20_000))
-    assert Windows("x", "val", 20).floor(5) > 0
-    write_text(workdir / "s.txt", 200)
-    prepare(PrepareOptions(text="s.txt", name="x", vocab_size=300))
-    assert Windows("x", "val", 20).floor(5) is None
 
 def test_reading_is_independent_of_block_boundaries(workdir):
-    """EOT marks and many-byte characters across the reader's blocks of a million characters."""
-    stories = [("é" * 700_001) + str(i) for i in range(5)] + ["end"]
-    (workdir / "s.txt").write_text(prepare_data.EOT.join(stories), encoding="utf-8")
-    assert list(prepare_data.read_stories("s.txt")) == stories
-    # a story too long to be kept whole, whose end-of-text lies across the place where it is cut
-    (workdir / "s.txt").write_text("a" * (2 ** 21 - 5) + prepare_data.EOT + "b b b", encoding="utf-8")
-    *long, last = prepare_data.read_stories("s.txt")
-    assert "".join(long) == "a" * (2 ** 21 - 5) and last == "b b b"
+    """Marks and characters of two bytes lie across the reader's blocks of a million characters."""
+    stories = [f"{'é' * 700_001}{i}" for i in range(5)]
+    Path("s.txt").write_text(EOT.join(stories), encoding="utf-8")
+    assert list(read_stories("s.txt")) == stories
+
+
+def test_a_mark_lies_where_a_long_story_is_cut(workdir):
+    long = "a" * (2 ** 21 - 5)
+    Path("s.txt").write_text(f"{long}{EOT}b b b")
+    *parts, last = read_stories("s.txt")
+    assert "".join(parts) == long
+    assert last == "b b b"
+
+
+def replace_datasets(monkeypatch, load_dataset):
+    """In place of the `datasets` package, so that no network is needed."""
+    package = types.SimpleNamespace(load_dataset=load_dataset)
+    monkeypatch.setitem(sys.modules, "datasets", package)
+
 
 def test_tinystories_comes_through_datasets(gpt2, workdir, monkeypatch):
-    """The package's own call, with its rows; only the network is replaced."""
     calls = []
 
     def load_dataset(path, split, streaming):
         calls.append((path, split, streaming))
-        return ({"text": f"Story {split} {i} of a cat. "} for i in range(1000))
+        for i in range(1000):
+            yield {"text": f"Story {split} {i} of a cat. "}
 
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    prepare(PrepareOptions(dataset="tinystories", vocab_size=500, max_tokens=5000))
-    meta = load_meta("tinystories-500")
-    assert 5000 <= meta["splits"]["train"]["tokens"] < 5030 and meta["splits"]["val"]["tokens"] >= 250
+    replace_datasets(monkeypatch, load_dataset)
+    prepare(PrepareOptions("tinystories", vocab_size=500, max_tokens=5000))
+    splits = load_meta("tinystories-500")["splits"]
+    assert 5000 <= splits["train"]["tokens"] < 5030
+    assert 250 <= splits["val"]["tokens"] < 280
     assert sorted(calls) == [("roneneldan/TinyStories", "train", True),
                              ("roneneldan/TinyStories", "validation", True)]
 
+
+# ---- Whole or not at all -------------------------------------------------------------------------
+
 def test_a_download_that_breaks_off_leaves_what_was_there(gpt2, workdir, monkeypatch):
-    """`datasets` raises what its libraries do, here no OSError; the next try starts anew."""
+    """What `datasets` raises is no OSError. The next try starts anew."""
     class Broken(Exception):
         pass
 
     def load_dataset(path, split, streaming):
-        rows = [{"text": f"Story {i} of {split}."} for i in range(1000)]
-        yield from rows[:700]
-        if broken:
-            raise Broken("connection lost")
-        yield from rows[700:]
+        for i in range(1000):
+            if i == 700 and broken:
+                raise Broken
+            yield {"text": f"Story {i} of {split}."}
 
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    broken, options = True, PrepareOptions(dataset="tinystories", vocab_size=500, name="x")
-    prepare(PrepareOptions(name="x", max_tokens=5000))
-    before = {f: Path(f"data/x/{f}").read_bytes() for f in os.listdir("data/x")}
+    replace_datasets(monkeypatch, load_dataset)
+    prepare_toy()
+    before = contents("data/x")
+    options = PrepareOptions("tinystories", vocab_size=500, name="x")
+    broken = True
     with pytest.raises(InputError, match=r"could not be downloaded \(Broken\)"):
         prepare(options)
-    assert os.listdir("data") == ["x"]
-    assert {f: Path(f"data/x/{f}").read_bytes() for f in os.listdir("data/x")} == before
+    assert names("data") == ["x"]
+    assert contents("data/x") == before
     broken = False
     prepare(options)
     assert load_meta("x")["splits"]["val"]["stories"] == 1000
 
-def test_interrupted_preparation_leaves_what_was_there(workdir, monkeypatch):
-    prepare(PrepareOptions(name="x", max_tokens=5000))
-    before = {f: open(f"data/x/{f}", "rb").read() for f in os.listdir("data/x")}
-    draw, count = TOY.draw, [0]
+
+def test_interrupted_preparation_leaves_nothing_of_its_own(workdir, monkeypatch):
+    prepare_toy()
+    before = contents("data/x")
+    draw = TOY.draw
+    drawn = []
 
     def interrupted(rng):
-        count[0] += 1
-        if count[0] > 700:
+        if len(drawn) == 700:
             raise KeyboardInterrupt
-        return draw(rng)
+        drawn.append(draw(rng))
+        return drawn[-1]
 
     monkeypatch.setattr(TOY, "draw", interrupted)
-    for name in ("x", "new"):
-        count[0] = 0
+    for name in "x", "new":
+        drawn.clear()
         with pytest.raises(KeyboardInterrupt):
-            prepare(PrepareOptions(name=name, max_tokens=500_000))
-    assert {f: open(f"data/x/{f}", "rb").read() for f in os.listdir("data/x")} == before
-    assert not os.path.exists("data/new")
+            prepare_toy(name, 500_000)
+    assert names("data") == ["x"]
+    assert contents("data/x") == before
 
-@pytest.mark.parametrize("moved", range(3))
+
+@pytest.mark.parametrize("moved", [0, 1, 2])
 def test_a_run_killed_while_its_files_are_moved_leaves_no_data_set(workdir, monkeypatch, moved):
-    prepare(PrepareOptions(name="x", max_tokens=5000))
-    replace, calls = Path.replace, []
+    prepare_toy()
+    replace = Path.replace
+    calls = []
 
     def killed(path, target):
         calls.append(target)
@@ -195,98 +231,159 @@ def test_a_run_killed_while_its_files_are_moved_leaves_no_data_set(workdir, monk
             raise KeyboardInterrupt
         return replace(path, target)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", killed)
-        prepare(PrepareOptions(name="x", max_tokens=9000, seed=2))
-    assert not os.path.exists("data/x/meta.json") and os.listdir("data") == ["x"]
-    prepare(PrepareOptions(name="x", max_tokens=9000, seed=2))
+        with pytest.raises(KeyboardInterrupt):
+            prepare_toy(max_tokens=9000, seed=2)
+    assert names("data") == ["x"]
+    with pytest.raises(InputError, match="no data set"):
+        load_meta("x")
+    prepare_toy(max_tokens=9000, seed=2)
     assert load_meta("x")["seed"] == 2
 
-def test_other_files_in_the_folder_are_left_alone(workdir):
-    prepare(PrepareOptions(name="x", max_tokens=5000))
-    Path("data/x/notes.txt").write_text("mine")
-    prepare(PrepareOptions(name="x", max_tokens=9000))
-    assert sorted(os.listdir("data/x")) == ["meta.json", "notes.txt", "train.bin", "val.bin"]
 
-def refused(name) -> str:
-    """The line that load_meta raises."""
-    with pytest.raises(InputError, match="prepare it again") as e:
-        load_meta(name)
-    line, = str(e.value).splitlines()
-    return line
+def test_other_files_in_the_folder_are_left_alone(workdir):
+    prepare_toy()
+    Path("data/x/notes.txt").write_text("mine")
+    prepare_toy(max_tokens=9000)
+    assert names("data/x") == ["meta.json", "notes.txt", "train.bin", "val.bin"]
+
+
+def refused(words):
+    """load_meta finds fault with data/x."""
+    with pytest.raises(InputError, match=f"{words}.* prepare it again"):
+        load_meta("x")
+
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_a_changed_byte_is_found(workdir, split):
-    prepare(PrepareOptions(name="x", max_tokens=5000))
+def test_a_file_of_another_size_is_refused(workdir, split):
+    prepare_toy()
     file = Path(f"data/x/{split}.bin")
     whole = file.read_bytes()
-    assert load_meta("x")["splits"][split]["crc32"] == zlib.crc32(whole)
-    last_bit = whole[:-1] + bytes([whole[-1] ^ 1])
-    for damaged in (last_bit, whole[2:] + whole[:2], whole + b"\0\0", whole[:-2], b""):
+    for damaged in whole + b"\0\0", whole[:-2], b"":
         file.write_bytes(damaged)
-        assert str(file) in refused("x")
+        refused(file)
     file.unlink()
-    assert str(file) in refused("x")
+    refused(file)
 
-def test_an_id_beyond_the_vocabulary_is_found(workdir):
-    """Even where size and checksum are right."""
-    prepare(PrepareOptions(name="x", max_tokens=5000))
-    meta = json.loads(Path("data/x/meta.json").read_text())
-    tokens = np.fromfile("data/x/val.bin", dtype=np.uint16)
-    tokens[7] = meta["tokenizer"]["vocab_size"]
-    tokens.tofile("data/x/val.bin")
-    meta["splits"]["val"]["crc32"] = zlib.crc32(tokens)
-    Path("data/x/meta.json").write_text(json.dumps(meta))
-    assert "data/x/val.bin" in refused("x")
 
-def test_a_damaged_meta_json_is_found(workdir):
-    prepare(PrepareOptions(name="x", max_tokens=5000))
+@pytest.mark.parametrize("key", ["format", "splits", "eot", "tokenizer"])
+def test_another_meta_json_is_refused(workdir, key):
+    prepare_toy()
     file = Path("data/x/meta.json")
-    whole = file.read_text()
-    keys = ("format", "tokenizer", "vocab_size", "eot", "splits", "val", "train", "stories", "tokens",
-            "bytes", "crc32")
-    lacking = [whole.replace(f'"{key}"', f'"not {key}"', 1) for key in keys]
-    wrong = [whole.replace('"format": 1', '"format": 2'), whole.replace("134", "null")]
-    for text in ("", whole[:200], "[]", "3", *wrong, *lacking):
-        file.write_text(text)
-        assert text != whole and str(file) in refused("x")
+    text = file.read_text()
+    file.write_text(text.replace(f'"{key}"', '"other"', 1))
+    refused(file)
 
-def test_stories_of_another_grammar_have_no_floor(workdir, monkeypatch):
-    prepare(PrepareOptions(name="x", max_tokens=5000))
-    monkeypatch.setattr(prepare_data, "TOY", SMALL)
-    assert Windows("x", "val", 20).floor(5) is None
 
-def test_windows(workdir):
-    prepare(PrepareOptions(name="x", max_tokens=30_000))
-    T, eot = 48, load_meta("x")["eot"]
-    aligned = Windows("x", "train", T)
-    n = len(aligned)
-    assert all(aligned.tokens[s - 1] == eot for s in aligned.starts)
-    first, second = aligned.batch(0, n), aligned.batch(1, n)                # an epoch each
-    assert sorted(map(tuple, first)) == sorted(map(tuple, second)) and not np.array_equal(first, second)
-    halves = np.concatenate([aligned.batch(0, n // 2), aligned.batch(1, n // 2)])
-    assert np.array_equal(halves, first[:n // 2 * 2])
-    assert np.array_equal(Windows("x", "train", T).batch(3, 5), aligned.batch(3, 5))
-    assert not np.array_equal(Windows("x", "train", T, seed=2).batch(0, 5), aligned.batch(0, 5))
+# ---- The toy's law on windows --------------------------------------------------------------------
 
-    few, fewer, others = (Windows("x", "train", T, seed=seed, at_most=at_most)
-                          for seed, at_most in ((1, 60), (1, 20), (2, 20)))
-    assert len(few) == 60 and set(fewer.starts) < set(few.starts) < set(aligned.starts)
-    assert sorted(map(tuple, few.batch(0, 60))) == sorted(map(tuple, few.batch(7, 60)))
-    assert set(fewer.starts) != set(others.starts)
-    assert len(Windows("x", "train", T, at_most=10 ** 6)) == n
+@pytest.mark.parametrize("T", [20, 48, 70])
+def test_law_is_the_true_nll_of_each_window(workdir, T):
+    """A window shows a part of a story, a whole one, or one and a part of the next."""
+    prepare_toy(max_tokens=40_000)
+    tokenizer = Tokenizer(**load_meta("x")["tokenizer"])
+    windows = Windows("x", "val", T)
+    law = windows.law(10)
+    assert law.shape == (10,)
+    for row, nats in zip(windows.spread(10), law):
+        start = next(s for s in windows.starts if (windows.tokens[s:s + T] == row).all())
+        text = tokenizer.decode(windows.tokens[start:start + 3 * 48])
+        log_p = []
+        for story in text.split(EOT)[:2]:
+            log_p += [*TOY.log_probs(story.strip()), 0.0]
+        assert nats == pytest.approx(-np.mean(log_p[:T]))
 
-    anywhere = Windows("x", "train", T, "random")
-    rows = anywhere.batch(0, len(anywhere))
-    places = {tuple(anywhere.tokens[i:i + T].tolist()): i for i in range(len(anywhere.tokens) - T + 1)}
-    starts = sorted(places[tuple(row)] for row in rows.tolist())
-    assert all(b - a == T for a, b in zip(starts, starts[1:]))              # tiles, at a phase drawn anew
-    firsts = (anywhere.batch(epoch * len(anywhere), 1)[0].tolist() for epoch in range(20))
-    assert len({places[tuple(row)] % T for row in firsts}) > 10
-    few = Windows("x", "train", T, "random", at_most=5)
-    assert len({tuple(row) for row in few.batch(0, 50).tolist()}) == 5      # the same ones in every epoch
 
-    paper = {split: Windows("x", split, T, "paper") for split in ("train", "val")}
-    assert not set(paper["train"].starts) & set(paper["val"].starts)
-    assert len(paper["val"]) == (len(paper["train"]) + len(paper["val"])) // 20
-    assert not (paper["train"].spread(10_000) == eot).any()
+def test_only_the_toy_has_a_law(gpt2, workdir, monkeypatch):
+    prepare_toy(max_tokens=20_000)
+    assert Windows("x", "val", 20).law(5).min() > 0
+    assert Windows("x", "val", 20, "random").law(5) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare_data, "TOY", SMALL)       # as if the grammar had been changed
+        assert Windows("x", "val", 20).law(5) is None
+    write_text(workdir / "s.txt", 200)
+    prepare_text("s.txt", name="x")
+    assert Windows("x", "val", 20).law(5) is None
+
+
+# ---- Windows -------------------------------------------------------------------------------------
+
+@pytest.fixture
+def toy(workdir):
+    """data/x holds some 600 stories of the toy."""
+    prepare_toy(max_tokens=30_000)
+
+
+def in_order(rows):
+    return sorted(rows.tolist())
+
+
+def test_aligned_windows_start_at_stories_and_are_read_once_an_epoch(toy):
+    windows = Windows("x", "train", 48)
+    n = len(windows)
+    stories = windows.meta["splits"]["train"]["stories"]
+    assert n == stories - 1                     # no end-of-text follows the last story
+    assert len(Windows("x", "train", 47)) == stories
+    assert (windows.tokens[windows.starts - 1] == windows.meta["eot"]).all()
+    first = windows.batch(0, n)
+    second = windows.batch(1, n)
+    assert in_order(first) == in_order(second) == in_order(windows.spread(n))
+    assert not np.array_equal(first, second)
+    across = windows.batch(1, n - 10)           # begins in the first epoch, ends in the second
+    assert np.array_equal(across[:10], first[-10:])
+    assert np.array_equal(across[10:], second[:n - 20])
+
+
+def test_the_same_seed_gives_the_same_windows(toy):
+    def batch(seed):
+        return Windows("x", "train", 48, seed=seed).batch(3, 5)
+
+    assert np.array_equal(batch(1), batch(1))
+    assert not np.array_equal(batch(1), batch(2))
+
+
+def test_at_most_so_many_windows(toy):
+    """A smaller number takes some of those of a larger one, and every epoch reads the same ones."""
+    def starts(at_most, seed=1):
+        windows = Windows("x", "train", 48, "aligned", seed, at_most)
+        return set(windows.starts)
+
+    few = starts(20)
+    assert len(few) == 20
+    assert few < starts(60) < starts(0)
+    assert few != starts(20, seed=2)
+    assert starts(10 ** 6) == starts(0)
+    for kind in "aligned", "random":
+        windows = Windows("x", "train", 48, kind, at_most=5)
+        first = windows.batch(0, 5)
+        later = windows.batch(7, 5)
+        assert in_order(first) == in_order(later)
+
+
+def test_random_windows_lie_end_to_end_from_anywhere(toy):
+    windows = Windows("x", "train", 48, "random")
+    n = len(windows)
+    place = {}
+    for start in range(len(windows.tokens) - 47):
+        row = windows.tokens[start:start + 48]
+        place[row.tobytes()] = start
+    phases = set()
+    for epoch in range(20):
+        rows = windows.batch(epoch, n).astype(np.uint16)
+        starts = sorted(place[row.tobytes()] for row in rows)
+        assert (np.diff(starts) == 48).all()
+        phases.add(starts[0])
+    assert n == len(windows.tokens) // 48 - 1
+    assert len(phases) > 10
+    assert max(phases) < 48
+
+
+def test_the_papers_windows(toy):
+    train = Windows("x", "train", 48, "paper")
+    val = Windows("x", "val", 48, "paper")
+    assert len(val) == (len(train) + len(val)) // 20
+    starts = np.concatenate([train.starts, val.starts])
+    assert min(starts) == 0
+    assert (np.diff(sorted(starts)) == 48).all()
+    assert train.meta["eot"] not in train.tokens

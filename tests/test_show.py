@@ -16,7 +16,7 @@ from compare import CompareOptions, score
 from conftest import ROOT, read_log, run
 from model import order_batch, weighted_losses
 from runs import open_model
-from show import draw_distances, draw_moving, layout, token_texts
+from show import draw_moving, layout, token_texts
 from toy import toy_stories
 
 
@@ -53,7 +53,7 @@ def samples(tmp_path):
 
 
 def show_in_a_terminal(*arguments, cwd) -> list:
-    """The pictures that show.py draws, one over the other, in a terminal of 60 columns, 20 lines."""
+    """The pictures that show.py draws, one over another, in a terminal of 60 columns, 20 lines."""
     leader, follower = pty.openpty()
     environment = os.environ | {"COLUMNS": "60", "LINES": "20"}
     command = [sys.executable, os.path.join(ROOT, "show.py"), *arguments]
@@ -178,28 +178,9 @@ def test_token_texts_are_of_one_line():
     assert token_texts(Letters(), ids, mask_id=999) == ["a", " ░░░", "↵", " ", "b"]
 
 
-# ---- Figures -------------------------------------------------------------------------------------
-
 def texts_of(path) -> list:
     """What is written in an SVG of matplotlib's."""
     return re.findall("<!-- (.*) -->", path.read_text())
-
-
-def test_distances_leave_out_what_has_none(tmp_path):
-    """A metric that is 0 for real text has no place. One that is 0 for a sample has no point there.
-    An error may be unknown."""
-    mine = {"copied": (0.5, 0.1),
-            "repeated": (0.0, 0.1),
-            "distinct": (0.7, math.nan)}
-    real = {"copied": (0.0, 0.0),
-            "repeated": (0.1, 0.0),
-            "distinct": (0.9, 0.1)}
-    path = tmp_path / "f.svg"
-    draw_distances({"mine": mine, "real text": real}, str(path))
-    texts = texts_of(path)
-    assert "repeated" in texts
-    assert "copied" not in texts
-    assert texts.count("mine") == 1
 
 
 # ---- compare.py ----------------------------------------------------------------------------------

@@ -74,14 +74,14 @@ def test_log_probs_are_exact():
     stories = enumerate_stories(SMALL)
     begins = collections.Counter()
     for story, p in stories.items():
-        words = split_words(story)
+        words = tuple(split_words(story))
         for n in range(len(words) + 1):
-            begins[*words[:n]] += p
+            begins[words[:n]] += p
     for story in stories:
-        words = split_words(story)
+        words = tuple(split_words(story))
         for n, log_p in enumerate(SMALL.log_probs(story)):
-            without = begins[*words[:n]]
-            with_it = begins[*words[:n + 1]]
+            without = begins[words[:n]]
+            with_it = begins[words[:n + 1]]
             assert close(log_p, math.log(with_it / without))
 
 
@@ -190,7 +190,7 @@ def numbers(grammar, story):
 
 
 class Law:
-    """K stories of W words: their probabilities p (K,), their words x (K, W), and one-hot (K, W, V)."""
+    """K stories of W words: probabilities p (K,), words x (K, W), the same one-hot (K, W, V)."""
 
     def __init__(self, grammar):
         stories = enumerate_stories(grammar)
@@ -232,7 +232,7 @@ def test_the_perfect_denoiser_takes_the_nearest_stories_where_none_fits():
 
 
 def log_p_in_order(x, order):
-    """(W,) ln p of the words x (W,) of a toy story, each given those before it in the order (W,)."""
+    """(W,) ln p of a toy story's words x (W,), each given those before it in the order (W,)."""
     W = len(x)
     known = np.full((W, W), -1)
     for step, place in enumerate(order):
