@@ -1,27 +1,31 @@
 """
 One Transformer, three ways to read a sentence.
 
-Every mode trains p(token | some of the other tokens). A *slot* holds a token, knows that token's
-position (key_pos), and predicts the token at target_pos. A mode is a row of this table:
+Every mode trains p(token | some of the other tokens). A *slot* is one index of the sequence that
+the network reads. It holds a token, knows that token's position (key_pos), and predicts the token
+at another position or the same one (target_pos). A mode is a row of this table:
 
            attention      the slots hold             key_pos            target_pos
     ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1
     mdlm   bidirectional  BOS, x, some of it [MASK]  -1, 0 … T-1        -1, 0 … T-1
     aogpt  causal         BOS, x_σ(0) … x_σ(T-2)     -1, σ(0) … σ(T-2)  σ(0) … σ(T-1)
 
-    ar     autoregressive, that is, left to right. Every slot predicts a token it has not seen, and
-           the loss is the exact negative log-likelihood.
-    mdlm   masked diffusion (Sahoo et al. 2024, arXiv 2406.07524). Only masked tokens are predicted,
-           and the loss is an upper bound on the negative log-likelihood (NELBO).
+    ar     autoregressive, that is, left to right: a GPT. Its loss is the exact negative
+           log-likelihood.
+    mdlm   masked diffusion (Sahoo et al. 2024, arXiv 2406.07524). Any number of the tokens, from
+           one to all, are replaced by [MASK] and predicted from the visible ones. Its loss is an
+           upper bound on the negative log-likelihood: see `nelbo_batch`. BOS predicts nothing here.
     aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935). It predicts the tokens in an order σ,
-           which is random. The loss is an upper bound, and exact for one fixed order.
+           which is random. Its loss is an upper bound too; in one given order it is exact, for the
+           model that uses only this order.
 
-So `ar` is `aogpt` in the order 0 … T-1, and `mdlm` is the same network without the causal mask.
-BOS, which begins every text, is the end-of-text token. All losses but masked_ce are nats per token
-of the same T tokens, so they can be compared.
+So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask, in
+which each slot predicts its own position. BOS, which begins every window, is the end-of-text token.
+Losses are nats per token of the same T tokens, so they can be compared; but a bound may lie above
+the true value. The exception is the objective masked_ce, which is no bound: see `pool`.
 
 Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H,
-V = vocab_size.
+V = vocab_size, n slots that are attended to.
 
     python model.py          prints the table of sizes and FLOPs per token
 """
@@ -55,9 +59,9 @@ class Config:
     time_embedding: Literal["none", "add"] = flag(
         "none", "mdlm: tell the network how much is masked")
     objective: Literal["nelbo", "masked_ce"] = flag(
-        "nelbo", "mdlm: the bound, or the paper's mean over all masked tokens")
+        "nelbo", "mdlm: the bound, or a plain mean over all masked tokens")
     schedule: Literal["uniform", "cosine"] = flag(
-        "uniform", "mdlm: distribution of the mask ratio; nelbo needs uniform")
+        "uniform", "mdlm: distribution of the share masked; nelbo needs uniform")
     l2r_fraction: float = flag(
         0.1, "aogpt: fraction of rows trained in the left-to-right order", low=0, high=1)
     dropout: float = flag(
@@ -81,20 +85,20 @@ class Config:
         belongs_to = {"time_embedding": "mdlm", "objective": "mdlm", "schedule": "mdlm",
                       "l2r_fraction": "aogpt"}
         for name, mode in belongs_to.items():
-            value = getattr(self, name)
-            if self.mode != mode and value != getattr(Config, name):
+            value, default = getattr(self, name), getattr(Config, name)
+            if self.mode != mode and value != default:
                 raise InputError(f"--{name}={value} is for --mode={mode}, not --mode={self.mode}")
         if self.objective == "nelbo" and self.schedule == "cosine":
-            raise InputError("--schedule=cosine needs --objective=masked_ce, because nelbo is a "
-                             "bound for the uniform schedule only")
+            raise InputError("--schedule=cosine needs --objective=masked_ce; the weights of nelbo "
+                             "make a bound for the uniform schedule only")
         self.bos_id = self.vocab_size - 1
         self.mask_id = self.vocab_size          # [MASK] can be read, but never predicted
         # A GPU is faster if the number of rows of the embedding is a multiple of 64.
         self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64
 
 
-# How the mdlm of arXiv 2603.22075, "the paper", differs from its ar. What both of them share is
-# train.py's preset `paper`.
+# "The paper" is arXiv 2603.22075, which this project reproduces. This is how its mdlm differs from
+# its ar. What both of them share, init=paper for example, is train.py's preset `paper`.
 PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
 
 
@@ -124,8 +128,9 @@ def rotate(x: Tensor, rotary: Tensor) -> Tensor:
 def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool) -> Tensor:
     """softmax(q kᵀ / √D) v: each query averages the values of the slots that it sees.
 
-    q (B, H, S, D); k and v (B, H, n, D). visible (B, 1, S, n) is true where a slot is seen; without
-    it a slot sees all slots, or with `causal` itself and those before it. Returns (B, H, S, D)."""
+    q (B, H, S, D); k and v (B, H, n, D). visible (B, 1, S, n) is true where a slot is seen. Only
+    without it `causal` counts: then a slot sees itself and those before it, else all slots. Returns
+    (B, H, S, D)."""
     if visible is not None:
         return F.scaled_dot_product_attention(q, k, v, visible)
     training_on_cpu = q.requires_grad and q.device.type == "cpu"
@@ -140,12 +145,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool
 
 
 class Cache(NamedTuple):
-    """Keys and values of earlier calls, for the samplers, and where those of this call go."""
+    """Room for the keys and values of `size` slots, which samplers fill call by call."""
     keys_values: list       # for each layer (keys, values), each (B, H, size, D)
-    slots: Tensor           # (B, S) where among the `size` kept ones the S slots of this call go
-    visible: Tensor         # (B, 1, S, n) which of the first n kept ones each of them sees
+    slots: Tensor           # (B, S) where among the `size` those of the S slots of this call go
+    visible: Tensor         # (B, 1, S, n) which of the first n of them each slot of this call sees
 
     def of_layer(self, i: int):
+        """The same with the (keys, values) of layer i alone."""
         return self._replace(keys_values=self.keys_values[i])
 
 
@@ -165,7 +171,7 @@ class Attention(nn.Module):
         q = rotate(q, rotary_q)
         k = rotate(k, rotary_k)
         visible = None
-        if layer_cache is not None:     # keep the new keys and values, and attend to all kept ones
+        if layer_cache is not None:     # write into the cache, and attend to what it has
             (keys, values), slots, visible = layer_cache
             n = visible.size(-1)
             place = slots[:, None, :, None].expand_as(k)                        # (B, H, S, D)
@@ -199,6 +205,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x, rotary_q, rotary_k, layer_cache=None, select=None):
+        """x (B, S, C). select, for the last block, lists the slots that its MLP is needed for."""
         attended = self.attention(self.norm1(x), rotary_q, rotary_k, layer_cache)
         x = x + self.dropout(attended)                                          # (B, S, C)
         if select is not None:
@@ -207,9 +214,10 @@ class Block(nn.Module):
 
 
 def take_slots(x: Tensor, select: Tensor) -> Tensor:
-    """Only the slots of x (B, S, C) that are listed in select (G, N): (G, N, C).
+    """The slots of x (B, S, C) that are listed in select (G, N): (G, N, C).
 
-    Line g of select is for the B/G rows from number g · B/G on, whose slots are counted through."""
+    The B rows are taken in G groups. Line g of select lists N slots of the rows of group g, which
+    are numbered as if these rows were one long row."""
     G, C = len(select), x.size(-1)
     x = x.view(G, -1, C)                                                        # (G, B/G · S, C)
     index = select[:, :, None].expand(-1, -1, C)                                # (G, N, C)
@@ -217,7 +225,7 @@ def take_slots(x: Tensor, select: Tensor) -> Tensor:
 
 
 class TimeEmbedding(nn.Module):
-    """The timestep t in [0, 1], one a row: sinusoids, a linear layer, SiLU. (B,) → (B, 1, C)."""
+    """How much is masked, as a number t in [0, 1] for each row (B,), as a vector (B, 1, C)."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -253,19 +261,20 @@ class Transformer(nn.Module):
         """Logits of the tokens at target_pos.
 
         tokens      (B, S) what the slots hold
-        key_pos, target_pos     (B or 1, S), see the table at the top of this file
-        t           (B,) the timestep, for time_embedding=add
+        key_pos, target_pos     (B, S), or (1, S) for all rows alike: see the table at the top
+        t           (B,) how much is masked, for time_embedding=add
         select      (G, N) predict only these slots, see `take_slots`
         cache       a Cache, to see slots of earlier calls too
         returns     (B, S, V), or with select (G, N, V)"""
         x = self.embed(tokens)                                                  # (B, S, C)
         if self.config.target_embedding:
-            x = x + self.embed_target(target_pos.clamp(min=0))      # BOS of mdlm predicts nothing
+            x = x + self.embed_target(target_pos.clamp(min=0))      # any will do for mdlm's BOS
         if self.config.time_embedding == "add":
             x = x + self.embed_time(t)                                          # (B, S, C)
 
-        # Keys turn by where a token stands, queries by what they predict: so a head knows how far
-        # the one is from the other.
+        # An order is random in aogpt, so a slot must be told what to predict. The target embedding
+        # tells it the position. And keys turn by where a token stands, but queries by what they
+        # predict, so each head sees the distance from the one to the other.
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                 # (2, B or 1, 1, S, D/2)
         rotary_q = rotary_k
         if self.config.target_rotation:
@@ -278,28 +287,28 @@ class Transformer(nn.Module):
 
         x = self.norm(x)                                                    # (B, S, C) or (G, N, C)
         V = self.config.vocab_size
-        if x.is_cuda:       # which is faster with the padded rows; a CPU is not
+        if x.is_cuda:       # a GPU is faster with the padded rows, a CPU without
             return F.linear(x, self.head.weight)[..., :V]
         return F.linear(x, self.head.weight[:V])
 
     def init_weights(self):
-        """Normal weights of standard deviation 1/√(inputs); the usual 0.02 starves narrow models.
+        """Normal weights of standard deviation 1/√(row length). The usual 0.02 is too small if C is.
 
         With init=paper all is left as PyTorch has it: embeddings are N(0, 1), so the logits of a
         tied head begin with a standard deviation of √C. With shared_init one common vector is added
         to all embeddings. A tied head then adds the same to all logits, and predictions stay. But
-        all keys of the first layer share a direction, and by it mdlm finds neighbours sooner
-        (results/plateau.md)."""
-        inputs = 1
+        all keys of the first layer have a part in common, so by rotary embedding a head can tell
+        slots by their distance, whatever they hold. mdlm so learns sooner (results/plateau.md)."""
+        row_length = 1
         if self.config.init == "scaled":
-            inputs = self.config.n_embd
+            row_length = self.config.n_embd
             for name, p in self.named_parameters():
-                self.scale_weight(name, p)
+                self.init_weight(name, p)
         if self.config.shared_init:
-            common = torch.randn(self.config.n_embd) / math.sqrt(inputs)        # (C,)
+            common = torch.randn(self.config.n_embd) / math.sqrt(row_length)        # (C,)
             self.embed.weight.data.add_(common)
 
-    def scale_weight(self, name: str, p: Tensor):
+    def init_weight(self, name: str, p: Tensor):
         if p.dim() == 1:
             nn.init.constant_(p, 1.0 if "norm" in name else 0.0)    # a gain, or a bias
         elif name.startswith("embed_target"):
@@ -307,45 +316,46 @@ class Transformer(nn.Module):
         elif name.startswith("embed_time"):
             nn.init.normal_(p, std=1 / p.size(1))   # it begins shorter than the token's embedding
         elif name.endswith("proj.weight"):
-            # 2 · n_layer of these add to the residual stream; they shrink with depth, as in GPT-2.
+            # 2 · n_layer of these add to the residual stream, so each is smaller, as in GPT-2.
             nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * 2 * self.config.n_layer))
         else:
             nn.init.normal_(p, std=1 / math.sqrt(p.size(1)))
 
 
-def new_keys_values(model: Transformer, batch: int, size: int) -> list:
-    """Room for the keys and values of `size` slots, as a Cache needs it."""
+def new_keys_values(model: Transformer, rows: int, size: int) -> list:
+    """An empty Cache's keys_values."""
     config, weight = model.config, model.head.weight
-    shape = batch, config.n_head, size, config.n_embd // config.n_head
+    shape = rows, config.n_head, size, config.n_embd // config.n_head
     return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in range(config.n_layer)]
 
 
 # ---- The objectives: what each slot reads, what it should predict, and how much that counts ------
 # Each objective turns tokens x (B, T) into a Batch. The loss is the same line for all of them: the
-# mean over rows of Σ weight · −log p(target), a sum over the slots of a row.
+# mean over rows of Σ weight · −log p(target), a sum over the slots of a row. For training x is on
+# the CPU, and so are the random numbers.
 
 class Batch(NamedTuple):
     """B rows of S slots. S is T, and for mdlm T+1.
 
-    After `pack_pairs` select is there, and it, targets and weight have shape (B/2, N)."""
+    `pack_pairs` makes a select (B/2, N); then targets and weight are (B/2, N) too."""
     tokens: Tensor                  # (B, S) what the slots hold
     key_pos: Tensor                 # (B, S) position of the token held
     target_pos: Tensor              # (B, S) position of the token predicted
     targets: Tensor                 # (B, S) the tokens to predict
     weight: Tensor                  # (B, S) how much each prediction counts
-    t: Tensor | None = None         # (B,) the timestep; mdlm only
+    t: Tensor | None = None         # (B,) how much is masked; mdlm only
     select: Tensor | None = None    # (B/2, N) the slots of each pair of rows that predict something
 
-    def split(self, losses: int):
-        """Parts of the batch with so many losses each, one a row or a pair; fewer in the last."""
+    def split(self, at_once: int):
+        """Parts of the batch with so many losses each, one a row or pair, or fewer in the last."""
         count = len(self.targets)
         parts = []
-        for first in range(0, count, losses):
+        for first in range(0, count, at_once):
             part = []
             for f in self:
                 if f is not None:
                     rows = len(f) // count      # of this field, for each loss
-                    f = f[first * rows:(first + losses) * rows]
+                    f = f[first * rows:(first + at_once) * rows]
                 part.append(f)
             parts.append(Batch(*part))
         return parts
@@ -395,21 +405,21 @@ def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor | None = 
     """Predict the masked tokens of x (B, L) from the others: weight 1 where masked (B, L) is true.
 
     The network has seen whole windows in training, so what lies beyond x is masked too, with weight
-    0. Slot 0 holds BOS, as in the other modes. t (B,) is the timestep, which is told to the network
-    with time_embedding=add; by default it is that of the share masked. Raises InputError."""
+    0. Slot 0 holds BOS, as in the other modes. t (B,) is what time_embedding=add tells the network;
+    by default it comes from the share masked, including what lies beyond. Raises InputError."""
     B, L = x.shape
     beyond = config.block_size - L
     if beyond < 0:
         raise InputError(f"a text of {L} tokens is longer than the window, {config.block_size}")
     targets = F.pad(x, (1, beyond), value=config.bos_id)                        # (B, T+1)
-    is_masked = torch.ones_like(targets, dtype=torch.bool)                      # (B, T+1)
-    is_masked[:, 0] = False
-    is_masked[:, 1:L + 1] = masked
-    tokens = targets.masked_fill(is_masked, config.mask_id)                     # (B, T+1)
+    hidden = torch.ones_like(targets, dtype=torch.bool)                         # (B, T+1)
+    hidden[:, 0] = False
+    hidden[:, 1:L + 1] = masked
+    tokens = targets.masked_fill(hidden, config.mask_id)                        # (B, T+1)
     position = torch.arange(-1, config.block_size, device=x.device).expand_as(tokens)
     weight = F.pad(masked, (1, beyond)).float()                                 # (B, T+1)
     if t is None:
-        t = timestep(config, is_masked[:, 1:].float().mean(dim=1))              # (B,)
+        t = timestep(config, hidden[:, 1:].float().mean(dim=1))                 # (B,)
     return Batch(tokens, position, position, targets, weight, t)
 
 
@@ -433,23 +443,24 @@ def nelbo_batch(config: Config, x: Tensor, generator) -> Batch:
     step for each k = 1 … T, so the mean over k of these costs is 1/T of what an order costs on
     average. And it is a bound because p(x) is the mean over orders, as in `draw_orders`.
 
-    The literature masks each token with a chance t, and writes the same bound with a weight 1/t.
-    The mean over all masked tokens of a batch is something else, masked_ce: there a row counts the
-    more, the more of its tokens are masked."""
+    The literature masks each token with a chance t that is uniform on (0, 1), and has a weight 1/t
+    where we have 1/k; that is the same bound in another parametrisation. The mean over all masked
+    tokens of a batch is something else: see `pool`."""
     B, T = x.shape
     k = mask_counts(B, T, generator)[:, None]                                   # (B, 1)
-    masked = torch.rand(B, T, generator=generator).argsort(dim=1) < k           # (B, T)
+    rank = torch.rand(B, T, generator=generator).argsort(dim=1)                 # (B, T)
+    masked = rank < k       # exactly k in each row, at random places
     batch = masking_batch(config, x, masked)
     return batch._replace(weight=batch.weight / k)
 
 
 def mask_counts(B: int, T: int, generator) -> Tensor:
-    """How many tokens each row masks (B,): any k of 1 … T is equally likely. B must be even.
+    """How many tokens each row masks (B,): over the batch, each k of 1 … T is equally likely.
 
     To lower the variance of the bound, rows 2p and 2p+1 are a pair that masks k and T+1−k tokens,
-    and the pairs are spread evenly over all k. The first of a pair is the one that masks less. That
-    does no harm where rows come in random order, as in training, or where a pair is one row twice,
-    as in evaluation."""
+    and the pairs are spread evenly over all k. Of a pair the first row never masks more than the
+    second. So k is not uniform for a given row; but in training rows come in random order, and in
+    evaluation a pair is one row twice. B must be even."""
     pairs = B // 2
     stratum = torch.randperm(pairs, generator=generator)                        # (B/2,)
     u = (stratum + torch.rand(pairs, generator=generator)) / B      # each in its part of [0, 1/2)
@@ -464,14 +475,17 @@ def paper_batch(config: Config, x: Tensor, generator) -> Batch:
     t = torch.rand(len(x), generator=generator)                                 # (B,)
     ratio = 1 - torch.cos(math.pi / 2 * t) ** 2                                 # (B,)
     masked = torch.rand(x.shape, generator=generator) < ratio[:, None]          # (B, T)
-    return pool(masking_batch(config, x, masked, timestep(config, ratio)))
+    told = timestep(config, ratio)      # t itself, if the network was trained with this schedule
+    return pool(masking_batch(config, x, masked, told))
 
 
 def pool(batch: Batch) -> Batch:
-    """The same predictions with equal weights: the loss is their mean over the whole batch."""
+    """The same predictions with equal weights. The loss, masked_ce, is then their plain mean.
+
+    That is no bound: a row counts the more, the more of its tokens are masked."""
     predicted = (batch.weight > 0).float()                                      # (B, S)
-    rows_per_prediction = len(predicted) / predicted.sum().clamp(min=1)
-    return batch._replace(weight=predicted * rows_per_prediction)
+    predictions_of_row = predicted.sum().clamp(min=1) / len(predicted)          # on average
+    return batch._replace(weight=predicted / predictions_of_row)
 
 
 def training_batch(config: Config, x: Tensor, generator) -> Batch:
@@ -479,7 +493,7 @@ def training_batch(config: Config, x: Tensor, generator) -> Batch:
     if config.mode != "mdlm":
         order = draw_orders(config, x, generator, config.l2r_fraction)
         batch = order_batch(config, x, order)
-    elif config.schedule == "cosine":
+    elif config.schedule == "cosine":       # here pairs have unequal numbers of predictions
         batch = paper_batch(config, x, generator)
     elif config.objective == "masked_ce":
         batch = pack_pairs(pool(nelbo_batch(config, x, generator)))
@@ -491,7 +505,7 @@ def training_batch(config: Config, x: Tensor, generator) -> Batch:
 
 
 def evaluation_batch(config: Config, x: Tensor, generator, left_to_right=False) -> Batch:
-    """One loss for each row of x (B, T), −log p(row) / T.
+    """One loss for each row of x (B, T), −log p(row) / T, whatever the objective of training is.
 
     It is exact for `ar`, and for `aogpt` from left to right. Else it is an unbiased estimate of the
     upper bound: for `aogpt` from one random order, for `mdlm` from one pair of masks."""
@@ -510,8 +524,8 @@ def add_noise(config: Config, batch: Batch, generator) -> Batch:
     return batch._replace(tokens=torch.where(wrong, other, batch.tokens))
 
 
-def mask_generator(*seed) -> torch.Generator:
-    """Random numbers for masks and orders, a new generator for each (seed, step).
+def mask_generator(*seed: int) -> torch.Generator:
+    """Random numbers for masks and orders, from one or more integers such as (seed, step).
 
     It lives on the CPU, so a run draws the same on every device, and after it was resumed."""
     state = np.random.SeedSequence(seed).generate_state(1)[0]
@@ -523,9 +537,9 @@ def mask_generator(*seed) -> torch.Generator:
 def pack_pairs(batch: Batch) -> Batch:
     """The same loss from fewer predictions: last MLP and head run only on slots with a weight.
 
-    Rows 2p and 2p+1 become a pair, and `select` lists those of its slots that have a weight. Every
-    pair must have equally many; the masks of `nelbo_batch` have T+1, as k and T+1−k do. The loss of
-    a pair is the mean of its rows' losses. With T = 6, and k = 2 and 5 masked tokens:
+    No token moves. Rows 2p and 2p+1 become a pair, and `select` lists those of its slots that have
+    a weight. Every pair must have equally many: with `nelbo_batch` k and T+1−k, which is T+1. The
+    loss of a pair is the mean of its rows' losses. With T = 6, and k = 2 and 5 masked tokens:
 
         row 2p       BOS   x_0  [M]  x_2  x_3  [M]  x_5         2 predictions, each of weight 1/2
         row 2p+1     BOS   [M]  [M]  [M]  x_3  [M]  [M]         5 predictions, each of weight 1/5
@@ -533,7 +547,7 @@ def pack_pairs(batch: Batch) -> Batch:
     """
     pairs = len(batch.tokens) // 2
     weight = batch.weight.view(pairs, -1)                                       # (B/2, 2S)
-    select = weight.nonzero()[:, 1].view(pairs, -1)                             # (B/2, N)
+    select = weight.nonzero()[:, 1].view(pairs, -1)         # (B/2, N), as nonzero goes row by row
     targets = batch.targets.view(pairs, -1).gather(1, select)                   # (B/2, N)
     weight = weight.gather(1, select) / 2                                       # (B/2, N)
     return batch._replace(targets=targets, weight=weight, select=select)
@@ -543,7 +557,7 @@ def pack_pairs(batch: Batch) -> Batch:
 def losses_in_parts(model: nn.Module, batch: Batch) -> Tensor:
     """`weighted_losses` without gradients, in float64 on the CPU.
 
-    They are computed 64 at a time, or fewer where the logits would take more than 64 MB."""
+    They are computed 64 at a time, or fewer, but at least one, to have at most 64 MB of logits."""
     logits_of_one = batch.targets.size(1) * model.config.vocab_size
     at_once = min(64, max(1, 2 ** 24 // logits_of_one))
     losses = []
@@ -567,7 +581,7 @@ def count_parameters(model: Transformer) -> int:
 
 
 def flops_per_token(config: Config) -> float:
-    """Matrix-product FLOPs of training on one token: 2 per weight forward, and 4 backward.
+    """Matrix-product FLOPs of training on one token: 6 for each multiply-add of the forward pass.
 
     Attention reaches T slots, or on average half of them where it is causal. mdlm's last MLP and
     head run on T+1 of the 2T tokens of a pair, with schedule=cosine on all. Not counted are the

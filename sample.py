@@ -83,8 +83,8 @@ def probabilities(logits, o: SampleOptions, temperature: float | None = None):
     """Weights (…, V) of the tokens, from logits (…, V). They sum to 1, or to less if some were cut.
 
     The temperature is by default o.temperature; 0 keeps the likeliest token alone, with the
-    probability that it has at temperature 1. o.top_p keeps the smallest set of likeliest tokens that
-    has this much probability."""
+    probability that it has at temperature 1. o.top_p keeps the smallest set of likeliest tokens
+    that has this much probability."""
     if temperature is None:
         temperature = o.temperature
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -29,10 +29,10 @@ from runs import load, read_run
 class EstimatorOptions:
     """what to measure"""
     models: str = flag("", "folders of mdlm runs: A,B,…")
-    windows: int = flag(16, "windows of the validation split", low=1)
-    repeats: int = flag(100, "estimates for each window", low=2)
+    windows: int = flag(16, "windows of the validation split")
+    repeats: int = flag(100, "estimates for each window")
     json: str = flag("", "file for the results", file=(".json",))
-    seed: int = flag(1337, "of masks", low=0)
+    seed: int = flag(1337, "of masks")
 
     def __post_init__(self):
         check_flags(self)
@@ -45,11 +45,14 @@ def published_batch(config: Config, x, generator, antithetic: bool) -> Batch:
     if antithetic:
         t[:, 1] = (t[:, 0] + 0.5) % 1
     t = 0.001 + 0.999 * t.flatten()                                             # (2N,)
-    masked = torch.rand(2 * N, T, generator=generator) < t[:, None]             # (2N, T)
-    batch = masking_batch(config, x.repeat_interleave(2, dim=0), masked, t)
-    weight = batch.weight / (2 * T * t[:, None])                                # (2N, T+1)
-    targets = batch.targets
-    return batch._replace(weight=weight.view(N, -1), targets=targets.view(N, -1))
+    x = x.repeat_interleave(2, dim=0)                                           # (2N, T)
+    chance = t[:, None]                                                         # (2N, 1)
+    masked = torch.rand(x.shape, generator=generator) < chance
+    batch = masking_batch(config, x, masked, t)
+    weight = batch.weight / (2 * T * chance)                                    # (2N, T+1)
+    return batch._replace(
+        weight=weight.view(N, -1),
+        targets=batch.targets.view(N, -1))
 
 
 @torch.no_grad()
@@ -73,32 +76,26 @@ def variances(model: Transformer, x, o: EstimatorOptions) -> dict:
     return found
 
 
-def measure(folder: str, o: EstimatorOptions) -> dict:
-    model, _ = load(f"{folder}/best.pt")
-    if model.config.mode != "mdlm":
-        raise InputError(f"{folder} is a run of {model.config.mode}, which has no such bound")
-    settings = read_run(folder)["settings"]
-    T = model.config.block_size
-    val = Windows(settings["data"], "val", T, settings["windows"])
-    x = torch.from_numpy(val.spread(o.windows))                                 # (N, T)
-    found = variances(model, x, o)
-    ours, *others = [variance for _, _, variance in found.values()]
-    ratios = [other / ours for other in others]
-    return {"model": folder, "block_size": T, "estimates": found, "ratios": ratios}
-
-
 def main():
     o = build(EstimatorOptions, parse_flags(__doc__, EstimatorOptions))
     if not o.models:
         raise InputError("which models? give --models=DIR,DIR, runs of mdlm")
-    results = [measure(folder, o) for folder in o.models.split(",")]
-    rows = [["bound of", "ours", "1/t, antithetic", "1/t, independent", "variances ÷ ours", ""]]
-    for result in results:
-        estimates = result["estimates"].values()
-        means = [f"{mean:.4f} ± {error:.4f}" for mean, error, _ in estimates]
-        ratios = [f"{ratio:.2f}" for ratio in result["ratios"]]
-        rows.append([result["model"], *means, *ratios])
-    print_table(rows)
+    results = {}
+    rows = []
+    for folder in o.models.split(","):
+        model, _ = load(f"{folder}/best.pt")
+        config = model.config
+        if config.mode != "mdlm":
+            raise InputError(f"{folder} is a run of {config.mode}, which has no such bound")
+        settings = read_run(folder)["settings"]
+        val = Windows(settings["data"], "val", config.block_size)
+        x = torch.from_numpy(val.spread(o.windows))                             # (N, T)
+        results[folder] = variances(model, x, o)
+        _, _, variance_of_ours = results[folder]["ours"]
+        for name, (mean, error, variance) in results[folder].items():
+            ratio = variance / variance_of_ours
+            rows.append([f"{folder}, {name}", f"{mean:.4f} ± {error:.4f}", f"{ratio:.2f}"])
+    print_table([["", "bound, nats per token", "variance ÷ ours"], *rows])
     if o.json:
         facts = provenance(o.seed)
         facts |= {"windows": o.windows, "repeats": o.repeats, "results": results}

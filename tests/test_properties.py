@@ -1,259 +1,368 @@
 """What must hold for any text, window, mask, sampler setting and set of samples, tried on cases that
 hypothesis makes up."""
-import collections
-import dataclasses
 import itertools
 import json
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
-from cli import InputError
 from conftest import plain_samplers, small_model
-from diversity import distinct, entropy, interval, longest_copies, ngrams, of_counts, of_sums, self_bleu
-from model import (Batch, Config, aogpt_batch, evaluation_batch, nelbo_batch, paper_batch, training_batch)
-from prepare_data import EOT, Tokenizer, Windows, read_stories, write_split
+from diversity import distinct, entropy, interval, ngrams, of_counts, of_sums, self_bleu
+from model import (
+    Config, draw_orders, evaluation_batch, nelbo_batch, order_batch, pack_pairs, paper_batch)
+from prepare_data import EOT, Tokenizer, Windows, read_stories
 from sample import SampleOptions, draw, generate, states
-from test_diversity import flat, nltk_self_bleu
+from test_diversity import nltk_self_bleu, plain_self_bleu
 
-settings.register_profile("repeatable", derandomize=True, database=None, deadline=None, max_examples=60,
-                          suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+settings.register_profile(
+    "repeatable", derandomize=True, database=None, deadline=None, max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"))
 seeds = st.integers(0, 2 ** 31)
 
-# ------------------------------------------------------------------------------------------------ text
+
+# ---- Text ----------------------------------------------------------------------------------------
 
 @given(texts, st.sampled_from([257, 300, 4096, 50257]))
 def test_bpe_gives_any_text_back(gpt2, text, size):
     tokenizer = Tokenizer("gpt2", size)
     ids = tokenizer.encode(text)
-    assert tokenizer.decode(ids) == text and all(0 <= i < tokenizer.eot for i in ids)
-    assert tokenizer.encode_batch([text, "x"])[0] == ids and len(tokenizer.pieces(ids)) == len(ids)
-    for part in ids, ids[1:]:       # which may begin within a character
-        assert "".join(tokenizer.pieces(part)) == tokenizer.decode(part)
+    assert tokenizer.decode(ids) == text
+    assert max(ids, default=0) < tokenizer.eot
+    assert tokenizer.encode_batch([text, "x"])[0] == ids
+    assert len(tokenizer.pieces(ids)) == len(ids)
+    for part in ids, ids[1:]:       # the second may begin within a character
+        pieces = tokenizer.pieces(part)
+        assert "".join(pieces) == tokenizer.decode(part)
 
-@given(st.lists(st.sampled_from(["a", "b", "Ann", ".", ","])), st.lists(st.integers(0, 5)))
-def test_words_tokenizer_gives_any_tokens_back(words, more):
-    tokenizer = Tokenizer("words", words=["a", "b", "Ann", ".", ","])
-    ids = [tokenizer.words.index(word) for word in words]
-    assert tokenizer.encode(tokenizer.decode(ids)) == ids
-    assert tokenizer.decode_story([*ids, tokenizer.eot, *more]) == tokenizer.decode(ids)
-    assert "".join(tokenizer.pieces(ids)).strip() == tokenizer.decode(ids)
 
-@given(st.lists(texts.map(str.strip).filter(bool), min_size=1))
+WORDS = ["a", "b", "Ann", ".", ","]
+word_ids = st.lists(st.integers(0, 4))
+
+
+@given(word_ids, word_ids)
+def test_words_tokenizer_gives_any_tokens_back(ids, more):
+    tokenizer = Tokenizer("words", words=WORDS)
+    text = tokenizer.decode(ids)
+    assert tokenizer.encode(text) == ids
+    assert tokenizer.decode_story([*ids, tokenizer.eot, *more]) == text
+    pieces = tokenizer.pieces(ids)
+    assert "".join(pieces).strip() == text
+
+
+some_texts = st.lists(texts.map(str.strip).filter(bool), min_size=1)
+
+
+@given(some_texts)
 def test_any_stories_are_read_back(workdir, stories):
-    assume(not any(EOT in story for story in stories))
-    (workdir / "s.txt").write_text(f"\n{EOT}\n".join(stories), encoding="utf-8")
+    text = f"\n{EOT}\n".join(stories)
+    assume(text.count(EOT) == len(stories) - 1)
+    (workdir / "s.txt").write_text(text, encoding="utf-8")
     assert list(read_stories("s.txt")) == stories
 
-# ------------------------------------------------------------------------------------------------ windows
 
-@given(st.lists(st.integers(1, 9), min_size=4, max_size=30), st.integers(2, 12),
-       st.sampled_from(["aligned", "random", "paper"]), seeds, st.integers(1, 7))
-def test_every_window_is_read_once_an_epoch(workdir, lengths, T, kind, seed, batch_size):
-    tokenizer = Tokenizer("words", words=[f"w{i}" for i in range(300)])
-    number = itertools.count()                                      # every word once
-    stories = [" ".join(f"w{next(number)}" for _ in range(length)) for length in lengths]
-    folder = workdir / "data/x"
+# ---- Windows -------------------------------------------------------------------------------------
+
+EOT_ID = 300
+
+
+def write_data(folder, lengths):
+    """Makes data/x of stories with so many words, all words different. Returns its tokens."""
+    word = itertools.count()
+    tokens = []
+    for length in lengths:
+        tokens.append(EOT_ID)
+        tokens += itertools.islice(word, length)
     folder.mkdir(parents=True, exist_ok=True)
-    splits = {split: write_split(folder / f"{split}.bin", iter(stories), tokenizer, 10 ** 6)
-              for split in ("train", "val")}
-    meta = {"format": 1, "tokenizer": tokenizer.to_dict(), "eot": 300, "splits": splits}
+    counts = {"tokens": len(tokens), "bytes": 1}
+    meta = {"format": 1, "eot": EOT_ID, "tokenizer": {}, "splits": {"train": counts}}
     (folder / "meta.json").write_text(json.dumps(meta))
-    tokens = np.fromfile(folder / "train.bin", dtype=np.uint16).tolist()
+    np.array(tokens, dtype=np.uint16).tofile(folder / "train.bin")
+    return tokens
+
+
+def starts_at(kind, tokens, T):
+    """Where windows may start, and how many there are."""
+    if kind == "aligned":
+        starts = [i + 1 for i, token in enumerate(tokens) if token == EOT_ID]
+        starts = [i for i in starts if i + T <= len(tokens)]
+        return starts, len(starts)
+    chunks = len(tokens) // T
+    unused = 1 if kind == "random" else chunks // 20
+    return range(len(tokens) - T + 1), chunks - unused
+
+
+some_lengths = st.lists(st.integers(1, 9), min_size=4, max_size=30)
+kinds = st.sampled_from(["aligned", "random", "paper"])
+
+
+@given(some_lengths, st.integers(2, 12), kinds, seeds, st.integers(1, 7))
+def test_every_window_is_read_once_an_epoch(workdir, lengths, T, kind, seed, batch_size):
+    tokens = write_data(workdir / "data/x", lengths)
     if kind == "paper":
-        tokens = [token for token in tokens if token != 300]
-    try:
-        windows = Windows("x", "train", T, kind, seed)
-    except InputError:          # no window is as long
+        tokens = [token for token in tokens if token != EOT_ID]
+    allowed, n = starts_at(kind, tokens, T)
+    assume(n >= 1)
+    windows = Windows("x", "train", T, kind, seed)
+    assert len(windows) == n
+    place = {}
+    for i in allowed:
+        place[tuple(tokens[i:i + T])] = i
+    batches = [windows.batch(step, batch_size) for step in range(3 * n)]
+    rows = np.concatenate(batches)[:3 * n]
+    for epoch in np.split(rows, 3):
+        starts = sorted(place[tuple(row)] for row in epoch)
+        gaps = np.diff(starts)
         if kind == "aligned":
-            n = sum(tokens[i - 1] == 300 for i in range(1, len(tokens) - T + 1))
+            assert starts == allowed
         else:
-            n = len(tokens) // T - (kind == "random")
-        assert n <= 0
-        return
-    n = len(windows)
-    batches = [windows.batch(step, batch_size) for step in range(math.ceil(3 * n / batch_size))]
-    rows = np.concatenate(batches)[:3 * n].tolist()
-    places = {tuple(tokens[i:i + T]): i for i in range(len(tokens) - T + 1)}
-    for epoch in (rows[:n], rows[n:2 * n], rows[2 * n:]):
-        starts = sorted(places[tuple(row)] for row in epoch)
-        if kind == "aligned":
-            assert starts == [i for i in range(1, len(tokens) - T + 1) if tokens[i - 1] == 300]
-        else:
-            assert all(b - a >= T and (b - a) % T == 0 for a, b in zip(starts, starts[1:]))
-            assert n == len(tokens) // T - (1 if kind == "random" else len(tokens) // T // 20)
-    again = Windows("x", "train", T, kind, seed)
-    assert np.array_equal(again.batch(3, batch_size), windows.batch(3, batch_size))
-    assert len(windows.spread(5)) == min(5, n)
-    assert {tuple(row) for row in windows.spread(5).tolist()} <= places.keys()
+            assert (gaps > 0).all()
+            assert (gaps % T == 0).all()
+    for row in windows.spread(5):
+        assert tuple(row) in place
 
-# ------------------------------------------------------------------------------------------- masks and orders
 
-shapes = st.tuples(st.integers(1, 6), st.integers(1, 17))       # rows, tokens
+# ---- Masks and orders ----------------------------------------------------------------------------
 
-def some_tokens(B, T, seed):
-    return torch.randint(0, 11, (B, T), generator=torch.Generator().manual_seed(seed))
+shapes = st.tuples(st.integers(1, 6), st.integers(1, 17))       # rows or pairs, tokens
+
+
+def rng(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def make(mode, rows, T, seed):
+    """A config, and tokens x (rows, T)."""
+    config = Config(mode, vocab_size=11, block_size=T)
+    x = torch.randint(11, (rows, T), generator=rng(seed))
+    return config, x
+
+
+def check_masking(config, batch, x):
+    """It predicts x, and shows what is not masked. Returns what is masked, (B, T)."""
+    bos = torch.full((len(x), 1), config.bos_id)
+    assert torch.equal(batch.targets, torch.cat([bos, x], dim=1))
+    masked = batch.tokens == config.mask_id
+    assert torch.equal(batch.tokens[~masked], batch.targets[~masked])
+    assert not masked[:, 0].any()
+    assert torch.equal(batch.weight > 0, masked)
+    return masked[:, 1:]
+
 
 @given(shapes, seeds)
 def test_masks_of_the_bound(shape, seed):
-    P, T = shape
-    config, x = Config("mdlm", vocab_size=11, block_size=T), some_tokens(2 * P, T, seed)
-    batch = nelbo_batch(config, x, torch.Generator().manual_seed(seed))
-    masked = batch.tokens[:, 1:] == config.mask_id
-    k = masked.sum(dim=1).view(P, 2)
-    assert (k >= 1).all() and (k <= T).all() and (k.sum(dim=1) == T + 1).all()
-    assert (batch.tokens[:, 0] == config.bos_id).all()
-    assert torch.equal(batch.tokens[:, 1:][~masked], x[~masked])
-    assert batch.weight.sum(dim=1).tolist() == pytest.approx([1] * P)
-    masked_ce = dataclasses.replace(config, objective="masked_ce")
-    alike = training_batch(masked_ce, x, torch.Generator().manual_seed(seed))
-    for name in set(Batch._fields) - {"weight"}:
-        assert torch.equal(getattr(alike, name), getattr(batch, name))
-    assert alike.weight.flatten().tolist() == pytest.approx([1 / (T + 1)] * (T + 1) * P)
-    for pair in range(P):
-        rows = range(2 * pair, 2 * pair + 2)
-        expected = [(i * (T + 1) + 1 + j, x[r, j].item(), 0.5 / k[pair, i].item())
-                    for i, r in enumerate(rows) for j in range(T) if masked[r, j]]
-        found = zip(batch.select[pair].tolist(), batch.targets[pair].tolist(), batch.weight[pair].tolist())
-        assert [(s, t) for s, t, _ in found] == [(s, t) for s, t, _ in expected]
-        assert batch.weight[pair].tolist() == pytest.approx([w for *_, w in expected])
+    pairs, T = shape
+    config, x = make("mdlm", 2 * pairs, T, seed)
+    batch = nelbo_batch(config, x, rng(seed))
+    masked = check_masking(config, batch, x)
+    k = masked.sum(dim=1)
+    assert (k >= 1).all()
+    assert (k.view(pairs, 2).sum(dim=1) == T + 1).all()
+    assert_close(batch.weight[:, 1:], masked / k[:, None])
 
-@given(shapes, seeds, st.floats(0, 1))
-def test_orders(shape, seed, fraction):
-    B, T = shape
-    config, x = Config("aogpt", vocab_size=11, block_size=T), some_tokens(B, T, seed)
-    batch = aogpt_batch(config, x, torch.Generator().manual_seed(seed), fraction)
-    assert torch.equal(batch.target_pos.sort(dim=1).values, torch.arange(T).expand(B, T))
-    assert torch.equal(batch.targets, x.gather(1, batch.target_pos))
-    assert torch.equal(batch.key_pos[:, 1:], batch.target_pos[:, :-1])
-    assert torch.equal(batch.tokens[:, 1:], batch.targets[:, :-1])
-    assert (batch.tokens[:, 0] == 10).all() and (batch.key_pos[:, 0] == -1).all()
-    assert (fraction < 1) or torch.equal(batch.target_pos, torch.arange(T).expand(B, T))
 
 @given(shapes, seeds)
 def test_masks_of_the_papers_loss(shape, seed):
-    B, T = shape
-    config, x = Config("mdlm", vocab_size=11, block_size=T), some_tokens(B, T, seed)
-    batch = paper_batch(config, x, torch.Generator().manual_seed(seed))
-    masked = batch.tokens == config.mask_id
-    assert torch.equal(batch.weight > 0, masked) and not masked[:, 0].any()
-    assert torch.equal(batch.targets[:, 1:], x)
-    assert torch.equal(batch.tokens[~masked], batch.targets[~masked])
-    assert batch.weight.sum().item() == pytest.approx(B if masked.any() else 0)
+    config, x = make("mdlm", *shape, seed)
+    batch = paper_batch(config, x, rng(seed))
+    masked = check_masking(config, batch, x)
+    count = masked.sum().clamp(min=1)
+    assert_close(batch.weight[:, 1:], masked * len(x) / count)
 
-@given(shapes, seeds, st.sampled_from(["ar", "mdlm", "aogpt"]), st.integers(1, 7))
-def test_a_batch_in_parts_is_the_batch(shape, seed, mode, units):
-    config, x = Config(mode, vocab_size=11, block_size=shape[1]), some_tokens(*shape, seed)
-    batch = evaluation_batch(config, x, torch.Generator().manual_seed(seed))
-    parts = batch.split(units)
-    assert [len(part.targets) for part in parts[:-1]] == [units] * (len(parts) - 1)
-    assert 1 <= len(parts[-1].targets) <= units
-    for name in Batch._fields:
-        whole, pieces = getattr(batch, name), [getattr(part, name) for part in parts]
-        assert (whole is None and pieces[0] is None) or torch.equal(torch.cat(pieces), whole)
 
-# ------------------------------------------------------------------------------------------------ samplers
+@given(shapes, seeds)
+def test_pairs_list_what_is_masked(shape, seed):
+    pairs, T = shape
+    config, x = make("mdlm", 2 * pairs, T, seed)
+    batch = nelbo_batch(config, x, rng(seed))
+    packed = pack_pairs(batch)
+    weight = batch.weight.view(pairs, -1)                                       # (pairs, 2T+2)
+    targets = batch.targets.view(pairs, -1)
+    for pair in range(pairs):
+        masked = weight[pair].nonzero()[:, 0]
+        assert torch.equal(packed.select[pair], masked)
+        assert torch.equal(packed.targets[pair], targets[pair, masked])
+        assert torch.equal(packed.weight[pair], weight[pair, masked] / 2)
+
+
+@given(shapes, seeds, st.floats(0, 1))
+def test_orders(shape, seed, fraction):
+    config, x = make("aogpt", *shape, seed)
+    order = draw_orders(config, x, rng(seed), fraction)
+    left_to_right = torch.arange(x.size(1)).expand_as(x)
+    ordered, _ = order.sort(dim=1)
+    assert torch.equal(ordered, left_to_right)
+    if fraction == 1:
+        assert torch.equal(order, left_to_right)
+    batch = order_batch(config, x, order)
+    tokens, key_pos, target_pos, targets, *_ = batch
+    assert torch.equal(target_pos, order)
+    assert torch.equal(targets, x.gather(1, order))
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])
+    assert torch.equal(key_pos[:, 1:], order[:, :-1])
+    assert (tokens[:, 0] == config.bos_id).all()
+    assert (key_pos[:, 0] == -1).all()
+
+
+modes = st.sampled_from(["ar", "mdlm", "aogpt"])
+
+
+@given(shapes, seeds, modes, st.integers(1, 7))
+def test_a_batch_in_parts_is_the_batch(shape, seed, mode, losses):
+    config, x = make(mode, *shape, seed)
+    batch = evaluation_batch(config, x, rng(seed))
+    parts = batch.split(losses)
+    sizes = [len(part.targets) for part in parts]
+    assert sizes[:-1] == [losses] * (len(parts) - 1)
+    assert 1 <= sizes[-1] <= losses
+    for whole, *pieces in zip(batch, *parts):
+        if whole is None:
+            assert pieces[0] is None
+        else:
+            assert torch.equal(torch.cat(pieces), whole)
+
+
+# ---- Samplers ------------------------------------------------------------------------------------
 
 MODELS = {mode: small_model(mode) for mode in ("ar", "mdlm", "aogpt")}
 
-@given(st.data(), st.sampled_from(["ar", "aogpt", "ancestral", "first_hitting", "confidence"]), seeds)
-def test_any_sampler_reveals_every_position_once_and_keeps_what_it_has(data, how, seed):
-    model = MODELS[how if how in MODELS else "mdlm"]
-    L = data.draw(st.integers(1, 8), "length")
-    given_ones = data.draw(st.lists(st.booleans(), min_size=L, max_size=L), "given")
+
+@st.composite
+def tasks(draw_from):
+    """A model, a pattern (L,) with something to write, and options for it."""
+    how = draw_from(st.sampled_from(["ar", "aogpt", "ancestral", "first_hitting", "confidence"]))
+    seed = draw_from(seeds)
+    o = SampleOptions(seed=seed, full_length=True)
+    o.temperature = draw_from(st.sampled_from([0, 0.5, 1.0, 3.0]))
+    o.top_p = draw_from(st.sampled_from([0.1, 0.9, 1.0]))
+    hidden = draw_from(st.lists(st.booleans(), min_size=1, max_size=8).filter(any))
+    L = len(hidden)
+    n = sum(hidden)
+    most = n
+    mode = how
     if how == "ar":
-        given_ones = sorted(given_ones, reverse=True)
-    assume(not all(given_ones))
-    n = given_ones.count(False)
-    pattern = torch.where(torch.tensor(given_ones), some_tokens(1, L, seed)[0], model.config.mask_id)
-    steps = n if how == "ar" else data.draw(st.integers(1, 3 * n if how == "ancestral" else n), "steps")
-    o = SampleOptions(seed=seed, steps=steps, full_length=True,
-                      sampler=how if how not in MODELS else "first_hitting",
-                      temperature=data.draw(st.sampled_from([0, 0.5, 1.0, 3.0]), "temperature"),
-                      top_p=data.draw(st.sampled_from([0.1, 0.9, 1.0]), "top_p"))
-    if how == "aogpt":
-        listed = ",".join(map(str, np.random.default_rng(seed).permutation(L)))
-        o.order = data.draw(st.sampled_from(["random", "left_to_right", listed]), "order")
+        hidden.sort()       # it writes from left to right
+        o.steps = n
+    elif how == "aogpt":
+        listed = draw_from(st.permutations(range(L)))
+        orders = ["random", "left_to_right", ",".join(map(str, listed))]
+        o.order = draw_from(st.sampled_from(orders))
+    else:
+        mode = "mdlm"
+        o.sampler = how
+    if how == "ancestral":
+        most = 3 * n
+    if how != "ar":
+        o.steps = draw_from(st.integers(1, most))
+    model = MODELS[mode]
+    text = torch.randint(0, 11, (L,), generator=rng(seed))
+    return model, text.masked_fill(torch.tensor(hidden), model.config.mask_id), o
+
+
+@given(tasks())
+def test_any_sampler_reveals_every_position_once_and_keeps_what_it_has(task):
+    model, pattern, o = task
+    mask_id = model.config.mask_id
+    hidden = pattern == mask_id
+    at_most = math.ceil(hidden.sum() / o.steps)
     with torch.no_grad():
-        written = [state.clone() for state in states(model, range(3), pattern, o)]
-    tokens, appeared = generate(model, range(3), pattern, o)
-    hidden, before = pattern == model.config.mask_id, pattern.expand(3, L)
+        written = list(states(model, range(3), pattern, o))
+    assert len(written) <= o.steps
+    before = pattern.expand(3, -1)
     for state in written:
-        assert torch.equal(state[before != model.config.mask_id], before[before != model.config.mask_id])
-        if how != "ancestral":
-            revealed = (before == model.config.mask_id) & (state != model.config.mask_id)
-            assert revealed.sum(dim=1).max() <= math.ceil(n / steps)
+        kept = before != mask_id
+        assert torch.equal(state[kept], before[kept])
+        revealed = (state != mask_id) & ~kept
+        if o.sampler != "ancestral":
+            assert revealed.sum(dim=1).max() <= at_most
         before = state
-    assert len(written) <= steps and torch.equal(tokens, written[-1])
-    assert (tokens < model.config.vocab_size).all()
-    assert (appeared[:, ~hidden] == -1).all() and (appeared[:, hidden] >= 0).all()
-    assert (appeared < steps).all()
-    assert torch.equal(generate(model, [1], pattern, o)[0][0], tokens[1])       # whatever is in the batch
-    if how in ("ar", "aogpt"):
-        with plain_samplers():
-            assert torch.equal(generate(model, range(3), pattern, o)[0], tokens)
+    tokens, appeared = generate(model, range(3), pattern, o)
+    assert torch.equal(tokens, written[-1])
+    assert tokens.max() < mask_id
+    assert (appeared[:, ~hidden] == -1).all()
+    assert appeared[:, hidden].min() >= 0
+    assert appeared.max() < o.steps
 
-@given(st.lists(st.floats(-20, 20), min_size=2, max_size=9), st.floats(0, 1, exclude_max=True),
-       st.floats(0.1, 5), st.floats(0.01, 1))
-def test_draw_inverts_the_distribution_function(logits, u, temperature, top_p):
-    p = torch.tensor(logits).double().div(temperature).softmax(dim=-1).numpy()
-    likelier = np.array([p[p > q].sum() for q in p])            # the mass of the tokens likelier than each
-    assume(len(set(p)) == len(p) and abs(likelier - top_p).min() > 1e-9)
-    kept = np.where(likelier < top_p, p, 0)
-    logits, uniform = torch.tensor([logits]), torch.tensor([u], dtype=torch.float64)
-    token, probability = draw(logits, uniform, temperature, top_p)
-    below, u = kept[:token].sum(), u * kept.sum()
-    assert kept[token] > 0 and below - 1e-9 <= u <= below + kept[token] + 1e-9
-    assert probability.item() == pytest.approx(kept[token], rel=1e-5)
-    greedy, _ = draw(logits, torch.tensor([u], dtype=torch.float64), 0, 1.0)
-    assert greedy.item() == p.argmax()
 
-# ------------------------------------------------------------------------------------------------ metrics
+@given(tasks())
+def test_any_story_is_the_same_alone_and_written_plainly(task):
+    model, pattern, o = task
+    tokens, _ = generate(model, range(3), pattern, o)
+    alone, _ = generate(model, [1], pattern, o)
+    assert torch.equal(alone[0], tokens[1])
+    with plain_samplers():
+        plain, _ = generate(model, range(3), pattern, o)
+    assert torch.equal(plain, tokens)
 
-stories = st.lists(st.lists(st.sampled_from("abcd"), max_size=9), min_size=2, max_size=9)
+
+some_logits = st.lists(st.integers(-20, 20), min_size=2, max_size=9, unique=True)
+
+
+@given(some_logits, st.integers(0, 8), st.floats(0.001, 0.999), st.floats(0.1, 5),
+       st.floats(0.01, 1))
+def test_draw_inverts_the_distribution_function(logits, token, place, temperature, top_p):
+    """A number that lies at this place in a token's stretch of [0, 1) draws that token."""
+    assume(token < len(logits))
+    logits = torch.tensor([logits]).double()
+    p = (logits[0] / temperature).softmax(dim=0)                                # (V,)
+    likelier = (p * (p > p[:, None])).sum(dim=1)        # the mass of all tokens likelier than each
+    assume((likelier - top_p).abs().min() > 1e-9)
+    kept = p.where(likelier < top_p, 0)
+    assume(kept[token] > 1e-9)
+    u = (kept[:token].sum() + place * kept[token]) / kept.sum()
+    o = SampleOptions(temperature=temperature, top_p=top_p)
+    drawn, probability = draw(logits, u[None], o)
+    assert drawn == token
+    assert probability == pytest.approx(kept[token], rel=1e-6)
+
+
+# ---- Metrics -------------------------------------------------------------------------------------
+
+story = st.lists(st.sampled_from("abcd"), max_size=9)
+stories = st.lists(story, min_size=2, max_size=9)
+
 
 @given(stories)
-def test_self_bleu_is_nltks_for_any_samples(words):
-    assert self_bleu(*flat(words), len(words)) == pytest.approx(nltk_self_bleu(words), abs=1e-12)
+def test_self_bleu_is_nltks_for_any_samples(samples):
+    scores = self_bleu(samples)
+    assert scores == pytest.approx(nltk_self_bleu(samples), abs=1e-12)
+    assert scores.tolist() == plain_self_bleu(samples).tolist()
+
 
 @given(stories, st.integers(1, 4))
-def test_ngrams_are_those_of_each_sample(words, n):
-    gram, owner = ngrams(*flat(words), n)
-    expected = [(tuple(w[i:i + n]), who) for who, w in enumerate(words) for i in range(len(w) - n + 1)]
-    assert owner.tolist() == [who for _, who in expected]
-    pairs = set(zip(gram.tolist(), (g for g, _ in expected)))
-    assert len(pairs) == len(set(gram.tolist())) == len({g for g, _ in expected})
-    counts = np.bincount(gram, minlength=1)
-    assert distinct(counts) == len({g for g, _ in expected}) / max(1, len(expected))
-    frequency = np.array(list(collections.Counter(g for g, _ in expected).values())) / max(1, len(expected))
-    assert entropy(counts) == pytest.approx(-(frequency * np.log(frequency)).sum() if len(frequency) else 0)
+def test_statistics_of_ngrams(samples, n):
+    grams = [ngrams(words, n) for words in samples]
+    counts = Counter()
+    for words in samples:
+        for start in range(len(words) - n + 1):
+            gram = tuple(words[start:start + n])
+            counts[gram] += 1
+    total = max(1, counts.total())
+    p = np.array(list(counts.values())) / total
+    share, _ = of_counts(distinct, grams)
+    nats, _ = of_counts(entropy, grams)
+    assert share == len(counts) / total
+    assert nats == pytest.approx(-(p * np.log(p)).sum())
 
-@given(st.lists(st.lists(st.integers(0, 2), max_size=8), min_size=1, max_size=5),
-       st.lists(st.integers(0, 2), max_size=40))
-def test_longest_copies_are_those_of_brute_force(samples, training):
-    stretches = {tuple(training[i:j]) for i in range(len(training)) for j in range(i + 1, len(training) + 1)}
 
-    def longest(s):
-        return max((j - i for i in range(len(s)) for j in range(i + 1, len(s) + 1)
-                    if tuple(s[i:j]) in stretches), default=0)
-    expected = [longest(s) for s in samples]
-    assert longest_copies(samples, np.array(training, dtype=np.uint16)).tolist() == expected
-
-@given(st.lists(st.floats(-100, 100), min_size=21, max_size=80))
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=20))
 def test_interval_of_a_mean_is_the_usual_one(values):
     """With groups of one, the jackknife of a mean is its standard error."""
-    value, half = of_sums(values, np.arange(len(values)))
-    assert value == pytest.approx(np.mean(values), abs=1e-9)
-    assert half == pytest.approx(1.96 * np.std(values, ddof=1) / math.sqrt(len(values)), abs=1e-6)
-    items = np.array([int(v) % 7 for v in values])
-    group = np.arange(len(items)) % 5
-    count, _ = of_counts(np.count_nonzero, items, group)
-    direct, _ = interval(lambda keep: len(set(items[keep].tolist())), group)
-    assert count == len(set(items.tolist())) == direct
+    x = np.array(values)
+
+    def mean(keep):
+        return x[keep].mean()
+
+    error = x.std(ddof=1) / math.sqrt(len(x))
+    one_each = np.arange(len(x))
+    for value, half in (interval(mean, one_each), of_sums(values)):
+        assert value == pytest.approx(x.mean(), abs=1e-9)
+        assert half == pytest.approx(1.96 * error, abs=1e-6)
