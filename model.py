@@ -292,7 +292,7 @@ class Transformer(nn.Module):
         return F.linear(x, self.head.weight[:V])
 
     def init_weights(self):
-        """Normal weights of standard deviation 1/√(row length). The usual 0.02 is too small if C is.
+        """Normal weights of standard deviation 1/√(row length); 0.02 would starve narrow models.
 
         With init=paper all is left as PyTorch has it: embeddings are N(0, 1), so the logits of a
         tied head begin with a standard deviation of √C. With shared_init one common vector is added
@@ -447,25 +447,12 @@ def nelbo_batch(config: Config, x: Tensor, generator) -> Batch:
     where we have 1/k; that is the same bound in another parametrisation. The mean over all masked
     tokens of a batch is something else: see `pool`."""
     B, T = x.shape
+    # torch.randint(1, T + 1, (B,)) would do for k; `mask_counts` makes the bound less noisy.
     k = mask_counts(B, T, generator)[:, None]                                   # (B, 1)
     rank = torch.rand(B, T, generator=generator).argsort(dim=1)                 # (B, T)
     masked = rank < k       # exactly k in each row, at random places
     batch = masking_batch(config, x, masked)
     return batch._replace(weight=batch.weight / k)
-
-
-def mask_counts(B: int, T: int, generator) -> Tensor:
-    """How many tokens each row masks (B,): over the batch, each k of 1 … T is equally likely.
-
-    To lower the variance of the bound, rows 2p and 2p+1 are a pair that masks k and T+1−k tokens,
-    and the pairs are spread evenly over all k. Of a pair the first row never masks more than the
-    second. So k is not uniform for a given row; but in training rows come in random order, and in
-    evaluation a pair is one row twice. B must be even."""
-    pairs = B // 2
-    stratum = torch.randperm(pairs, generator=generator)                        # (B/2,)
-    u = (stratum + torch.rand(pairs, generator=generator)) / B      # each in its part of [0, 1/2)
-    k = 1 + (u * T).long()                                                      # (B/2,)
-    return torch.stack([k, T + 1 - k], dim=1).flatten()
 
 
 def paper_batch(config: Config, x: Tensor, generator) -> Batch:
@@ -532,7 +519,21 @@ def mask_generator(*seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state))
 
 
-# ---- The same losses, faster ---------------------------------------------------------------------
+# ---- The same losses, less noisy and faster ------------------------------------------------------
+
+def mask_counts(B: int, T: int, generator) -> Tensor:
+    """How many tokens each row masks (B,): over the batch, each k of 1 … T is equally likely.
+
+    To lower the variance of the bound, rows 2p and 2p+1 are a pair that masks k and T+1−k tokens,
+    and the pairs are spread evenly over all k. Of a pair the first row never masks more than the
+    second. So k is not uniform for a given row; but in training rows come in random order, and in
+    evaluation a pair is one row twice. B must be even."""
+    pairs = B // 2
+    stratum = torch.randperm(pairs, generator=generator)                        # (B/2,)
+    u = (stratum + torch.rand(pairs, generator=generator)) / B      # each in its part of [0, 1/2)
+    k = 1 + (u * T).long()                                                      # (B/2,)
+    return torch.stack([k, T + 1 - k], dim=1).flatten()
+
 
 def pack_pairs(batch: Batch) -> Batch:
     """The same loss from fewer predictions: last MLP and head run only on slots with a weight.

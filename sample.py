@@ -6,9 +6,10 @@ Write stories with a trained model, or fill the blanks of one.
     python sample.py --out_dir=out/toy-aogpt --draft=16
 
 A pass is one run of the network. ar writes one token a pass, from left to right. aogpt writes in a
-random or a given order, one token a pass, or several that do not see each other; with --draft a
-second pass keeps those of them that one token a pass might have written. mdlm reveals masked tokens
-anywhere, and each of its passes reads the whole window. Stories are cut at the first end-of-text.
+random or a given order, one token a pass, or several that are drawn independently of each other,
+which is faster but not exact. With --draft it is exact: a second pass accepts or rejects each of
+them. mdlm reveals masked tokens anywhere, and each of its passes reads the whole window. Stories
+are cut at the first end-of-text.
 """
 import itertools
 import json
@@ -41,7 +42,7 @@ class SampleOptions:
     prompt: str = flag("", "begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)")
     blank: int = flag(8, "tokens of a blank", low=1)
     sampler: Literal["first_hitting", "ancestral", "confidence"] = flag(
-        "first_hitting", "mdlm: equally many tokens a step, a random number, or the surest")
+        "first_hitting", "mdlm reveals in each step: equally many, by chance, or the likeliest")
     order: str = flag("random", "aogpt: random, left_to_right, or all positions as wanted: 2,0,1")
     steps: int | None = flag(
         None, "steps a story; default: one for each token. Fewer: faster, worse", low=1)
@@ -50,12 +51,13 @@ class SampleOptions:
     top_p: float = flag(
         1.0, "keep the likeliest tokens with this much probability", low=1e-9, high=1)
     final_temperature: float | None = flag(
-        None, "confidence: the temperature falls linearly to this one", low=0)
-    repetition_penalty: float = flag(1.0, "confidence: tokens that occur become rarer", low=1)
+        None, "with --sampler=confidence the temperature falls to this one", low=0)
+    repetition_penalty: float = flag(
+        1.0, "with --sampler=confidence tokens that occur become rarer", low=1)
     protocol: Literal["own", "paper"] = flag(
-        "own", "paper: what its code did, for flags that are not given")
+        "own", "paper: what its code did (arXiv 2603.22075), for flags that are not given")
     draft: int | None = flag(
-        None, "aogpt: draft so many tokens at once, and keep what is confirmed: exact", low=1)
+        None, "aogpt: draft so many tokens at once, keep what a second pass confirms", low=1)
     batch_size: int = flag(64, "stories at a time; changes speed, not stories", low=1)
     full_length: bool = flag(False, "keep what comes after the end of the story")
     show: bool = flag(False, "watch the tokens appear")
@@ -71,7 +73,8 @@ class SampleOptions:
 
 
 # ---- Drawing a token -----------------------------------------------------------------------------
-# Every story has random numbers of its own, whatever else is in its batch.
+# B stories, L tokens each, V words. A number u in [0, 1) decides on a token. Every story has random
+# numbers of its own, so that it does not depend on what else is in its batch.
 
 def uniforms(generators: list, length: int, device: torch.device) -> torch.Tensor:
     """(B, length) float64 numbers in [0, 1), the next ones of each of the B generators."""
@@ -80,11 +83,12 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
 
 
 def probabilities(logits, o: SampleOptions, temperature: float | None = None):
-    """Weights (…, V) of the tokens, from logits (…, V). They sum to 1, or to less if some were cut.
+    """Weights (…, V) of the tokens, from logits (…, V): their probabilities, but of some tokens 0.
 
     The temperature is by default o.temperature; 0 keeps the likeliest token alone, with the
     probability that it has at temperature 1. o.top_p keeps the smallest set of likeliest tokens
-    that has this much probability."""
+    that has this much probability. What is kept is not rescaled to sum to 1: `invert` takes any
+    sum, and the sampler `confidence` compares probabilities."""
     if temperature is None:
         temperature = o.temperature
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -103,8 +107,9 @@ def probabilities(logits, o: SampleOptions, temperature: float | None = None):
 def invert(p, u):
     """Tokens (…) drawn from weights p (…, V) of any sum, by uniform numbers u (…).
 
-    The distribution function is inverted. It is summed up in float64, because float32 would cut off
-    its tail and so lower the real temperature (Zheng et al. 2024, arXiv 2409.02908)."""
+    It is the first token up to which the weights sum to more than u times all. They are summed up
+    in float64, because float32 would cut off the tail of the distribution, and so lower the real
+    temperature (Zheng et al. 2024, arXiv 2409.02908)."""
     cdf = p.cumsum(dim=-1, dtype=torch.float64)                                 # (…, V)
     threshold = u[..., None] * cdf[..., -1:]                                    # (…, 1)
     token = torch.searchsorted(cdf, threshold, right=True)[..., 0]              # (…)
@@ -114,7 +119,7 @@ def invert(p, u):
 def draw(logits, u, o: SampleOptions, temperature: float | None = None):
     """Tokens (N,) from logits (N, V) by uniform numbers u (N,), and the probability of each.
 
-    It takes a few rows at a time, which fit the cache of a CPU, because float64 needs much room."""
+    It takes a few rows at a time, because the sums in float64 would not fit the cache of a CPU."""
     tokens, chances = [], []
     numbers = 2 ** 19 if u.is_cpu else 2 ** 23
     rows = max(1, numbers // logits.size(-1))
@@ -127,16 +132,17 @@ def draw(logits, u, o: SampleOptions, temperature: float | None = None):
     return tokens.to(logits.device), chances.to(logits.device)
 
 
-def noise_at(u, position):
-    """The uniform number of each story's position (B, 1), out of u (B, L): (B,)."""
+def u_at(u, position):
+    """The number in u (B, L) that is for each story's position (B, 1): (B,)."""
     return u.gather(1, position.to(u.device))[:, 0]
 
 
 # ---- The plain samplers: one token a pass --------------------------------------------------------
-# Each yields the stories (B, L) after every pass, with [MASK] where nothing is written yet. order
-# (B, L) has the positions in the order of writing; the first `given` of them are known. u (B, L)
-# has a uniform number for every position. Who only wants to know how these models write can stop
-# reading after these three.
+# tokens (B, L) has what is given, and [MASK] elsewhere; each sampler yields it after every pass.
+# order (B, L) has the positions in the order of writing, and the first `given` of them are known.
+# u (B, L) has a number for every position. Who only wants to know how these models write can stop
+# reading after these three. The command runs faster ones, which write the same stories, and a test
+# compares them.
 
 def write_left_to_right(model, tokens, given: int, u, o: SampleOptions):
     """ar: each new token takes a pass over all before it."""
@@ -152,16 +158,16 @@ def write_left_to_right(model, tokens, given: int, u, o: SampleOptions):
 def write_in_any_order(model, tokens, order, given: int, u, o: SampleOptions):
     """aogpt: slot j sees BOS and the first j tokens of the order, and predicts the next one."""
     for j in range(given, tokens.size(1)):
-        batch = order_batch(model.config, tokens, order)        # later slots hold [MASK], unseen
+        batch = order_batch(model.config, tokens, order)        # the slots after j are not seen
         logits = model(batch.tokens, batch.key_pos, batch.target_pos)       # (B, L, V)
         position = order[:, j:j + 1]                                        # (B, 1)
-        new, _ = draw(logits[:, j], noise_at(u, position), o)               # (B,)
+        new, _ = draw(logits[:, j], u_at(u, position), o)               # (B,)
         tokens = tokens.scatter(1, position, new[:, None])
         yield tokens
 
 
 def unmask_one_by_one(model, tokens, order, given: int, u, o: SampleOptions):
-    """mdlm: all masked tokens are predicted, and the one whose turn it is is revealed."""
+    """mdlm: all masked tokens are predicted, and the one whose turn has come is revealed."""
     for j in range(given, tokens.size(1)):
         masked = tokens == model.config.mask_id                             # (B, L)
         batch = masking_batch(model.config, tokens, masked)
@@ -169,7 +175,7 @@ def unmask_one_by_one(model, tokens, order, given: int, u, o: SampleOptions):
         position = order[:, j:j + 1]                                        # (B, 1)
         slot = position[:, :, None] + 1                                   # (B, 1, 1) BOS has slot 0
         logits = logits.take_along_dim(slot, dim=1)[:, 0]                   # (B, V)
-        new, _ = draw(logits, noise_at(u, position), o)                     # (B,)
+        new, _ = draw(logits, u_at(u, position), o)                     # (B,)
         tokens = tokens.scatter(1, position, new[:, None])
         yield tokens
 
@@ -177,7 +183,8 @@ def unmask_one_by_one(model, tokens, order, given: int, u, o: SampleOptions):
 # ---- The same, faster: ar and aogpt with a cache, and several tokens a pass ----------------------
 # Slot 0 holds BOS, and slot j the token at order[j-1]; it predicts the token at order[j]. The cache
 # keeps the keys and values of slots whose token is known. To predict m tokens at once from the
-# known ones, the last known slot is copied m-1 times, and each copy has a target of its own. For 4
+# known ones, the next m-1 slots are made copies of the last known one: they read its token, but
+# predict at their own place. When their tokens are known, they are read again, with these. For 4
 # tokens, 2 a pass, these are the slots that each slot sees:
 #
 #                                  slot 0  1  2  3
@@ -207,6 +214,7 @@ def slots_in_order(model, tokens, order, spare: int = 0):
         if device.type == "cuda":
             n = L + spare               # but a GPU is faster if shapes stay the same
         copied_from = slots.minimum(last_known)                                 # (B, S)
+        # A slot sees itself, and the slots before the one that it copies.
         other = torch.arange(n, device=device)                                  # (n,)
         itself = other == slots[:, :, None]                                     # (B, S, n)
         visible = itself | (other < copied_from[:, :, None])                    # (B, S, n)
@@ -244,11 +252,13 @@ def confirm(p, q, draft, u):
     """Tokens (B, m+1) and count (B, 1): the first `count` tokens are as if drawn one at a time.
 
     draft (B, m), numbers 0 … m-1, were drawn independently of each other from the laws q (B, m, V).
-    p (B, m, V) are the laws of drafts 1 … m-1, and of one token more, given all drafts before.
-    u (B, m) are uniform numbers. Draft 0 is kept, because none comes before it. Each other one is
-    kept with the probability min(1, p/q) of its token, up to the first that is not. In its place a
-    token is drawn from max(0, p − q), which makes up for that exactly (Leviathan et al. 2023, arXiv
-    2211.17192). If all are kept, one token more is drawn from the last p."""
+    p[:, i] (B, V) is the law of token i+1, given the drafts 0 … i; the last is for one token more
+    than was drafted. u (B, m) are uniform numbers.
+
+    Draft 0 is kept, because none comes before it. Each other one is kept with the probability
+    min(1, p/q) of its token, up to the first that is not. In its place a token is drawn from
+    max(0, p − q), which makes up for that exactly (Leviathan et al. 2023, arXiv 2211.17192). If all
+    are kept, one token more is drawn from the last p."""
     p = p / p.sum(dim=-1, keepdim=True)     # with top_p they sum to less than 1
     q = q / q.sum(dim=-1, keepdim=True)
     q = F.pad(q[:, 1:], (0, 0, 0, 1))       # of drafts 1 … m-1; the token more had no draft: 0
@@ -286,7 +296,7 @@ def write_and_confirm(model, tokens, order, given: int, generators: list, o: Sam
     order = F.pad(order, (0, m + 1), value=L)       # what goes beyond the end goes into a bin at L
     tokens = F.pad(tokens, (0, 1))                                              # (B, L+1)
     known = torch.full((B, 1), given, device=device)        # how many tokens each story has
-    unread = -given         # the first round reads the given tokens too
+    unread = -given       # from known + unread on slots are read: in the first round all given ones
 
     def laws(slots, last_known):
         logits = predict(slots, last_known, m)                                  # (B, m, V)
@@ -324,10 +334,10 @@ def write_and_confirm(model, tokens, order, given: int, generators: list, o: Sam
 # ---- mdlm: several tokens a pass -----------------------------------------------------------------
 
 def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t: float | None = None):
-    """Tokens (B, L), newly drawn where now (B, L) is true, and the probability (B, L) of each draw.
+    """Tokens (B, L), drawn at the places to reveal now (B, L), and the probability (B, L) of each.
 
-    t is the timestep told to the network, by default that of the share masked. The network reads
-    block_size tokens, or by the paper's protocol L. It computes the logits of `now` alone."""
+    t is what a network with time_embedding=add is told, by default as the share masked implies. It
+    reads block_size tokens, by the paper's protocol L, and predicts those of `now` alone."""
     config = model.config
     if o.protocol == "paper":
         config = replace(config, block_size=tokens.size(1))
@@ -413,7 +423,7 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
 
     pattern (L,) has the tokens that are given, and [MASK] elsewhere. A story does not depend on the
     others in its batch. Tokens of one pass are drawn independently of each other. So one token a
-    pass is exact, but for `confidence`, and several are not, unless they are confirmed.
+    pass is exact, except with --sampler=confidence. Several are not, except with --draft.
 
     mdlm's ancestral sampler gives each position a uniform time in [0, 1) and cuts time into equal
     steps, so each masked token is revealed with the probability that the masking process gives it.
@@ -440,9 +450,10 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
         times = draw_orders(config, tokens.cpu(), None, l2r_fraction=0.0).argsort(dim=1)
     times = times.to(device).expand(free.shape)
     times = times.masked_fill(~free, -1)        # what is given comes first
-    order = times.argsort(dim=1, stable=True)                                       # (B, L)
+    order = times.argsort(dim=1, stable=True)       # (B, L) the position that comes j-th
     if config.mode == "mdlm":
-        rank = order.argsort(dim=1) - (L - n)       # of each position among those that are free
+        turn = order.argsort(dim=1)                 # (B, L) when each position comes
+        rank = turn - (L - n)                       # the same among those that are free
         return unmask(model, tokens, (rank * steps // n).where(free, -1), u, o)
     if o.draft:
         return write_and_confirm(model, tokens, order, L - n, generators, o)

@@ -6,9 +6,9 @@ Train a language model: left to right (ar), by masked diffusion (mdlm) or in any
     python train.py --mode=mdlm --resume            go on with a run; --max_steps=N makes it longer
     torchrun --standalone --nproc_per_node=8 train.py --mode=mdlm       eight GPUs train as one
 
-The run's folder holds ckpt.pt, with which a run can go on, best.pt (the best weights), config.json,
-log.jsonl and loss.png. Validation losses are in nats per token: exact for ar, and upper bounds for
-mdlm and aogpt.
+"The paper" is arXiv 2603.22075. The run's folder holds ckpt.pt, with which a run can go on, best.pt
+(the best weights), config.json, log.jsonl and loss.png. Validation losses are in nats per token:
+exact for ar, and upper bounds for mdlm and aogpt.
 """
 import ctypes
 import math
@@ -39,7 +39,7 @@ from show import draw_losses
 
 @dataclass
 class Settings:
-    """training (the defaults are those of the preset controlled)"""
+    """training (the defaults are the preset controlled: the paper's sizes without its confounds)"""
     preset: Literal["auto", "toy", "laptop", "paper", "controlled"] = flag(
         "auto", "sizes and settings to start from; auto: controlled with CUDA, else toy")
     data: str = flag("tinystories", "folder under data/, made by prepare_data.py")
@@ -51,13 +51,13 @@ class Settings:
     init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")
     max_steps: int = flag(20000, "optimizer steps", low=1)
     batch_size: int = flag(32, "windows per optimizer step", low=1)
-    grad_accum: int = flag(1, "split a batch in so many parts: less memory, the same result", low=1)
+    grad_accum: int = flag(1, "read a batch in so many parts: less memory, the same result", low=1)
     lr: float = flag(3e-4, "peak learning rate", low=0)
     warmup: int = flag(1000, "steps in which the learning rate rises linearly to lr", low=0)
     final_lr: float = flag(
         0.1, "the cosine after the warm-up ends at this fraction of lr", low=0, high=1)
     optimizer: Literal["adamw", "muon"] = flag(
-        "adamw", "of the blocks' matrices; the rest always has AdamW")
+        "adamw", "what trains the matrices of the blocks; all else is trained by AdamW")
     weight_decay: float = flag(0.01, "of either optimizer", low=0)
     beta2: float = flag(0.999, "of AdamW", low=0, high=0.99999)
     grad_clip: float = flag(1.0, "largest norm of the gradient", low=1e-9)
@@ -77,28 +77,32 @@ class Settings:
         check_flags(self)
 
 
-# The two small presets share these values.
+# A preset has values for fields of Settings, above, and of model.py's Config. Flags override them.
+# The two small presets share these.
 SMALL = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99)
 
 PRESETS = {
-    # A window is one story and its end. What must be learned is to look far back, not next door.
+    # A window is one story and its end; later words depend on much earlier ones.
     "toy": SMALL | dict(
         data="toy", block_size=48, n_layer=2, n_embd=128, n_hidden=384, batch_size=64,
         max_steps=2000, lr=2e-3, eval_interval=400, eval_windows=1024),
     "laptop": SMALL | dict(
         data="tinystories-4096", block_size=256, n_layer=4, n_embd=256, n_hidden=704, batch_size=16,
         max_steps=1500, lr=4e-3, optimizer="muon", eval_interval=250, eval_windows=300),
-    # The paper's Table 1 (arXiv 2603.22075), as the code behind its results ran it, in float32.
+    # The paper's Table 1; where its text and its code differ, as its code has it.
     "paper": dict(
         windows="paper", init="paper", shared_init=False, target_embedding=False, warmup=500,
         final_lr=0.05, dtype="float32", compile="false", eval_interval=2000, eval_windows=1600),
-    # The same sizes without its confounds: aligned windows, end-of-text, a tied head, a bound.
+    # The same sizes with the paper's confounds removed: windows start where stories start,
+    # end-of-text is kept, the head is tied, and mdlm trains on a bound.
     "controlled": {},
 }
 
 
 def learning_rate(s: Settings, step: int) -> float:
-    """A linear warm-up, then a cosine from lr to final_lr · lr; the paper's is one step ahead."""
+    """A linear warm-up, then a cosine from lr to final_lr · lr.
+
+    The paper's code counts from 1, so its cosine is one step ahead of this one."""
     if step < s.warmup:
         return s.lr * (step + 1) / s.warmup
     progress = (step - s.warmup) / max(1, s.max_steps - s.warmup)
@@ -109,13 +113,14 @@ def learning_rate(s: Settings, step: int) -> float:
 # ---- A training step -----------------------------------------------------------------------------
 
 def train_step(model, losses_of, optimizers: list, batch: Batch, s: Settings, lr: float):
-    """One step of the optimizers on a Batch, of which several processes take a share each.
+    """One step of the optimizers on a Batch. With torchrun each process computes a share of it.
 
     losses_of is weighted_losses, maybe compiled. Returns the loss of this process's share and the
     norm of the whole gradient before it is clipped. Both stay on the device, so nothing waits."""
     model.train()
     device = model.head.weight.device
-    parts = batch.split(len(batch.targets) // (s.grad_accum * WORLD_SIZE))[RANK::WORLD_SIZE]
+    parts_in_all = s.grad_accum * WORLD_SIZE
+    parts = batch.split(len(batch.targets) // parts_in_all)[RANK::WORLD_SIZE]   # of this process
     autocast = torch.autocast(device.type, getattr(torch, s.dtype), enabled=s.dtype != "float32")
     loss = torch.zeros((), device=device)
     for part in parts:
@@ -128,7 +133,7 @@ def train_step(model, losses_of, optimizers: list, batch: Batch, s: Settings, lr
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
     for optimizer in optimizers:
         optimizer.param_groups[0]["lr"] = lr
-        with autocast:      # for Muon's matrix products
+        with autocast:      # Muon multiplies matrices here; AdamW does not, and is not affected
             optimizer.step()
         optimizer.zero_grad()
     return loss, norm
@@ -137,9 +142,10 @@ def train_step(model, losses_of, optimizers: list, batch: Batch, s: Settings, lr
 # ---- Evaluation ----------------------------------------------------------------------------------
 
 def window_losses(model: Transformer, x: torch.Tensor, seed: int, draws: int = 1) -> torch.Tensor:
-    """Nats per token of each window of x (N, T): (N,). The masks come from the seed alone.
+    """Nats per token of each window of x (N, T): (N,), computed without gradients.
 
-    Exact for ar; else the mean over so many draws of masks or orders, which estimates the bound."""
+    Exact for ar; else the mean over so many draws of masks or orders, which estimates the bound.
+    They are drawn from the seed alone, so every evaluation has the same ones."""
     model.eval()
     generator = mask_generator(seed)
     total = torch.zeros(len(x), dtype=torch.float64)
@@ -149,7 +155,7 @@ def window_losses(model: Transformer, x: torch.Tensor, seed: int, draws: int = 1
 
 
 def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
-    """The mean of independent values (N,), and its standard error."""
+    """The mean of values (N,), and its standard error if they are independent."""
     return values.mean().item(), values.std().item() / math.sqrt(len(values))
 
 
@@ -157,7 +163,8 @@ def evaluate(model: Transformer, x: torch.Tensor, seed: int) -> dict:
     """The validation losses of windows x (N, T), in nats per token.
 
     val_nll is exact for ar, else an estimate of the upper bound; val_nll_se is its standard error
-    over windows. aogpt has its exact loss from left to right too, and mdlm the paper's loss."""
+    over windows. aogpt has the exact val_nll_l2r, from left to right, too. mdlm has val_masked_ce,
+    the paper's loss."""
     config = model.config
     result = {}
     result["val_nll"], result["val_nll_se"] = mean_and_error(window_losses(model, x, seed))
@@ -165,7 +172,7 @@ def evaluate(model: Transformer, x: torch.Tensor, seed: int) -> dict:
         batch = evaluation_batch(config, x, mask_generator(seed), left_to_right=True)
         result["val_nll_l2r"] = losses_in_parts(model, batch).mean().item()
     if config.mode == "mdlm":
-        batch = paper_batch(config, x, mask_generator(seed, 1))
+        batch = paper_batch(config, x, mask_generator(seed, 1))     # not the masks above
         result["val_masked_ce"] = losses_in_parts(model, batch).mean().item()
     return result
 
@@ -173,21 +180,22 @@ def evaluate(model: Transformer, x: torch.Tensor, seed: int) -> dict:
 # ---- The command, and its loop -------------------------------------------------------------------
 
 def main():
-    flags = parse_flags(__doc__, Config, Settings)
+    flags = parse_flags(__doc__, Config, Settings)              # only those that were given
     config, s, why, checkpoint = resolve(flags)
-    device = join_processes(s.device)
-    check_folder(s.out_dir, s.resume)
+    device = join_processes(s.device)           # the one of this process, if there are several
+    check_folder(s.out_dir, s.resume)           # no run is overwritten
     prepare_machine(s, device)
 
     # The data, which is made first if it is not there.
-    if RANK == 0 and data_to_prepare(s.data):
+    missing = data_to_prepare(s.data)           # how to make it, or None
+    if RANK == 0 and missing:
         print(f"preparing data/{s.data} first")
-        prepare(data_to_prepare(s.data))
+        prepare(missing)
     wait_for_processes()
-    train = Windows(s.data, "train", config.block_size, s.windows, s.seed, at_most=s.train_stories)
+    windows = Windows(s.data, "train", config.block_size, s.windows, s.seed, s.train_stories)
     val = Windows(s.data, "val", config.block_size, s.windows, s.seed)
     x_val = torch.from_numpy(val.spread(s.eval_windows))                            # (N, T)
-    law = val.law(s.eval_windows)       # (N,) what the toy's true distribution scores, else None
+    law = val.law(s.eval_windows)       # (N,) nats per token by the toy's true law, else None
     tokenizer = Tokenizer(**val.meta["tokenizer"])
 
     # The model and its optimizers.
@@ -202,18 +210,18 @@ def main():
     trained_on = {"tokenizer": tokenizer.to_dict(), "windows": s.windows,
                   "data": val.meta["splits"]}
     run = Run(s, model, optimizers, trained_on, checkpoint)
-    announce(run, why, train, law)
+    announce(run, why, windows, law)
     if run.step == 0 and not s.quiet:
         print(f"before training: {one_story(model, tokenizer, s)}\n")
 
-    with run.training():
+    with run.training():        # a progress bar; and Ctrl-C only asks to stop
         for step in range(run.step, s.max_steps):
-            torch.manual_seed(s.seed + step + RANK * 10 ** 9)   # of dropout, also of a resumed run
+            torch.manual_seed(s.seed + step + RANK * 10 ** 9)   # dropout depends on the step alone
             lr = learning_rate(s, step)
-            x = torch.from_numpy(train.batch(step, s.batch_size))                   # (B, T)
+            x = torch.from_numpy(windows.batch(step, s.batch_size))             # (B, T)
             batch = training_batch(config, x, mask_generator(s.seed, step))
             loss, norm = train_step(model, losses_of, optimizers, batch, s, lr)
-            run.record(loss, norm, lr)          # progress and log; raises if it is not finite
+            run.record(loss, norm, lr)          # counts the step, logs every tenth
             if run.evaluation_due():
                 with run.clock.paused():
                     result = evaluate(model, x_val, s.seed)
@@ -228,7 +236,7 @@ def main():
                     run.checkpoint()            # ckpt.pt, all that --resume needs
             if stop:
                 break
-    leave_processes()
+    leave_processes()           # all but the first process end here
     finish(run, tokenizer, x_val, law)
 
 
@@ -269,7 +277,7 @@ def resolve(flags: dict):
     s, config = build(Settings, values), build(Config, values)
     shares = s.grad_accum * WORLD_SIZE
     if config.mode == "mdlm" and config.schedule == "uniform":
-        shares *= 2         # its rows are pairs
+        shares *= 2         # model.pack_pairs makes pairs of its rows, which cannot be split
     if s.batch_size % shares:
         raise InputError(f"--batch_size={s.batch_size} must be a multiple of {shares}: of "
                          "--grad_accum times the processes, and for mdlm's pairs of 2")
@@ -312,7 +320,7 @@ def bfloat16_is_faster(device: torch.device) -> bool:
 
 
 def make_optimizers(model: Transformer, s: Settings) -> list:
-    """AdamW for all weights; with --optimizer=muon that, for the matrices of the blocks."""
+    """AdamW for all weights; with --optimizer=muon, Muon for the matrices of the blocks."""
     matrices = []
     if s.optimizer == "muon":
         matrices = [p for p in model.blocks.parameters() if p.dim() == 2]
@@ -402,13 +410,13 @@ def start_from(folder: str, model: Transformer, tokenizer: Tokenizer):
         model.get_parameter(name).zero_()
 
 
-def announce(run: Run, why: str, train: Windows, law):
+def announce(run: Run, why: str, windows: Windows, law):
     """What is about to happen, on the screen and in config.json."""
     s, model = run.s, run.model
     config, device = model.config, model.head.weight.device
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     parameters = count_parameters(model)
-    epochs = s.max_steps * s.batch_size / len(train)
+    epochs = s.max_steps * s.batch_size / len(windows)
     megaflops = flops_per_token(config) / 1e6
     print(f"preset {s.preset} ({why}): {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
           f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
@@ -421,7 +429,7 @@ def announce(run: Run, why: str, train: Windows, law):
               f"{s.max_steps:,} steps, from {learning_rate(s, run.step):.2g}")
     if RANK == 0:
         facts = dict(config=asdict(config), settings=asdict(s), parameters=parameters,
-                     device=machine, processes=WORLD_SIZE, train_windows=len(train),
+                     device=machine, processes=WORLD_SIZE, train_windows=len(windows),
                      torch=torch.__version__)
         write_json(run.path("config.json"), facts | provenance(s.seed))
 
@@ -456,7 +464,7 @@ def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
     if run.best < math.inf:     # there has been an evaluation
         draw_losses({f"{config.mode} on {s.data}": read_run(s.out_dir)}, run.path("loss.png"))
     if run.step < s.max_steps:
-        stopped(run)
+        exit_stopped(run)       # this does not return
 
     model, best = load(run.path("best.pt"), run.model.head.weight.device)
     draws = FINAL_DRAWS if config.mode in ("mdlm", "aogpt") else 1
@@ -479,7 +487,7 @@ def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
           f"--out_dir={shlex.quote(s.out_dir)} --show")
 
 
-def stopped(run: Run):
+def exit_stopped(run: Run):
     """Says how to go on, and exits as a program does that was ended by a signal."""
     program = "python"
     if WORLD_SIZE > 1:

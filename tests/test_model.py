@@ -239,7 +239,7 @@ def test_nelbo_over_all_masks_is_the_chain_rule_over_all_orders(beyond):
 
 @torch.no_grad()
 def test_masked_ce_is_the_bound_of_all_parts_of_the_text():
-    """A part is j of the T tokens; masks of k tokens count k times."""
+    """It is no bound of the whole text. A part is any of its tokens; masks of k count k times."""
     model = exact_model("mdlm", vocab_size=5, block_size=T, objective="masked_ce")
     x = tokens(model, rows=1)
     nll = nll_of_every_mask(model, x[0])

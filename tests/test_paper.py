@@ -1,4 +1,4 @@
-"""Against the published code's formulas (arXiv 2603.22075), written again here as plainly as they go.
+"""Against the published code's formulas (arXiv 2603.22075), written again here as plainly as can be.
 
 All is in float64: the network, the losses, the schedule, and the sampler, its bug included."""
 import math
@@ -43,7 +43,7 @@ def attention(x, qkv, n_head, causal):
     """What the heads find for x (T, C), side by side. Queries turn by where they stand."""
     T, C = x.shape
     D = C // n_head
-    parts = (x @ qkv.T).view(T, 3, n_head, D)
+    parts = qkv(x).view(T, 3, n_head, D)
     q, k, v = parts.permute(1, 2, 0, 3)                                         # (H, T, D) each
     angle = angles(torch.arange(T), D)
     q = turn(q, angle)
@@ -55,37 +55,29 @@ def attention(x, qkv, n_head, causal):
     return heads.transpose(0, 1).reshape(T, C)
 
 
-def mlp(x, gate_up):
-    gate, up = (x @ gate_up.T).chunk(2, dim=1)
-    return F.silu(gate) * up
-
-
-def time_embedding(w, t):
-    """(1, C), of weights w and one timestep."""
-    weight = w["embed_time.linear.weight"]
-    angle = angles(torch.tensor([t]), len(weight))
+def time_embedding(linear, t):
+    """(1, C) of one timestep."""
+    angle = angles(torch.tensor([t]), linear.in_features)
     waves = torch.cat([angle.sin(), angle.cos()], dim=1)
-    return F.silu(waves @ weight.T + w["embed_time.linear.bias"])
+    return F.silu(linear(waves))
 
 
 def network(model, tokens, t=None):
     """Logits (T, V) of one sequence (T,), by the weights of a Transformer."""
     config = model.config
     causal = config.mode == "ar"
-    w = model.state_dict()
-    x = w["embed.weight"][tokens]                                               # (T, C)
+    x = model.embed(tokens)                                                     # (T, C)
     if t is not None:
-        x = x + time_embedding(w, t)
-    for i in range(config.n_layer):
-        block = f"blocks.{i}."
-        y = norm(x, w[block + "norm1.weight"])
-        y = attention(y, w[block + "attention.qkv.weight"], config.n_head, causal)
-        x = x + y @ w[block + "attention.proj.weight"].T
-        y = norm(x, w[block + "norm2.weight"])
-        y = mlp(y, w[block + "mlp.gate_up.weight"])
-        x = x + y @ w[block + "mlp.proj.weight"].T
-    x = norm(x, w["norm.weight"])
-    logits = x @ w["head.weight"].T
+        x = x + time_embedding(model.embed_time.linear, t)
+    for block in model.blocks:
+        y = norm(x, block.norm1.weight)
+        y = attention(y, block.attention.qkv, config.n_head, causal)
+        x = x + block.attention.proj(y)
+        y = norm(x, block.norm2.weight)
+        gate, up = block.mlp.gate_up(y).chunk(2, dim=1)
+        x = x + block.mlp.proj(F.silu(gate) * up)
+    x = norm(x, model.norm.weight)
+    logits = model.head(x)
     return logits[:, :config.vocab_size]
 
 
@@ -112,7 +104,8 @@ def test_ar_is_the_papers_network():
     """Its queries turn by where they stand; ours do with target_rotation=False."""
     model = exact_model("ar", target_rotation=False)
     x = some_tokens(3)
-    batch = order_batch(model.config, x, torch.arange(8).expand_as(x))
+    order = torch.arange(8).expand_as(x)
+    batch = order_batch(model.config, x, order)
     ours = model(batch.tokens, batch.key_pos, batch.target_pos)                 # (3, 8, V)
     losses = weighted_losses(model, batch)
     for i in range(3):
@@ -126,7 +119,8 @@ def test_mdlm_is_the_papers_network():
     """With an untied head and the timestep; BOS is one more visible token at its left."""
     model = exact_model("mdlm", **PAPER_MDLM)
     generator = torch.Generator().manual_seed(2)
-    batch = paper_batch(model.config, some_tokens(4), generator)
+    x = some_tokens(4)
+    batch = paper_batch(model.config, x, generator)
     batch = batch._replace(t=batch.t.double())
     ours = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t)
     rows = zip(batch.tokens, batch.t.tolist())
@@ -135,7 +129,8 @@ def test_mdlm_is_the_papers_network():
     masked = batch.tokens == model.config.mask_id
     assert masked.any()
     loss = F.cross_entropy(theirs[masked], batch.targets[masked])       # pooled over the batch
-    assert_close(weighted_losses(model, batch).mean(), loss, atol=1e-6, rtol=0)
+    losses = weighted_losses(model, batch)
+    assert_close(losses.mean(), loss, atol=1e-6, rtol=0)
 
 
 # ---- Initial weights -----------------------------------------------------------------------------
@@ -162,12 +157,10 @@ def test_the_papers_initial_weights_are_pytorchs_own():
     torch.manual_seed(0)
     config = Config("ar", init="paper", shared_init=False, **SIZES)
     model = Transformer(config)
-    tokens = model.embed.weight
-    assert tokens.std() == pytest.approx(1, rel=0.02)
-    largest = 1 / math.sqrt(256)
     qkv = model.blocks[0].attention.qkv.weight
+    largest = 1 / math.sqrt(256)
     assert qkv.abs().max() <= largest
-    assert qkv.std() == pytest.approx(largest / math.sqrt(3), rel=0.02)
+    assert qkv.std() == pytest.approx(largest / math.sqrt(3), rel=0.02)     # uniform
 
 
 @torch.no_grad()
@@ -175,9 +168,9 @@ def test_the_time_does_not_drown_the_tokens():
     torch.manual_seed(0)
     config = Config("mdlm", vocab_size=99, time_embedding="add", shared_init=False, n_layer=1)
     model = Transformer(config)
-    time = model.embed_time(torch.rand(50))
-    tokens = model.embed.weight
-    assert time.norm(dim=-1).max() < tokens.norm(dim=-1).mean()
+    time = model.embed_time(torch.rand(50)).norm(dim=2)
+    token = model.embed.weight.norm(dim=1)
+    assert time.max() < token.mean()
 
 
 # ---- Training ------------------------------------------------------------------------------------
@@ -254,9 +247,10 @@ def papers_logits(model, tokens, t):
     times = torch.tensor([t]).double()
     [logits] = model(slots[None], position, position, times)
     logits = logits[1:]
-    for token in tokens[tokens != config.mask_id].unique():
-        count = (tokens == token).sum().item()
-        logits[:, token] /= min(1.3 ** count, 5.0)      # whatever its sign, which is the bug
+    for token in range(config.vocab_size):
+        count = tokens.tolist().count(token)
+        penalty = min(1.3 ** count, 5.0)
+        logits[:, token] /= penalty     # whatever their sign, which is the bug
     return logits
 
 
@@ -277,9 +271,10 @@ def papers_sampler(model, seed, story, length, steps):
         masked = tokens == model.config.mask_id
         confidence = p.gather(1, new)[:, 0]
         confidence[~masked] = -1
-        keep = max(1, masked.sum().item() // (steps - step))
-        for i in confidence.argsort(descending=True)[:keep]:
-            tokens[i] = new[i, 0]
+        left = masked.sum().item()
+        keep = max(1, left // (steps - step))
+        surest = confidence.argsort(descending=True)[:keep]
+        tokens[surest] = new[surest, 0]
     return tokens
 
 
