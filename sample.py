@@ -479,31 +479,41 @@ def generate(model: Transformer, stories, pattern, o: SampleOptions):
 
 # ---- The command ---------------------------------------------------------------------------------
 
-# The modes for which these flags mean something.
+# The modes for which these flags mean something; the last two are for the sampler confidence.
 ONLY_FOR = {
-    "sampler": ["mdlm"],
-    "final_temperature": ["mdlm"],
-    "repetition_penalty": ["mdlm"],
     "protocol": ["ar", "mdlm"],
     "steps": ["mdlm", "aogpt"],
     "order": ["aogpt"],
     "draft": ["aogpt"],
+    "sampler": ["mdlm"],
+    "final_temperature": ["mdlm"],
+    "repetition_penalty": ["mdlm"],
 }
 
 # What the paper's code did (arXiv 2603.22075); `complete` has its length, steps, final temperature.
 PAPER = {
     "ar": dict(temperature=0.8, full_length=True, prompt="Once"),
-    "mdlm": dict(
-        temperature=0.8, full_length=True, sampler="confidence", repetition_penalty=1.3),
+    "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence"),
 }
 
 
 def check_flags_for(o: SampleOptions, mode: str):
     """Raises InputError for a flag that would do nothing."""
+    useless = {}
     for name, modes in ONLY_FOR.items():
+        if mode not in modes:
+            useless[name] = f"for {mode}"
+    if o.sampler != "confidence":
+        useless |= dict.fromkeys(["final_temperature", "repetition_penalty"],
+                                 "without --sampler=confidence")
+    if o.draft:
+        useless["steps"] = "with --draft"
+    if "___" not in o.prompt:
+        useless["blank"] = "without ___ in --prompt"
+    for name, where in useless.items():
         value = getattr(o, name)
-        if mode not in modes and value != getattr(SampleOptions, name):
-            raise InputError(f"--{name}={value} means nothing for {mode}; leave it out")
+        if value != getattr(SampleOptions, name):
+            raise InputError(f"--{name}={value} means nothing {where}; leave it out")
 
 
 def prompt_ids(o: SampleOptions, config: Config, tokenizer) -> list:
@@ -535,8 +545,11 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
     n = blanks + o.length - len(ids)                # tokens to write
     usual_steps = min(100, n) if paper and config.mode == "mdlm" else n
     o = replace(o, steps=o.steps or usual_steps, full_length=o.full_length or windows == "paper")
-    if paper and o.sampler == "confidence" and o.final_temperature is None:
-        o = replace(o, final_temperature=o.temperature * 2 / 5)
+    if paper and o.sampler == "confidence":
+        if o.final_temperature is None:
+            o = replace(o, final_temperature=o.temperature * 2 / 5)
+        if o.repetition_penalty == 1:
+            o = replace(o, repetition_penalty=1.3)
 
     # What cannot be.
     if o.length > config.block_size:
@@ -619,8 +632,6 @@ def main():
         torch.set_float32_matmul_precision("high")      # TF32
     if flags.get("protocol") == "paper":
         flags = PAPER.get(model.config.mode, {}) | flags
-        if flags.get("sampler", "confidence") != "confidence":
-            del flags["repetition_penalty"]
     o, pattern = complete(build(SampleOptions, flags), model.config, tokenizer, windows)
     if not o.out:
         o = replace(o, out=os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl"))

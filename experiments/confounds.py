@@ -1,7 +1,7 @@
 """
 What does each difference between the paper's setup and ours do to the gap between mdlm and ar?
 
-    python -m experiments.confounds --mdlm=results/confounds-mdlm.json --ar=results/confounds-ar.json
+    python -m experiments.confounds
 
 This trains and scores nothing, and takes a second. It reads two files of experiments.held_out, in
 which the names are variants of a mode, for example "as it is" or "untied head". The gap is mdlm's
@@ -25,7 +25,7 @@ class ConfoundsOptions:
         check_flags(self)
 
 
-# ar knows no timestep, and its head with the paper's weights is tied. It stands beside these all the same.
+# With the paper's weights ar is as it is in the paper: its head is tied, and it knows no timestep.
 PARTNERS = {"its init, untied head": "its init", "its init, head, time": "its init"}
 
 

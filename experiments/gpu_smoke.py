@@ -1,164 +1,146 @@
-"""Minutes on one GPU: what runs there, whether it is right, and what stands beside training. Run it first,
-then the tests; bench.py, step_parts.py and try_speed.py say how fast it trains.
+"""
+Is what runs on a GPU right?
 
     python -m experiments.gpu_smoke --json=results/gpu-smoke.json
-    python -m experiments.gpu_smoke --device=cpu --preset=small --n_layer=1 --steps=20      a rehearsal
-    python -m experiments.gpu_smoke --device=cpu --preset=small --what=cached       one part, on a CPU
+    python -m experiments.gpu_smoke --device=cpu --preset=small --n_layer=1 --steps=20   a rehearsal
+
+It prints which attention kernels PyTorch chooses. It trains small models here and on the CPU, in
+float32 and as train.py does by default, and prints how far their losses are apart. And it prints
+what TF32 does to an evaluation, its seconds and its result. This takes minutes on one GPU. Run it
+first, then the tests; bench.py says how fast training is.
 """
-import os
-
-# a kernel from an earlier process may hold another attention backend than the one asked for
-os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
-
-import itertools  # noqa: E402
-import statistics
-import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
-import sample
-from bench import begin, by_turns
-from cli import build, command, parse_flags, write_json
-from model import Config, Transformer, group_losses, training_batch
-from runs import save
-from train import Settings, evaluate, make_update
+from bench import begin
+from cli import build, check_flags, command, flag, parse_flags, provenance, write_json
+from model import Config, Transformer, training_batch
+from sample import SampleOptions, generate
+from train import Settings, evaluate, make_optimizers, maybe_compiled, prepare_machine, train_step
 
-def what_attention_runs(o, sizes: dict, batch_size: int, device, say):
-    """The kernel that PyTorch chooses, for training and for a cached step."""
-    kernels = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cuDNN"}
-    for name, dtype, queries, keys in (("ar", torch.bfloat16, 512, 512), ("mdlm", torch.bfloat16, 513, 513),
-                                       ("float32", torch.float32, 512, 512),
-                                       ("cached step", torch.bfloat16, 1, 512)):
-        q, k = (torch.zeros(2, 12, n, 64, device=device, dtype=dtype) for n in (queries, keys))
-        mask = torch.ones(1, keys, dtype=torch.bool, device=device) if queries == 1 else None
-        causal = name in ("ar", "float32")
-        say(f"attention, {name}", kernels.get(torch._fused_sdp_choice(q, k, k, mask, 0.0, causal)))
-
-def losses_of(mode: str, device, steps: int, **settings):
-    """The losses of so many steps of a small model on a small language, and the model."""
-    torch.manual_seed(0)
-    config = Config(mode, vocab_size=200, block_size=64, n_layer=2, n_embd=128, n_head=4, n_hidden=128)
-    model, generator = Transformer(config).to(device), torch.Generator().manual_seed(1)
-    _, update = make_update(model, Settings(batch_size=16, **settings))
-    losses = []
-    for _ in range(steps):
-        x = torch.randint(3, (16, 64), generator=generator).cumsum(1)
-        x = (x + torch.randint(199, (16, 1), generator=generator)) % 199            # (16, 64)
-        losses.append(update(training_batch(config, x, generator), 1e-3)[0])
-    return torch.stack(losses).cpu(), model
-
-def whether_it_is_right(o, sizes: dict, batch_size: int, device, say):
-    """Small models, trained here and on the CPU, in float32 and as train.py does it by default."""
-    for mode in ("ar", "mdlm", "aogpt"):
-        exact = dict(dtype="float32", compile="false")
-        on_cpu, _ = losses_of(mode, torch.device("cpu"), 20, **exact)
-        slow, _ = losses_of(mode, device, o.steps, **exact)
-        fast, model = losses_of(mode, device, o.steps, dtype="bfloat16", compile="true")
-        first = min(20, o.steps)
-        say(f"{mode}: float32, here − CPU, 20 steps", (slow[:first] - on_cpu[:first]).abs().max().item())
-        say(f"{mode}: bfloat16 compiled − float32", (fast - slow).abs().max().item())
-        whole = sample.SampleOptions(full_length=True)
-        pattern = torch.full((64,), model.config.mask_id)
-        here = sample.generate(model, range(4), pattern, whole)[0].cpu()
-        there = sample.generate(model.cpu(), range(4), pattern, whole)[0]
-        say(f"{mode}: sampled tokens equal to the CPU's", (here == there).float().mean().item())
-    x = torch.randint(200, (8, 64))
-    batch = training_batch(model.config, x, torch.Generator()).to(device)
-    with torch.no_grad():
-        model.to(device)
-        with torch.autocast(device.type, torch.bfloat16):
-            logits = model(batch.tokens, batch.key_pos, batch.target_pos)
-            losses = group_losses(model, batch)
-        plain = torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), batch.targets.flatten())
-    say("loss in bfloat16 autocast − in float64", (losses.mean().double() - plain).abs().item())
-
-def what_stands_beside_training(o, sizes: dict, batch_size: int, device, say):
-    """Evaluation with and without TF32, and writing a checkpoint."""
-    torch.manual_seed(0)
-    model = Transformer(Config("mdlm", **sizes)).to(device)
-    x, found = torch.randint(model.config.vocab_size, (4 * batch_size, model.config.block_size)), {}
-    for precision in ("highest", "high"):
-        torch.set_float32_matmul_precision(precision)
-        evaluate(model, x[:batch_size], batch_size // 2, 1)
-        began = time.perf_counter()
-        found[precision] = evaluate(model, x, batch_size // 2, 1)["val_nll"]
-        say(f"evaluation, {len(x)} windows, precision {precision}, s", time.perf_counter() - began)
-    torch.set_float32_matmul_precision("highest")
-    difference = abs(found["high"] - found["highest"])
-    say("val_nll, high − highest (below 0.001)", difference)
-    moments = [p.detach().clone() for _ in range(2) for p in model.parameters()]
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        save(f"{folder}/a.pt", model, moments=moments)
-        say("checkpoint, s", time.perf_counter() - began)
-
-def what_masks_cost(o, sizes: dict, batch_size: int, device, say):
-    """Making mdlm's masks of a batch, on the CPU, while the device is at the step before."""
-    config, generator = Config("mdlm", **sizes), torch.Generator().manual_seed(0)
-    for rows in (batch_size, 8 * batch_size):
-        x = torch.randint(config.vocab_size, (rows, config.block_size))
-        step = {"": lambda: training_batch(config, x, generator)}
-        seconds = statistics.median(by_turns(step, 5, torch.device("cpu"))[""])
-        say(f"masks of {rows} windows, {torch.get_num_threads()} threads, ms", 1000 * seconds)
-
-@torch.no_grad()
-def what_a_cached_step_costs(o, sizes: dict, batch_size: int, device, say):
-    """Milliseconds of a step, the first time, when kernels are planned or compiled, and again."""
-    torch.set_float32_matmul_precision("high")          # as sample.py does
-    types, backends = (torch.float32, torch.bfloat16), [False, True] if device.type == "cuda" else [False]
-    for mode, stories, dtype, cudnn, compiled in itertools.product(("ar", "aogpt"), (1, 16), types, backends,
-                                                                  (False, True)):
-        torch._dynamo.reset()
-        torch.backends.cuda.enable_cudnn_sdp(cudnn)
-        torch.manual_seed(0)
-        model = Transformer(Config(mode, **sizes)).to(device)
-        for p in model.parameters():
-            p.data = p.data.to(dtype)
-        if compiled:
-            model.compile(dynamic=False, mode="reduce-overhead")
-        length, ms = model.config.block_size, []
-        pattern, whole = torch.full((length,), model.config.mask_id), sample.SampleOptions(compile=compiled)
-        for _ in range(2):
-            began = time.perf_counter()
-            for tokens in sample.states(model, range(stories), pattern, whole):
-                pass
-            tokens[0, 0].item()
-            ms.append(1000 * (time.perf_counter() - began) / length)
-        how = f"cuDNN {cudnn}, compiled {compiled}"
-        say(f"{mode}, {str(dtype)[6:]}, {stories} stories, {how}: ms", dict(first=ms[0], again=ms[1]))
-
-PARTS = {"attention": what_attention_runs, "right": whether_it_is_right,
-         "beside": what_stands_beside_training, "masks": what_masks_cost, "cached": what_a_cached_step_costs}
 
 @dataclass
 class SmokeOptions:
     """what to look at"""
-    what: tuple[Literal[tuple(PARTS)], ...] = tuple(PARTS)  # parts
-    preset: Literal["auto", "small", "paper"] = "auto"  # sizes, where no flag says otherwise; with CUDA paper
-    batch_size: int | None = None   # windows per training step; default: 8, paper 32
-    steps: int = 200            # that bfloat16 compiled is compared with float32 eager for
-    device: str = "auto"        # auto, cpu, cuda or mps
-    json: str = ""              # file for what was found
+    preset: Literal["auto", "small", "paper"] = flag(
+        "auto", "sizes of the evaluation where no flag says otherwise; auto: paper with CUDA")
+    steps: int = flag(200, "that bfloat16 compiled is compared with float32 eager for")
+    device: str = flag("auto", "auto, cpu, cuda or mps")
+    json: str = flag("", "file for what was found", file=(".json",))
+
+    def __post_init__(self):
+        check_flags(self)
+
+
+# ---- Each part yields (what it is, what was found) -----------------------------------------------
+
+def what_attention_runs(device: torch.device):
+    """The kernel that PyTorch chooses, in training and for a step with a cache."""
+    kernels = {-1: "none", 0: "math", 1: "flash", 2: "memory-efficient", 3: "cuDNN"}
+    shapes = {
+        "ar": (torch.bfloat16, 512, 512),
+        "mdlm": (torch.bfloat16, 513, 513),
+        "ar in float32": (torch.float32, 512, 512),
+        "a cached step": (torch.bfloat16, 1, 512)}
+    for name, (dtype, queries, keys) in shapes.items():
+        q = torch.zeros(2, 12, queries, 64).to(device, dtype)
+        k = torch.zeros(2, 12, keys, 64).to(device, dtype)
+        mask = None
+        if queries == 1:
+            mask = torch.ones(1, keys).to(device, torch.bool)
+        causal = name.startswith("ar")
+        kernel = torch._fused_sdp_choice(q, k, k, mask, 0.0, causal)
+        yield f"attention, {name}", kernels[kernel]
+
+
+def train_small(mode: str, device: torch.device, steps: int, **settings):
+    """The losses (steps,) of a small model on a small language, and the model."""
+    torch.manual_seed(0)
+    config = Config(
+        mode, vocab_size=200, block_size=64,
+        n_layer=2, n_embd=128, n_head=4, n_hidden=128)
+    s = Settings(batch_size=16, **settings)
+    prepare_machine(s, device)
+    torch.set_float32_matmul_precision("highest")       # what is compared is no TF32
+    model = Transformer(config).to(device)
+    optimizers = make_optimizers(model, s)
+    losses_of = maybe_compiled(s, device)
+    generator = torch.Generator().manual_seed(1)
+    losses = []
+    for _ in range(steps):
+        moves = torch.randint(3, (16, 64), generator=generator)
+        start = torch.randint(199, (16, 1), generator=generator)
+        x = (start + moves.cumsum(dim=1)) % 199                                 # (16, 64)
+        batch = training_batch(config, x, generator)
+        loss, _ = train_step(model, losses_of, optimizers, batch, s, lr=1e-3)
+        losses.append(loss)
+    return torch.stack(losses).cpu(), model
+
+
+def whether_it_is_right(device: torch.device, steps: int):
+    """How far the device is from the CPU, and compiled bfloat16 from float32."""
+    exact = dict(dtype="float32", compile="false")
+    fast = dict(dtype="bfloat16", compile="true")
+    cpu = torch.device("cpu")
+    first = min(20, steps)
+    for mode in "ar", "mdlm", "aogpt":
+        on_cpu, _ = train_small(mode, cpu, first, **exact)
+        here, _ = train_small(mode, device, steps, **exact)
+        compiled, model = train_small(mode, device, steps, **fast)
+        gap = (here[:first] - on_cpu).abs()
+        yield f"{mode}: float32, here − CPU, {first} steps", gap.max().item()
+        gap = (compiled - here).abs()
+        yield f"{mode}: bfloat16 compiled − float32", gap.max().item()
+        o = SampleOptions(full_length=True)
+        pattern = torch.full((64,), model.config.mask_id)
+        written_here, _ = generate(model.eval(), range(4), pattern, o)
+        written_there, _ = generate(model.cpu(), range(4), pattern, o)
+        same = (written_here.cpu() == written_there).float()
+        yield f"{mode}: sampled tokens equal to the CPU's", same.mean().item()
+
+
+def what_tf32_does(config: Config, batch_size: int, device: torch.device):
+    """The seconds of an evaluation with and without TF32, and how far the results are apart."""
+    model = Transformer(config).to(device)
+    shape = 4 * batch_size, config.block_size
+    x = torch.randint(config.vocab_size, shape)
+    losses = []
+    for precision in "highest", "high":
+        torch.set_float32_matmul_precision(precision)
+        evaluate(model, x[:batch_size], seed=1)     # kernels are chosen and loaded
+        began = time.perf_counter()
+        result = evaluate(model, x, seed=1)
+        seconds = time.perf_counter() - began
+        losses.append(result["val_nll"])
+        yield f"evaluation, {len(x)} windows, precision {precision}, s", seconds
+    exact, fast = losses
+    yield "val_nll, high − highest (below 0.001)", abs(fast - exact)
+
 
 def main():
     flags = parse_flags(__doc__, SmokeOptions, Config)
     o = build(SmokeOptions, flags)
-    device, sizes, batch_size, results = begin(o, flags)
-    found = results["found"] = {}
+    device, config, batch_size = begin(o, flags)
+    config = replace(config, mode="mdlm")
+    results = provenance(0)
+    if device.type == "cuda":
+        results["device"] = torch.cuda.get_device_name()
+    results["found"] = {}
+    parts = [
+        what_attention_runs(device),
+        whether_it_is_right(device, o.steps),
+        what_tf32_does(config, batch_size, device)]
+    for part in parts:
+        for name, value in part:
+            results["found"][name] = value
+            text = f"{value:.5g}" if isinstance(value, float) else value
+            print(f"{name:52}", text, flush=True)
+            if o.json:
+                write_json(o.json, results)         # as far as it came
 
-    def say(name, value):
-        found[name] = value
-        values = value.items() if isinstance(value, dict) else [("", value)]
-        texts = [f"{key} {v:.5g}" if isinstance(v, float) else f"{key} {v}" for key, v in values]
-        print(f"{name:52}", ", ".join(texts), flush=True)
-        if o.json:
-            write_json(o.json, results)         # as far as it came
-
-    for part in o.what:
-        PARTS[part](o, sizes, batch_size, device, say)
 
 if __name__ == "__main__":
     command(main, "what was found so far is in the file of --json")

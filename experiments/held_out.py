@@ -24,8 +24,8 @@ from scipy import stats
 from tqdm import tqdm
 
 from cli import (
-    InputError, build, check_flags, command, flag, parse_flags, pick_device, print_table, provenance,
-    write_json)
+    InputError, build, check_flags, command, flag, parse_flags, pick_device, print_table,
+    provenance, write_json)
 from diversity import interval
 from model import Config, evaluation_batch, flops_per_token, losses_in_parts, mask_generator
 from prepare_data import Tokenizer, Windows, load_meta

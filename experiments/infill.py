@@ -5,8 +5,8 @@ What is gained by seeing both sides of a blank?
 
 A span of a window is hidden, and the rest is known. Every model is scored exactly by the chain
 rule, −log p of the span from left to right, in nats per token: ar sees the left side only, while
-mdlm and aogpt see both. Below each other stand the models' means over windows and places; the JSON
-has their distance from the first model too, blank by blank.
+mdlm and aogpt see both. "nats" is the mean over windows and places, "above_first" how far it is
+above that of the first model, blank by blank.
 
 On the toy the exact −log p of the span, given both sides, is subtracted. What is left is the KL of
 the exact law from the model's, and for ar also all that the right side tells. There the spans are
@@ -49,7 +49,7 @@ class InfillOptions:
         check_flags(self)
 
 
-# ---- Scores: x (N, T) are windows, and a blank begins at `start` and has `length` tokens --------------
+# ---- Scores: x (N, T) are windows; the blank begins at `start` and has `length` tokens -----------
 
 @torch.no_grad()
 def nats(model, x, start: int, length: int):
@@ -60,10 +60,12 @@ def nats(model, x, start: int, length: int):
     if config.mode != "mdlm":
         order = place
         if config.mode == "aogpt":
-            order = torch.cat([place[~inside], place[inside]])      # what is known comes first
+            known = place[~inside]
+            order = torch.cat([known, place[inside]])
         batch = order_batch(config, x, order.expand_as(x))
         weight = inside[order] / length                                         # (T,)
-        return losses_in_parts(model, batch._replace(weight=weight.expand_as(x)))
+        batch = batch._replace(weight=weight.expand_as(x))
+        return losses_in_parts(model, batch)
     total = torch.zeros(len(x), dtype=torch.float64)
     for next_place in range(start, start + length):
         hidden = inside & (place >= next_place)                                 # (T,)
@@ -82,7 +84,8 @@ def exact_nats(x, start: int, length: int):
         known = x.numpy().copy()
         known[:, place:start + length] = 135        # no word has this number
         p = toy_conditionals(known)                                             # (N, T, V)
-        total -= np.log(p[rows, place, x[:, place]]) / length
+        hidden = x[:, place].numpy()                                            # (N,)
+        total -= np.log(p[rows, place, hidden]) / length
     return torch.from_numpy(total)
 
 
@@ -92,7 +95,9 @@ def fill(model, x, start: int, length: int, seed: int):
     config = model.config
     N, T = x.shape
     end = start + length
-    generators = [np.random.default_rng((seed, start, i)) for i in range(N)]
+    generators = []
+    for i in range(N):
+        generators.append(np.random.default_rng((seed, start, i)))
     time_of = uniforms(generators, T, torch.device("cpu"))                      # (N, T)
     u = uniforms(generators, T, torch.device("cpu"))                            # (N, T)
     o = SampleOptions()
@@ -112,13 +117,18 @@ def fill(model, x, start: int, length: int, seed: int):
 
 def starts_of(length: int, T: int, places: int) -> list:
     """Where the blanks begin."""
-    return [round((T - length) * (i + 1) / (places + 1)) for i in range(places)]
+    starts = []
+    for i in range(places):
+        share = (i + 1) / (places + 1)
+        starts.append(round((T - length) * share))
+    return starts
 
 
 def grammatical_share(model, tokenizer, x, starts: list, length: int, seed: int) -> float:
     good = []
     for start in starts:
-        for ids in fill(model, x, start, length, seed).tolist():
+        filled = fill(model, x, start, length, seed)
+        for ids in filled.tolist():
             story = tokenizer.decode_story(ids)
             good.append(TOY.log_probs(story) is not None)
     return float(np.mean(good))
@@ -139,17 +149,23 @@ def measure(folder: str, first: dict, o: InfillOptions) -> dict:
         if length > T - 2:
             break
         starts = starts_of(length, T, o.places)
-        scores = torch.stack([nats(model, x, start, length) for start in starts])   # (places, N)
-        if toy:
-            scores -= torch.stack([exact_nats(x, start, length) for start in starts])
-        scores = scores.mean(dim=0).numpy()                                     # (N,)
+        scores = torch.zeros(len(x), dtype=torch.float64)
+        for start in starts:
+            scores += nats(model, x, start, length) / o.places
+            if toy:
+                scores -= exact_nats(x, start, length) / o.places
+        scores = scores.numpy()
         mean, error = difference(scores, np.zeros(len(x)))
-        above, error_above = difference(scores, first.setdefault(length, scores))
-        blanks[length] = {"nats": mean, "nats_se": error,
-                          "above_first": above, "above_first_se": error_above}
+        first.setdefault(length, scores)
+        above, error_above = difference(scores, first[length])
+        blanks[length] = {
+            "nats": mean,
+            "nats_se": error,
+            "above_first": above,
+            "above_first_se": error_above}
         if toy:
-            blanks[length]["grammatical"] = grammatical_share(
-                model, tokenizer, x, starts, length, o.seed)
+            share = grammatical_share(model, tokenizer, x, starts, length, o.seed)
+            blanks[length]["grammatical"] = share
     return {"mode": model.config.mode, "blanks": blanks}
 
 
@@ -179,13 +195,15 @@ def main():
         print(f"{folder} done", flush=True)
     rows = [["", *map(str, first)]]
     for folder, run in runs.items():
-        for key in "nats", "grammatical":
-            values = [blank[key] for blank in run["blanks"].values() if key in blank]
-            if values:
-                rows.append([f"{folder}, {key}", *(f"{value:.4f}" for value in values)])
+        for key in "nats", "above_first", "grammatical":
+            row = [f"{folder}, {key}"]
+            for blank in run["blanks"].values():
+                row.append(f"{blank[key]:.4f}" if key in blank else "")
+            rows.append(row)
     print_table(rows)
     if o.json:
-        write_json(o.json, provenance(o.seed) | {"data": o.data, "runs": runs})
+        facts = provenance(o.seed)
+        write_json(o.json, facts | {"data": o.data, "runs": runs})
     if o.plot:
         draw_infill(runs, o.plot)
 

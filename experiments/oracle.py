@@ -120,7 +120,7 @@ def exact_conditionals(grammar: Grammar, x) -> np.ndarray:
         known = x[:, place] == word                                             # (N, F)
         agree = known.astype(float) @ has.T                                     # (N, K)
         fits = agree == agree.max(axis=1, keepdims=True)
-        posterior = prior * fits                                                # (N, K), unnormalized
+        posterior = prior * fits                                                # (N, K), not of sum 1
         posterior /= posterior.sum(axis=1, keepdims=True)
         p[:, place, word] = posterior @ has
     return p

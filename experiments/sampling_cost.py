@@ -1,113 +1,115 @@
 """
-What writing costs, with random weights: every sampler, one story and many.
+What does writing cost, with random weights: every sampler, one story or many?
 
-    python -m experiments.sampling_cost --preset=paper                  64 to 1,024 tokens, one story
-    python -m experiments.sampling_cost --stories=16 --lengths=256,512
+    python -m experiments.sampling_cost --preset=paper --length=512
+    python -m experiments.sampling_cost --stories=16 --length=256
 
-The speed of the speculative sampler depends on what a model has learned: experiments/speculative.py.
+Whole stories would take hours without a cache. So three steps are timed at each of four places in a
+story, and their mean, times the number of steps, is what the table has: seconds to write a batch of
+stories. Windows are as long as the stories, because mdlm reads the whole window in each pass.
+
+At the small sizes it takes a minute on a CPU, at the paper's a quarter of an hour.
 """
-import functools
 import itertools
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
-import sample
 from bench import begin
-from cli import InputError, build, command, parse_flags, print_table, write_json
+from cli import (
+    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
 from model import Config, Transformer
+from sample import SampleOptions, states, uniforms, write_left_to_right
+
+PLACES = 4          # of a story, where steps are timed
+
 
 @dataclass
 class CostOptions:
     """what to measure"""
-    preset: Literal["auto", "small", "paper"] = "auto"  # sizes, where no flag says otherwise; with CUDA paper
-    lengths: tuple[int, ...] = (64, 128, 256, 512, 1024)    # tokens of a story
-    stories: tuple[int, ...] = (1,)     # written at a time
-    few: int = 64               # steps per story of the samplers that reveal several tokens a step
-    places: int = 4             # steps are timed at so many places of a story
-    device: str = "auto"        # auto, cpu, cuda or mps
-    json: str = ""              # file for the results
+    preset: Literal["auto", "small", "paper"] = flag(
+        "auto", "sizes where no flag says otherwise; auto: paper with CUDA, else small")
+    length: int = flag(256, "tokens of a story")
+    stories: int = flag(1, "stories that are written at a time")
+    few: int = flag(64, "steps a story of the samplers that reveal several tokens a step")
+    device: str = flag("auto", "auto, cpu, cuda or mps")
+    json: str = flag("", "file for the results", file=(".json",))
 
-# Whole stories would take hours without a cache, so a story's cost is the mean of steps timed at evenly
-# spaced places in it, times the number of steps
+    def __post_init__(self):
+        check_flags(self)
+        if self.length < 4 * PLACES:
+            raise InputError(f"--length={self.length} must be at least {4 * PLACES}")
+
 
 @torch.no_grad()
-def story_seconds(model, length: int, stories: int, places: int, few=None, plain=False, **flags) -> float:
-    """Seconds to write so many stories at once, one token a step or in `few` steps: three steps at each of
-    the places, after three that do not count: on a GPU kernels are chosen and loaded then. plain: by
-    write_left_to_right, without a cache."""
-    steps, seconds = min(few or length, length), []
-    for place in (0, *range(places)):
-        given = length * (2 * place + 1) // (2 * places)
-        pattern = torch.full((length,), model.config.mask_id)
-        pattern[:given] = torch.randint(model.config.vocab_size, (given,))
-        o = sample.SampleOptions(steps=max(1, round(steps * (length - given) / length)), **flags)
-        ticks = []
-        written = sample.states(model, range(stories), pattern, o)
+def story_seconds(model, stories: int, steps: int, plain=False, **flags) -> float:
+    """Seconds to write so many stories at once in so many steps. plain: without a cache.
+
+    Before the first place, three steps are taken that do not count: on a GPU kernels are chosen and
+    loaded in them."""
+    config = model.config
+    length = config.block_size
+    seconds = []
+    for place in (0, *range(PLACES)):
+        given = length * (2 * place + 1) // (2 * PLACES)
+        pattern = torch.full((length,), config.mask_id)
+        pattern[:given] = torch.randint(config.vocab_size, (given,))
+        steps_left = round(steps * (length - given) / length)
+        o = SampleOptions(steps=max(1, steps_left), **flags)
         if plain:
-            tokens = pattern.expand(stories, -1).to(model.head.weight.device)
             generators = [np.random.default_rng(story) for story in range(stories)]
-            u = sample.uniforms(generators, length, tokens.device)
-            written = sample.write_left_to_right(model, tokens, u, o)
-        for tokens in itertools.islice(written, 4):
-            tokens[0, 0].item()                                     # waits for the device
-            ticks.append(time.perf_counter())                       # the first of them read the prompt
-        if len(ticks) > 1:                                          # a short rest may be over after one step
+            tokens = pattern.expand(stories, -1).to(model.head.weight.device)
+            u = uniforms(generators, length, tokens.device)
+            passes = write_left_to_right(model, tokens, given, u, o)
+        else:
+            passes = states(model, range(stories), pattern, o)
+        ticks = []
+        for tokens in itertools.islice(passes, 4):      # the first of them reads the prompt
+            tokens[0, 0].item()                         # waits for the device
+            ticks.append(time.perf_counter())
+        if len(ticks) > 1:      # where little is left, a few steps may be over after one
             seconds.append(np.mean(np.diff(ticks)))
     return steps * float(np.mean(seconds[1:]))
 
-def columns(few: int) -> dict:
-    """{column: (mode, weights, what story_seconds takes)}"""
-    return {"ar": ("ar", torch.float32, {}),
-            "ar, no cache": ("ar", torch.float32, dict(plain=True)),
-            "ar, bf16": ("ar", torch.bfloat16, {}),
-            "aogpt": ("aogpt", torch.float32, {}),
-            "mdlm": ("mdlm", torch.float32, {}),
-            "aogpt, few steps": ("aogpt", torch.float32, dict(few=few)),
-            "ancestral, few": ("mdlm", torch.float32, dict(sampler="ancestral", few=few)),
-            "confidence, few": ("mdlm", torch.float32, dict(sampler="confidence", few=few))}
 
-RATIOS = {"÷ cache": ("ar, no cache", "ar"), "mdlm ÷ aogpt": ("mdlm", "aogpt")}
+def bench_sample(config: Config, o: CostOptions, device: torch.device) -> dict:
+    """{what is written how: seconds}"""
+    few = min(o.few, o.length)
+    all_steps = o.length
+    ways = {
+        "ar": ("ar", all_steps, {}),
+        "ar, no cache": ("ar", all_steps, dict(plain=True)),
+        "aogpt": ("aogpt", all_steps, {}),
+        "mdlm": ("mdlm", all_steps, {}),
+        f"aogpt, {few} steps": ("aogpt", few, {}),
+        f"mdlm, ancestral, {few} steps": ("mdlm", few, dict(sampler="ancestral")),
+        f"mdlm, confidence, {few} steps": ("mdlm", few, dict(sampler="confidence"))}
+    seconds = {}
+    for name, (mode, steps, flags) in ways.items():
+        of_mode = replace(config, mode=mode, block_size=o.length)
+        model = Transformer(of_mode).to(device).eval()
+        seconds[name] = story_seconds(model, o.stories, steps, **flags)
+    return seconds
 
-@functools.lru_cache(maxsize=4)
-def random_model(mode: str, dtype, device, **sizes) -> Transformer:
-    torch.manual_seed(0)
-    model = Transformer(Config(mode, **sizes)).to(device)
-    for p in model.parameters():                                    # the table of positions stays float32
-        p.data = p.data.to(dtype)
-    return model
-
-def bench_sample(o: CostOptions, sizes: dict, device) -> list:
-    """Prints a table; a dict for each number of stories and length. Windows are as long as the stories: in
-    mdlm a pass reads the whole window, whatever is to be written in it."""
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")                  # as sample.py does
-    results, rows = [], [["tokens", "stories", *columns(o.few), *RATIOS]]
-    for stories, length in tqdm(list(itertools.product(o.stories, o.lengths)), leave=False, disable=None):
-        seconds = {name: story_seconds(
-            random_model(mode, dtype, device, **sizes | {"block_size": length}), length, stories, o.places,
-            **flags) for name, (mode, dtype, flags) in columns(o.few).items()}
-        ratios = {name: seconds[above] / seconds[below] for name, (above, below) in RATIOS.items()}
-        results.append({"length": length, "stories": stories, "seconds": seconds, "ratios": ratios})
-        rows.append([str(length), str(stories), *(f"{value:.3g}" for value in seconds.values()),
-                     *(f"{value:.2f}" for value in ratios.values())])
-    print(f"\nsampling, seconds to write a batch of stories, one token a step, or in {o.few}; and ratios")
-    print_table(rows)
-    return results
 
 def main():
     flags = parse_flags(__doc__, CostOptions, Config)
     o = build(CostOptions, flags)
-    if min(o.lengths) < 4 * o.places:
-        raise InputError(f"--places={o.places} must be at most a quarter of every length, {min(o.lengths)}")
-    device, sizes, _, results = begin(o, flags)
-    results["sample"] = bench_sample(o, sizes, device)
+    device, config, _ = begin(o, flags)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")      # as sample.py does
+    seconds = bench_sample(config, o, device)
+    rows = [[f"{o.stories} stories of {o.length} tokens", "seconds", "÷ ar"]]
+    for name, value in seconds.items():
+        rows.append([name, f"{value:.3g}", f"{value / seconds['ar']:.2f}"])
+    print_table(rows)
     if o.json:
-        write_json(o.json, results)
+        facts = provenance(0) | asdict(o)
+        write_json(o.json, facts | {"sizes": asdict(config), "seconds": seconds})
+
 
 if __name__ == "__main__":
     command(main, "nothing was written")

@@ -1,5 +1,4 @@
 """The three modes against the table in model.py, and against brute force over masks and orders."""
-import dataclasses
 import itertools
 import math
 

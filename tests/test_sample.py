@@ -64,16 +64,18 @@ def pattern_of(model, given: str):
 # ---- The law -------------------------------------------------------------------------------------
 
 class Oracle(experiments.oracle.Oracle):
-    """In place of a network: exact conditionals of a Markov chain of L tokens, given any of them."""
+    """In place of a network: exact conditionals of a Markov chain of L tokens, given any of them.
+
+    Each of its steps has a law of its own, so that no two tokens are equally likely by symmetry."""
 
     def __init__(self, mode, K=3, L=4):
         rng = np.random.default_rng(0)
         start = rng.dirichlet(np.full(K, 4))
-        move = rng.dirichlet(np.full(K, 2), size=K)
+        move = rng.dirichlet(np.full(K, 2), size=(L - 1, K))                        # (L-1, K, K)
         self.sequences = np.array(list(itertools.product(range(K), repeat=L)))      # (K^L, L)
         law = start[self.sequences[:, 0]]
         for i in range(L - 1):
-            law = law * move[self.sequences[:, i], self.sequences[:, i + 1]]
+            law = law * move[i, self.sequences[:, i], self.sequences[:, i + 1]]
         self.law = law                                                              # (K^L,)
 
         # table[pattern], where K means unknown, has p(token) at each place.
@@ -88,8 +90,7 @@ class Oracle(experiments.oracle.Oracle):
 
     def fits(self, pattern, K=3):
         """(K^L,) which of the sequences have the pattern's tokens."""
-        pattern = np.array(pattern)
-        fits = (self.sequences == pattern) | (pattern == K)
+        fits = (self.sequences == np.array(pattern)) | (np.array(pattern) == K)
         return fits.all(axis=1)
 
 
@@ -100,22 +101,25 @@ def counts_of(tokens, K=3):
     return torch.bincount(number, minlength=K ** L).numpy()
 
 
-def p_value(oracle, law=None, given="....", N=50_000, **flags):
+def p_value(oracle, law=None, given="....", N=20_000, **flags):
     """Of N stories under the exact law of the chain, or another: the chi-square test."""
     if law is None:
         law = oracle.law
     pattern = pattern_of(oracle, given)
-    law = law * oracle.fits(pattern)
+    law = law * oracle.fits(pattern.tolist())
     counts = counts_of(write(oracle, range(N), pattern, **flags))
-    possible = law > 0
-    assert not counts[~possible].any()
-    expected = law[possible] / law.sum() * N
-    return chisquare(counts[possible], expected).pvalue
+    expected = law / law.sum() * N
+    assert not counts[expected == 0].any()
+    rare = expected < 5             # too few to be tested by themselves
+    commonest = expected.argmax()
+    counts[commonest] += counts[rare].sum()
+    expected[commonest] += expected[rare].sum()
+    return chisquare(counts[~rare], expected[~rare]).pvalue
 
 
 @pytest.mark.parametrize("case", [
     "ar",
-    "mdlm --sampler=ancestral --steps=500",
+    "mdlm --sampler=ancestral --steps=200",
     "mdlm --sampler=first_hitting",
     "aogpt",
     "aogpt --order=left_to_right",
@@ -158,7 +162,7 @@ def test_drafts_have_the_law_of_one_token_a_pass(order, network):
     if network:
         model = small_model("aogpt", vocab_size=3, block_size=4)
     flags = dict(top_p=0.7, temperature=0.8, order=order)
-    stories = range(50_000)
+    stories = range(20_000)
     plain = counts_of(write(model, stories, seed=5, **flags))
     drafted = counts_of(write(model, stories, seed=6, draft=4, **flags))
     table = np.array([plain, drafted])
@@ -288,20 +292,21 @@ def write_one_by_one(model, stories, pattern, o):
     "aogpt --order=7,1,0,2,6,5,3,4",
     "mdlm",
     "mdlm --temperature=0.7 --top_p=0.8"])
-@pytest.mark.parametrize("given", ["........", "427.....", "4..2...7"])
-def test_plain_and_fast_samplers_write_the_same(case, given):
+def test_plain_and_fast_samplers_write_the_same(case):
     """One token a pass, from the same random numbers, after every pass."""
     mode, flags = read_case(case)
-    if mode == "ar" and given.endswith("7"):
-        pytest.skip("ar sees no later token")
     model = small_model(mode)
-    pattern = pattern_of(model, given)
-    what = setting(model, range(20), pattern, **flags)
-    fast = list(sample.states(*what))
-    plain = list(write_one_by_one(*what))
-    assert len(fast) == len(plain) == given.count(".")
-    for one, other in zip(fast, plain):
-        assert torch.equal(one, other)
+    texts = ["........", "427....."]
+    if mode != "ar":                    # which sees no later token
+        texts.append("4..2...7")
+    for given in texts:
+        pattern = pattern_of(model, given)
+        what = setting(model, range(20), pattern, **flags)
+        fast = list(sample.states(*what))
+        plain = list(write_one_by_one(*what))
+        assert len(fast) == len(plain) == given.count(".")
+        for one, other in zip(fast, plain):
+            assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("case", [
