@@ -14,6 +14,7 @@ import pickle
 import signal
 import sys
 import time
+import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -124,6 +125,10 @@ def read_checkpoint(path, needs=()) -> dict:
         raise FileNotFoundError(f"no checkpoint at {path}; train one with train.py, to its first "
                                 "evaluation")
     try:
+        with zipfile.ZipFile(path) as file:     # torch does not look at its checksums
+            damaged = file.testzip()
+        if damaged:
+            raise ValueError(f"its part {damaged} has changed since it was written")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if checkpoint["format"] != FORMAT:
             raise ValueError(f"it has format {checkpoint['format']}, this code reads {FORMAT}")
@@ -202,11 +207,13 @@ def check_resumable(path: str, flags: dict, past: dict, step: int):
 
     Raises InputError. A setting that was added to the code since then may be given."""
     for name, value in flags.items():
-        if name not in MAY_CHANGE and name in past and past[name] != value:
+        may_differ = name in MAY_CHANGE or value == "auto" or name not in past
+        if not may_differ and value != past[name]:
             raise InputError(f"{path} was made with --{name}={past[name]}, not {value}; leave the "
                              "flag out, because a resumed run keeps its settings")
-    if flags.get("max_steps", step) < step:
-        raise InputError(f"--max_steps={flags['max_steps']}: {path} has made {step} steps already")
+    max_steps = flags.get("max_steps", past["max_steps"])
+    if max_steps <= step and max_steps != past["max_steps"]:
+        raise InputError(f"--max_steps={max_steps}: {path} has made {step} steps; give more")
 
 
 def check_finite(entry: dict):
@@ -283,6 +290,8 @@ class Run:
         for optimizer, state in zip(self.optimizers, checkpoint["optimizers"]):
             optimizer.load_state_dict(state)
         self.step, self.best = checkpoint["step"], checkpoint["best"]
+        if self.best < math.inf and not self.path("best.pt").exists():
+            raise InputError(f"{self.path('best.pt')} is gone; restore it")
         self.clock = Stopwatch(checkpoint["seconds"])
         self.recent = list(torch.tensor(checkpoint["recent"], device=self.model.head.weight.device))
 

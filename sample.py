@@ -493,7 +493,8 @@ ONLY_FOR = {
 # What the paper's code did (arXiv 2603.22075); `complete` has its length, steps, final temperature.
 PAPER = {
     "ar": dict(temperature=0.8, full_length=True, prompt="Once"),
-    "mdlm": dict(temperature=0.8, full_length=True, sampler="confidence"),
+    "mdlm": dict(
+        temperature=0.8, full_length=True, sampler="confidence", repetition_penalty=1.3),
 }
 
 
@@ -545,11 +546,8 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
     n = blanks + o.length - len(ids)                # tokens to write
     usual_steps = min(100, n) if paper and config.mode == "mdlm" else n
     o = replace(o, steps=o.steps or usual_steps, full_length=o.full_length or windows == "paper")
-    if paper and o.sampler == "confidence":
-        if o.final_temperature is None:
-            o = replace(o, final_temperature=o.temperature * 2 / 5)
-        if o.repetition_penalty == 1:
-            o = replace(o, repetition_penalty=1.3)
+    if paper and o.sampler == "confidence" and o.final_temperature is None:
+        o = replace(o, final_temperature=o.temperature * 2 / 5)
 
     # What cannot be.
     if o.length > config.block_size:
@@ -631,7 +629,10 @@ def main():
     if model.head.weight.device.type == "cuda":
         torch.set_float32_matmul_precision("high")      # TF32
     if flags.get("protocol") == "paper":
-        flags = PAPER.get(model.config.mode, {}) | flags
+        usual = PAPER.get(model.config.mode, {})
+        if flags.get("sampler", "confidence") != "confidence":
+            usual = usual | {"repetition_penalty": 1.0}     # which is for that sampler alone
+        flags = usual | flags
     o, pattern = complete(build(SampleOptions, flags), model.config, tokenizer, windows)
     if not o.out:
         o = replace(o, out=os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl"))

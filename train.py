@@ -11,6 +11,7 @@ Train a language model: left to right (ar), by masked diffusion (mdlm) or in any
 exact for ar, and upper bounds for mdlm and aogpt.
 """
 import ctypes
+import json
 import math
 import os
 import shlex
@@ -266,7 +267,7 @@ def resolve(flags: dict):
         checkpoint = read_checkpoint(path, CHECKPOINT_NEEDS)
         past = checkpoint["config"] | checkpoint["settings"]
         check_resumable(path, flags, past, checkpoint["step"])
-        values = past | flags | {"out_dir": values["out_dir"]}
+        values = past | flags | {"out_dir": values["out_dir"], "preset": past["preset"]}
         why = "as it began"
 
     missing = data_to_prepare(values["data"])
@@ -428,10 +429,14 @@ def announce(run: Run, why: str, windows: Windows, law):
         print(f"going on after step {run.step:,}; the learning rate goes on along the cosine of "
               f"{s.max_steps:,} steps, from {learning_rate(s, run.step):.2g}")
     if RANK == 0:
+        origin = provenance(s.seed)
+        if run.step and run.path("config.json").exists():       # it keeps the command that began
+            began = json.loads(run.path("config.json").read_text())
+            origin = {name: began.get(name) for name in origin}
         facts = dict(config=asdict(config), settings=asdict(s), parameters=parameters,
                      device=machine, processes=WORLD_SIZE, train_windows=len(windows),
                      torch=torch.__version__)
-        write_json(run.path("config.json"), facts | provenance(s.seed))
+        write_json(run.path("config.json"), facts | origin)
 
 
 # ---- Stories of the model, and the end of a run --------------------------------------------------

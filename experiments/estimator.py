@@ -39,7 +39,7 @@ class EstimatorOptions:
 
 
 def published_batch(config: Config, x, generator, antithetic: bool) -> Batch:
-    """A batch with one loss for each row of x (N, T), which is an estimate of its bound."""
+    """Two rows for each row of x (N, T); the mean of their losses estimates its bound."""
     N, T = x.shape
     t = torch.rand(N, 2, generator=generator)
     if antithetic:
@@ -49,10 +49,7 @@ def published_batch(config: Config, x, generator, antithetic: bool) -> Batch:
     chance = t[:, None]                                                         # (2N, 1)
     masked = torch.rand(x.shape, generator=generator) < chance
     batch = masking_batch(config, x, masked, t)
-    weight = batch.weight / (2 * T * chance)                                    # (2N, T+1)
-    return batch._replace(
-        weight=weight.view(N, -1),
-        targets=batch.targets.view(N, -1))
+    return batch._replace(weight=batch.weight / (T * chance))
 
 
 @torch.no_grad()
@@ -68,7 +65,8 @@ def variances(model: Transformer, x, o: EstimatorOptions) -> dict:
     for name, draw_batch in estimators.items():
         losses = []
         for _ in range(o.repeats):
-            losses.append(weighted_losses(model, draw_batch()))
+            of_rows = weighted_losses(model, draw_batch())      # (N,), or (2N,) if published
+            losses.append(of_rows.view(len(x), -1).mean(dim=1))
         losses = torch.stack(losses).double()                                   # (repeats, N)
         variance = losses.var(dim=0).mean()
         error = (variance / losses.numel()).sqrt()

@@ -124,6 +124,12 @@ def starts_of(length: int, T: int, places: int) -> list:
     return starts
 
 
+def mean_over(starts: list, score) -> np.ndarray:
+    """(N,) the mean over the places of a blank of what score(start) returns."""
+    scores = [score(start) for start in starts]
+    return torch.stack(scores).mean(dim=0).numpy()
+
+
 def grammatical_share(model, tokenizer, x, starts: list, length: int, seed: int) -> float:
     good = []
     for start in starts:
@@ -134,10 +140,11 @@ def grammatical_share(model, tokenizer, x, starts: list, length: int, seed: int)
     return float(np.mean(good))
 
 
-def measure(folder: str, first: dict, o: InfillOptions) -> dict:
+def measure(folder: str, exact: dict, first: dict, o: InfillOptions) -> dict:
     """{length: nats per token, and how far that is above the first model's}, with standard errors.
 
-    first       {length: (N,)} scores of the first model, which this function adds"""
+    exact, first    {length: (N,)} scores of the toy's law and of the first model, which this
+                    function adds where they are missing"""
     model, tokenizer, _ = open_model(folder, "cpu")
     check_tokenizer(folder, tokenizer.to_dict(), o.data)
     toy = tokenizer.kind == "words"
@@ -149,14 +156,13 @@ def measure(folder: str, first: dict, o: InfillOptions) -> dict:
         if length > T - 2:
             break
         starts = starts_of(length, T, o.places)
-        scores = torch.zeros(len(x), dtype=torch.float64)
-        for start in starts:
-            scores += nats(model, x, start, length) / o.places
-            if toy:
-                scores -= exact_nats(x, start, length) / o.places
-        scores = scores.numpy()
-        mean, error = difference(scores, np.zeros(len(x)))
+        scores = mean_over(starts, lambda start: nats(model, x, start, length))
+        if toy and length not in exact:
+            exact[length] = mean_over(starts, lambda start: exact_nats(x, start, length))
+        if toy:
+            scores = scores - exact[length]
         first.setdefault(length, scores)
+        mean, error = difference(scores, np.zeros(len(x)))
         above, error_above = difference(scores, first[length])
         blanks[length] = {
             "nats": mean,
@@ -189,9 +195,10 @@ def main():
     if not o.models or not o.data:
         raise InputError("which models? give --models=DIR,DIR and --data=NAME")
     runs = {}
+    exact = {}
     first = {}
     for folder in o.models.split(","):
-        runs[folder] = measure(folder, first, o)
+        runs[folder] = measure(folder, exact, first, o)
         print(f"{folder} done", flush=True)
     rows = [["", *map(str, first)]]
     for folder, run in runs.items():

@@ -288,8 +288,7 @@ def test_the_papers_sampler(steps, kept):
     model = exact_model("mdlm", block_size=20, vocab_size=5, **PAPER_MDLM)
     blank = torch.full((16,), model.config.mask_id)
     o = SampleOptions(
-        **PAPER["mdlm"], protocol="paper", steps=steps, final_temperature=0.32,
-        repetition_penalty=1.3)
+        **PAPER["mdlm"], protocol="paper", steps=steps, final_temperature=0.32)
     ours, appeared = generate(model, range(20), blank, o)
     for story in range(20):
         theirs = papers_sampler(model, o.seed, story, 16, steps)
