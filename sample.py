@@ -555,13 +555,17 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
     if len(ids) > o.length or n == 0:
         raise InputError(f"--prompt has {len(ids)} tokens, its blanks included, of {o.length} in "
                          "all; leave something to write")
-    if config.mode == "ar" and config.mask_id in ids[:len(ids) - blanks]:   # not only at the end
-        raise InputError("--prompt has a blank before words; ar writes from left to right and "
-                         "cannot fill it, mdlm and aogpt can")
     if o.steps > n and o.sampler != "ancestral":
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
     reveal_times(o.order, torch.zeros(1, o.length))     # raises for what is no order
-    return o, torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))
+    pattern = torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))      # (L,)
+    if config.mode not in ("mdlm", "aogpt"):
+        [own_order] = draw_orders(config, pattern[None], None, l2r_fraction=0.0)
+        free = pattern[own_order] == config.mask_id
+        if (free[:-1] & ~free[1:]).any():
+            raise InputError(f"--prompt has words where {config.mode} should have written before; "
+                             "mdlm and aogpt can fill such a blank")
+    return o, pattern
 
 
 def story_row(story: int, ids: list, appeared: list, given: int, model, tokenizer, o):

@@ -217,7 +217,7 @@ def how_written(settings: dict) -> str:
     """For a title, what the settings say; for example "first hitting, 24 steps"."""
     order = f"{settings['order']:.20} order"
     ways = {"ar": "left to right", "mdlm": settings["sampler"], "aogpt": order}
-    way = ways[settings["mode"]].replace("_", " ")
+    way = ways.get(settings["mode"], settings["mode"]).replace("_", " ")
     if settings["draft"]:
         return f"{way}, drafts of {settings['draft']}"
     return f"{way}, {settings['steps']} steps"
