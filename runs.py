@@ -193,7 +193,7 @@ def check_folder(folder: str, resume: bool):
 
 def open_locked(path):
     """The file, to append lines to, locked until it is closed. Raises InputError if it was."""
-    file = open(path, "a", buffering=1)
+    file = open(path, "a", buffering=1, encoding="utf-8")
     try:
         if fcntl:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -27,7 +27,7 @@ from tqdm import tqdm
 from cli import InputError, build, check_flags, command, flag, parse_flags, provenance, write_json
 from model import (Cache, Config, Transformer, draw_orders, masking_batch, new_keys_values,
                    order_batch)
-from runs import open_model
+from runs import open_locked, open_model
 from show import play, token_texts
 from toy import TOY
 
@@ -599,7 +599,8 @@ def write_stories(model, tokenizer, windows: str, pattern, o: SampleOptions):
     rows, right, passes, written = [], 0, 0, 0
     began = time.perf_counter()
     bar = tqdm(total=o.num_samples, unit="story", leave=False, disable=None)
-    with open(f"{o.out}.tmp", "w", encoding="utf-8") as f, bar:
+    with open_locked(f"{o.out}.tmp") as f, bar:
+        f.truncate(0)
         print(json.dumps({"settings": settings}), file=f)
         for first in range(0, o.num_samples, o.batch_size):
             stories = range(first, min(first + o.batch_size, o.num_samples))

@@ -174,7 +174,9 @@ def test_a_foreign_checkpoint_gets_one_line(trained, workdir, name, value, said)
 
 def test_damaged_checkpoints_get_one_line(trained, workdir):
     whole = (trained / "out/mdlm/best.pt").read_bytes()
-    for damaged in whole[:-100], whole[:3000], b"", b"a text":
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1:]
+    for damaged in flipped, whole[:-100], b"", b"a text":
         (workdir / "best.pt").write_bytes(damaged)
         done = run("sample.py", "--out_dir=.")
         assert done.returncode == 2
@@ -190,14 +192,18 @@ def refuses_to_resume(folder):
     return done.stderr
 
 
-def test_other_data_and_a_log_that_lost_lines_are_noticed(trained, workdir):
+def test_lost_files_and_other_data_are_noticed(trained, workdir):
     shutil.copytree(trained / "out/ar", "out/mine")
+    shutil.copytree(trained / "data/t", "data/t")
     log = workdir / "out/mine/log.jsonl"
     whole = log.read_bytes()
-    shutil.copytree(trained / "data/t", "data/t")
     log.write_bytes(whole[:-800])
     assert "has lost lines" in refuses_to_resume(workdir)
     log.write_bytes(whole)
+    best = workdir / "out/mine/best.pt"
+    best.rename("kept.pt")
+    assert "best.pt is gone" in refuses_to_resume(workdir)
+    os.rename("kept.pt", best)
     run("prepare_data.py", "--name=t", "--max_tokens=30000", "--seed=2")
     assert "data/t is not what" in refuses_to_resume(workdir)
     assert log.read_bytes() == whole

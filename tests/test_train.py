@@ -196,7 +196,7 @@ def test_a_resumed_run_keeps_its_settings(trained, monkeypatch):
     assert s.lr == 2e-3
     assert s.batch_size == 8
     assert checkpoint["step"] == 30
-    again = {"out_dir": "out/mdlm", "resume": True, "mode": "mdlm", "preset": "toy", "warmup": 5}
+    again = {"out_dir": "out/mdlm", "resume": True, "mode": "mdlm", "preset": "auto", "warmup": 5}
     assert resolve(again)[0] == config
     others = dict(mode="ar", n_embd=32, data="toy", lr=0.5, train_stories=20, preset="laptop")
     for name, value in others.items():
@@ -235,7 +235,10 @@ def test_more_steps_may_be_asked_for_and_fewer_not(trained):
     assert after[-1]["step"] == 45
     assert "final_nll" in after[-1]
     said = refused(trained, "longer", "--mode=aogpt", "--resume", "--max_steps=44")
-    assert "has made 45 steps already" in said
+    assert "has made 45 steps" in said
+    facts = json.loads((trained / "out/longer/config.json").read_text())
+    assert facts["settings"]["max_steps"] == 45
+    assert "--out_dir=out/aogpt" in facts["command"]        # the one that began
 
 
 def test_the_precision_is_decided_once_for_a_run(trained, monkeypatch):
