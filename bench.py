@@ -6,7 +6,8 @@ How fast training is, with random weights and random tokens.
 
 "tuned" is what train.py does by default. "baseline" is eager float32 with logits of every slot, as
 in the code of arXiv 2603.22075. All of it is measured in one process, by turns, because a machine
-is not equally fast all the time. What writing costs is in experiments/sampling_cost.py.
+is not equally fast all the time. It takes minutes. What writing costs is in
+experiments/sampling_cost.py.
 """
 import functools
 import math
@@ -152,10 +153,11 @@ COLUMNS = {             # of the table: a figure, what it is called there, and i
 
 def bench_train(config: Config, batch_size: int, o: BenchOptions, device: torch.device) -> dict:
     """{mode: its figures}. The baseline has mdlm's last MLP and head on every slot."""
+    configs = {mode: replace(config, mode=mode) for mode in o.modes.split(",")}
     steps = {}
     needs = {}
-    for mode in o.modes.split(","):
-        tuned = baseline = replace(config, mode=mode)
+    for mode, tuned in configs.items():
+        baseline = tuned
         if mode == "mdlm":
             baseline = replace(tuned, objective="masked_ce", schedule="cosine")
         steps[mode], *needs[mode] = training_step(tuned, batch_size, device)
@@ -167,7 +169,7 @@ def bench_train(config: Config, batch_size: int, o: BenchOptions, device: torch.
     for mode, (dtype, memory) in needs.items():
         took = median[mode]
         baseline = median[f"{mode}, baseline"]
-        flops = flops_per_token(replace(config, mode=mode))
+        flops = flops_per_token(configs[mode])
         figures[mode] = {
             "tok_per_s": tokens / took,
             "baseline_tok_per_s": tokens / baseline,
@@ -189,7 +191,10 @@ def main():
     figures = bench_train(config, batch_size, o, device)
     rows = [["", *(name for name, _ in COLUMNS.values())]]
     for mode, f in figures.items():
-        texts = [format(f[figure], form) for figure, (_, form) in COLUMNS.items()]
+        texts = []
+        for figure, (_, form) in COLUMNS.items():
+            text = format(f[figure], form)
+            texts.append("–" if "nan" in text else text)
         rows.append([f"{mode}, {f['dtype']}", *texts])
     print_table(rows)
     if o.json:

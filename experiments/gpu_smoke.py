@@ -99,14 +99,15 @@ def whether_it_is_right(device: torch.device, steps: int):
         written_here, _ = generate(model.eval(), range(4), pattern, o)
         written_there, _ = generate(model.cpu(), range(4), pattern, o)
         same = (written_here.cpu() == written_there).float()
-        yield f"{mode}: sampled tokens equal to the CPU's", same.mean().item()
+        share = same.mean().item()
+        yield f"{mode}: sampled tokens equal to the CPU's", share
 
 
 def what_tf32_does(config: Config, batch_size: int, device: torch.device):
     """The seconds of an evaluation with and without TF32, and how far the results are apart."""
     model = Transformer(config).to(device)
     shape = 4 * batch_size, config.block_size
-    x = torch.randint(config.vocab_size, shape)
+    x = torch.randint(config.vocab_size, shape)                                 # (N, T)
     losses = []
     for precision in "highest", "high":
         torch.set_float32_matmul_precision(precision)
@@ -136,8 +137,9 @@ def main():
     for part in parts:
         for name, value in part:
             results["found"][name] = value
-            text = f"{value:.5g}" if isinstance(value, float) else value
-            print(f"{name:52}", text, flush=True)
+            if isinstance(value, float):
+                value = f"{value:.5g}"
+            print(f"{name:52}", value, flush=True)
             if o.json:
                 write_json(o.json, results)         # as far as it came
 

@@ -11,7 +11,8 @@ A window is the first block_size tokens from a story's start. Where a story is s
 follows, so windows beside each other share text. The standard error therefore comes from leaving
 out ten neighbours at a time; where a NAME has several seeds, the error between them is added.
 
-A draw of masks or orders takes a third of the time of a training step with as many windows.
+A draw of orders takes a third of the time of a training step with as many windows, and a draw of
+masks two thirds, because a window is masked twice.
 """
 import json
 import math

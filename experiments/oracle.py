@@ -3,8 +3,8 @@ A perfect denoiser: an exact law in the place of a Transformer.
 
 A sampler can be wrong in two ways, by its own rule and by the network that it asks. With this
 module in the network's place only the first is left. The law is that of the toy, whose every word
-has a known probability given any other words of its story. A story of 48 tokens takes a
-millisecond a pass.
+has a known probability given any other words of its story. A pass over a story takes about a
+millisecond.
 """
 import collections
 import functools
@@ -120,7 +120,7 @@ def exact_conditionals(grammar: Grammar, x) -> np.ndarray:
         known = x[:, place] == word                                             # (N, F)
         agree = known.astype(float) @ has.T                                     # (N, K)
         fits = agree == agree.max(axis=1, keepdims=True)
-        posterior = prior * fits                                                # (N, K), not of sum 1
+        posterior = prior * fits                                                # (N, K), sum not 1
         posterior /= posterior.sum(axis=1, keepdims=True)
         p[:, place, word] = posterior @ has
     return p

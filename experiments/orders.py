@@ -11,8 +11,8 @@ Training minimizes the mean of −log p over random orders, which is the bound. 
 mean of p over orders, and its −log is lower (Jensen). That of K orders lies between the two, and
 falls as K grows (Burda et al. 2016, arXiv 1509.00519).
 
-aogpt reads a window in one pass for each order, mdlm takes a pass for each token of it: on the toy
-that is a minute for aogpt, and an hour for mdlm.
+aogpt reads a window in one pass for each order, while mdlm takes a pass for each of its tokens: on
+the toy the one takes seconds, the other a quarter of an hour.
 """
 import math
 from dataclasses import dataclass

@@ -8,7 +8,8 @@ how many passes a story takes, how many stories are grammatical, and how far the
 (see `distance` in oracle.py). Then it measures the KL of the exact conditional from each network's,
 for a masked token, by how many of a story's 48 tokens are masked.
 
-The stories are 1,000 a rule. With the law they take an hour, with an mdlm less.
+Each rule writes 1,000 stories. All rules together take a quarter of an hour with the law, and ten
+minutes with an mdlm.
 """
 import math
 from dataclasses import dataclass
@@ -62,7 +63,8 @@ def network(model):
 def entropy_of(p):
     """(N, T) nats of p (N, T, V)."""
     log_p = np.log(np.maximum(p, 1e-300))
-    return -(p * log_p).sum(axis=-1)
+    nats = -p * log_p
+    return nats.sum(axis=-1)
 
 
 def reluctance(rule: str, p, drawn, noise):

@@ -9,7 +9,7 @@ network, the toy's own law, which tells what is lost by the sampler and what by 
 says how many stories are grammatical, and how far they are from the law (see oracle.py). In the
 figure the runs of a mode are one line, their mean.
 
-The trained networks take a few minutes each, the law half an hour.
+A trained network takes a few minutes, and the law a quarter of an hour.
 """
 from dataclasses import dataclass
 

@@ -243,7 +243,7 @@ def test_a_poor_machine(trained, tmp_path):
     poor("prepare_data.py", "--name=my words", "--max_tokens=30000")
     tiny = [*TINY, "--data=my words"]
     assert "going on without" in poor("train.py", "--mode=mdlm", *tiny, "--compile=auto")
-    environment["MPLCONFIGDIR"] = str(tmp_path / "fonts")       # else they are listed anew each time
+    environment["MPLCONFIGDIR"] = str(tmp_path / "fonts")       # else they are listed each time
     poor("train.py", "--mode=ar", *tiny, "--out_dir=my ar")
     poor("sample.py", "--out_dir=my ar", "--num_samples=20", "--show")
     poor("compare.py", "ar=my ar", "mdlm=out/my words-mdlm", "--plot=a plot.png")

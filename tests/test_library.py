@@ -1,4 +1,4 @@
-"""The files beside each other: who imports whom, who may exit, and what README and exercises say."""
+"""The files beside each other: who imports whom, who may exit, what README and exercises say."""
 import ast
 import math
 import re

@@ -15,7 +15,7 @@ import experiments.oracle
 import sample
 from cli import InputError, plain_type
 from conftest import Running, plain_samplers, run, small_model
-from model import Config, order_batch
+from model import Config
 from prepare_data import Tokenizer
 from sample import SampleOptions, complete, draw, generate, uniforms
 from toy import TOY
@@ -72,32 +72,41 @@ class Oracle(experiments.oracle.Oracle):
         rng = np.random.default_rng(0)
         start = rng.dirichlet(np.full(K, 4))
         move = rng.dirichlet(np.full(K, 2), size=(L - 1, K))                        # (L-1, K, K)
-        self.sequences = np.array(list(itertools.product(range(K), repeat=L)))      # (K^L, L)
-        law = start[self.sequences[:, 0]]
-        for i in range(L - 1):
-            law = law * move[i, self.sequences[:, i], self.sequences[:, i + 1]]
-        self.law = law                                                              # (K^L,)
+        sequences = list(itertools.product(range(K), repeat=L))
+        self.sequences = np.array(sequences)                                        # (K^L, L)
+        first, *others = self.sequences.T
+        self.law = start[first]                                                     # (K^L,)
+        before = first
+        for i, token in enumerate(others):
+            self.law = self.law * move[i, before, token]
+            before = token
 
         # table[pattern], where K means unknown, has p(token) at each place.
         table = np.zeros((K + 1,) * L + (L, K))
         for pattern in itertools.product(range(K + 1), repeat=L):
             fits = self.fits(pattern, K)
             for i in range(L):
-                shares = np.bincount(self.sequences[fits, i], law[fits], minlength=K)
+                there = self.sequences[fits, i]
+                shares = np.bincount(there, self.law[fits], minlength=K)
                 table[pattern][i] = shares / shares.sum()
-        config = Config(mode, vocab_size=K, block_size=L, n_layer=1, n_head=1, n_embd=2)
-        super().__init__(config, lambda known: table[tuple(known.T)])
+        def conditionals(known):
+            return table[tuple(known.T)]
+
+        sizes = dict(vocab_size=K, block_size=L, n_layer=1, n_head=1, n_embd=2)
+        super().__init__(Config(mode, **sizes), conditionals)
 
     def fits(self, pattern, K=3):
         """(K^L,) which of the sequences have the pattern's tokens."""
-        fits = (self.sequences == np.array(pattern)) | (np.array(pattern) == K)
+        pattern = np.array(pattern)
+        fits = (self.sequences == pattern) | (pattern == K)
         return fits.all(axis=1)
 
 
 def counts_of(tokens, K=3):
     """(K^L,) how often each sequence is among the tokens (N, L)."""
     L = tokens.size(1)
-    number = (tokens * K ** torch.arange(L - 1, -1, -1)).sum(dim=1)                 # (N,)
+    place_values = K ** torch.arange(L - 1, -1, -1)                                 # (L,)
+    number = tokens @ place_values                                                  # (N,)
     return torch.bincount(number, minlength=K ** L).numpy()
 
 
@@ -163,9 +172,9 @@ def test_drafts_have_the_law_of_one_token_a_pass(order, network):
         model = small_model("aogpt", vocab_size=3, block_size=4)
     flags = dict(top_p=0.7, temperature=0.8, order=order)
     stories = range(20_000)
-    plain = counts_of(write(model, stories, seed=5, **flags))
-    drafted = counts_of(write(model, stories, seed=6, draft=4, **flags))
-    table = np.array([plain, drafted])
+    plain = write(model, stories, seed=5, **flags)
+    drafted = write(model, stories, seed=6, draft=4, **flags)
+    table = np.array([counts_of(plain), counts_of(drafted)])
     occur = table.sum(axis=0) > 0
     assert chi2_contingency(table[:, occur]).pvalue > 1e-3
 
@@ -175,7 +184,7 @@ def test_a_broken_rule_of_acceptance_is_told_apart(monkeypatch, broken):
     confirm = sample.confirm
 
     def rule(p, q, draft, u):
-        new, count = confirm(p, q, draft, u)                                        # (B, m+1), (B, 1)
+        new, count = confirm(p, q, draft, u)                                # (B, m+1), (B, 1)
         if broken == "keep all":
             new[:, :-1] = draft
             count[:] = draft.size(1) + 1
@@ -189,10 +198,13 @@ def test_a_broken_rule_of_acceptance_is_told_apart(monkeypatch, broken):
 
 
 def test_ancestral_reveals_each_masked_token_with_the_probability_of_the_step():
-    after = states(Oracle("mdlm"), range(20_000), sampler="ancestral", steps=4)
-    for tokens, share in zip(after, [0.75, 0.5, 0.25, 0], strict=True):
-        masked = (tokens == 3).double()
-        assert masked.mean() == pytest.approx(share, abs=0.01)
+    oracle = Oracle("mdlm")
+    after = states(oracle, range(20_000), sampler="ancestral", steps=4)
+    shares = []
+    for tokens in after:
+        masked = tokens == oracle.config.mask_id
+        shares.append(masked.double().mean().item())
+    assert shares == pytest.approx([0.75, 0.5, 0.25, 0], abs=0.01)
 
 
 def law_of_confidence(oracle, K=3, L=4):
@@ -210,7 +222,8 @@ def law_of_confidence(oracle, K=3, L=4):
                 revealed[masked[best]] = drawn[best]
                 after[tuple(revealed)] += p * chances.prod()
         reached = after
-    return np.array([reached[tuple(x)] for x in oracle.sequences.tolist()])
+    sequences = oracle.sequences.tolist()
+    return np.array([reached[tuple(sequence)] for sequence in sequences])
 
 
 def test_confidence_follows_its_own_law():
@@ -224,30 +237,32 @@ def test_confidence_follows_its_own_law():
 # ---- Drawing a token -----------------------------------------------------------------------------
 
 def test_draw_obeys_temperature_and_top_p():
-    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log().expand(1000, 4)
-    u = torch.linspace(0, 1, 1001, dtype=torch.float64)[:-1]
+    p = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    logits = p.log().expand(1000, 4)
+    u = torch.arange(1000, dtype=torch.float64) / 1000
 
-    def shares(**flags):
-        tokens, _ = draw(logits, u, SampleOptions(**flags))
-        return torch.bincount(tokens).tolist()
+    def check(expected, at=None, **flags):
+        tokens, _ = draw(logits, u, SampleOptions(**flags), at)
+        counts = torch.bincount(tokens).tolist()
+        assert counts == pytest.approx(expected, abs=1)
 
-    assert shares() == pytest.approx([500, 300, 150, 50], abs=1)
-    assert shares(top_p=0.7) == pytest.approx([625, 375], abs=1)
-    assert shares(temperature=0.5) == pytest.approx([685, 247, 62, 7], abs=1)       # squares
-    assert shares(temperature=0) == [1000]
-    tokens, _ = draw(logits, u, SampleOptions(), temperature=0)
-    assert tokens.sum() == 0
+    check([500, 300, 150, 50])
+    check([625, 375], top_p=0.7)
+    check([685, 247, 62, 7], temperature=0.5)       # in proportion to p²
+    check([1000], temperature=0)
+    check([1000], at=0)                             # whatever the options say
 
 
 def test_draw_is_exact_in_the_tail():
     """The tail has 2e-6 of the probability. Uniform float32 numbers near 1 have steps of 6e-8."""
     logits = torch.full((4, 1000), -20.0)
     logits[:, 0] = 0.0
-    tail = 999 * np.exp(-20.0)
-    u = torch.tensor([1 - tail * 0.999, 1 - tail * 0.5, 1 - 2e-9, 1 - 1e-3], dtype=torch.float64)
+    each = np.exp(-20.0)
+    above = [998 * each, 499.5 * each, 2e-9, 1e-3]
+    u = 1 - torch.tensor(above, dtype=torch.float64)
     tokens, chances = draw(logits, u, SampleOptions())
     assert tokens.tolist() == [1, 500, 999, 0]
-    assert chances.tolist() == pytest.approx([np.exp(-20.0)] * 3 + [1.0], rel=1e-5)
+    assert chances.tolist() == pytest.approx([each, each, each, 1.0], rel=1e-5)
 
 
 def test_rare_tokens_come_as_often_as_they_should():
@@ -256,8 +271,9 @@ def test_rare_tokens_come_as_often_as_they_should():
     logits[0, 0] = np.log(1 - 99_999e-9)
     generators = [np.random.default_rng(story) for story in range(20)]
     u = uniforms(generators, 2 ** 20, CPU).flatten()
-    large = u[u > 0.9998]                       # a rare token is drawn by a u above 0.99990
-    tokens, _ = draw(logits.expand(len(large), -1), large, SampleOptions())
+    u_of_rare = u[u > 0.9998]                   # a rare token is drawn by a u above 0.99990
+    logits = logits.expand(len(u_of_rare), -1)
+    tokens, _ = draw(logits, u_of_rare, SampleOptions())
     rare = tokens[tokens > 0]
     expected = len(u) * 99_999e-9
     assert abs(len(rare) - expected) < 5 * expected ** 0.5
@@ -276,8 +292,9 @@ def write_one_by_one(model, stories, pattern, o):
     given = int(is_given.sum())
     if model.config.mode == "ar":
         return sample.write_left_to_right(model, tokens, given, u, o)
-    times = sample.reveal_times(o.order, time_of).expand(len(stories), -1)
-    order = times.masked_fill(is_given, -1).argsort(dim=1, stable=True)
+    times = sample.reveal_times(o.order, time_of)
+    times = times.expand(len(stories), -1).masked_fill(is_given, -1)
+    order = times.argsort(dim=1, stable=True)                                       # (B, L)
     if model.config.mode == "aogpt":
         return sample.write_in_any_order(model, tokens, order, given, u, o)
     return sample.unmask_one_by_one(model, tokens, order, given, u, o)
@@ -332,31 +349,6 @@ def test_cached_equals_uncached(case, given):
     assert (tokens == pattern)[:, kept].all()
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("mode, steps", [
-    ("ar", 8),
-    ("aogpt", 8),
-    ("aogpt", 3),
-    ("aogpt", 1)])
-def test_greedy_stories_are_the_argmax_of_the_forward_pass(mode, steps):
-    """Each token of a group is predicted as if it were the first of its group."""
-    model = small_model(mode)
-    tokens = write(model, range(3), steps=steps, seed=1, temperature=0)
-    order = torch.arange(8).expand(3, 8)
-    if mode == "aogpt":
-        generators = [np.random.default_rng((1, story)) for story in range(3)]
-        order = uniforms(generators, 8, CPU).argsort(dim=1)
-    edges = [8 * step // steps for step in range(steps + 1)]
-    for start, end in itertools.pairwise(edges):
-        for j in range(start, end):
-            swapped = order.clone()
-            swapped[:, [start, j]] = order[:, [j, start]]
-            batch = order_batch(model.config, tokens, swapped)
-            logits = model(batch.tokens, batch.key_pos, batch.target_pos)[:, start]     # (3, V)
-            position = order[:, j, None]
-            assert torch.equal(logits.argmax(dim=-1), tokens.gather(1, position)[:, 0])
-
-
 @pytest.mark.parametrize("case", [
     "ar",
     "aogpt",
@@ -390,21 +382,24 @@ def test_drafts(draft, given):
         [alone] = passes[-1]
         assert torch.equal(alone, together[story])
         assert len(passes) <= given.count(".")
-    in_bfloat16 = write(model.bfloat16(), range(9), pattern, draft=draft)
-    assert (in_bfloat16 < model.config.vocab_size).all()
+    model.bfloat16()
+    tokens = write(model, range(9), pattern, draft=draft)
+    assert (tokens < model.config.vocab_size).all()
 
 
 def test_ar_stops_when_every_story_has_ended():
     model = small_model("ar", vocab_size=2)
     whole = write(model, range(4))
-    tokens, appeared = generate(*setting(model, range(4), full_length=False))
+    what = setting(model, range(4), full_length=False)
+    tokens, appeared = generate(*what)
     n = int(appeared.max())             # what never appears has stayed masked for n passes
     assert n < 8
     assert torch.equal(tokens[:, :n], whole[:, :n])
     assert (tokens[:, n:] == model.config.mask_id).all()
     is_end = whole == model.config.bos_id
-    assert is_end[:, :n].any(dim=1).all()
-    assert not is_end[:, :n - 1].any(dim=1).all()
+    first_end = is_end.int().argmax(dim=1)                      # (4,)
+    assert is_end.any(dim=1).all()
+    assert first_end.max() == n - 1
 
 
 @torch.no_grad()
@@ -416,30 +411,29 @@ def test_mdlm_reads_whole_windows():
     short[:, 2] = hidden
     u = torch.rand(20, 8, dtype=torch.float64)
     found = []
-    for tokens in short, F.pad(short, (0, 3), value=hidden):
+    whole = F.pad(short, (0, 3), value=hidden)
+    for tokens in short, whole:
         L = tokens.size(1)
         now = (torch.arange(L) == 2).expand(20, -1)
-        new, chances = sample.draw_masked(model, tokens, now, u[:, :L], SampleOptions())
+        o = SampleOptions()
+        new, chances = sample.draw_masked(model, tokens, now, u[:, :L], o)
         assert (chances > 0).equal(now)
         found.append(new[:, :5])
     assert torch.equal(*found)
 
 
-def test_confidence_keeps_the_likeliest_and_the_penalty_lowers_what_occurs():
+def test_confidence_keeps_what_it_wrote_and_the_penalty_lowers_what_occurs():
     model = small_model("mdlm")
     flags = dict(sampler="confidence", steps=3, temperature=0.8, final_temperature=0.3)
     written = states(model, range(4), repetition_penalty=1.3, **flags)
-    for tokens, known in zip(written, [2, 5, 8], strict=True):
-        assert ((tokens < 11).sum(dim=1) == known).all()
+    counts = []
+    for tokens in written:
+        known = tokens != model.config.mask_id
+        counts.append(known.sum(dim=1).tolist())
+    assert counts == [[2] * 4, [5] * 4, [8] * 4]
     for before, after in itertools.pairwise(written):
         stays = (after == before) | (before == 11)
         assert stays.all()
-
-    first, *_ = states(model, range(4), sampler="confidence", temperature=0)
-    position = torch.arange(-1, 8)[None]
-    logits = model(torch.tensor([[10] + [11] * 8]), position, position)[0, 1:]      # (8, V)
-    surest = logits.softmax(dim=-1).amax(dim=-1).argmax()
-    assert (first[:, surest] < 11).all()
 
     def repeats(**flags):
         tokens = write(model, range(200), sampler="confidence", **flags)
@@ -488,8 +482,9 @@ def test_sample_command(trained):
     assert [row["story"] for row in rows] == list(range(5))
     for row in rows:
         assert WORDS.decode(row["tokens"]) == row["text"]
-        assert len(row["tokens"]) == len(row["pieces"]) == len(row["appeared"])
-        assert set(row["appeared"]) <= set(range(4))
+        assert len(row["pieces"]) == len(row["tokens"])
+        assert len(row["appeared"]) == len(row["tokens"])
+        assert set(row["appeared"]) <= {0, 1, 2, 3}
 
 
 def test_watching(trained):
@@ -514,17 +509,19 @@ def test_what_is_said_of_drafts(trained, draft):
     assert summary["tokens_per_pass"] == pytest.approx(48 / np.mean(passes))
 
 
-@pytest.mark.parametrize("prompt", [0, 3])
-def test_the_passes_of_ar_do_not_depend_on_the_batch(workdir, prompt):
+@pytest.mark.parametrize("given", ["........", "012....."])
+def test_the_passes_of_ar_do_not_depend_on_the_batch(workdir, given):
     """Each story's are those to its own end, though its batch goes on."""
     model = small_model("ar", vocab_size=4)
     tokenizer = Tokenizer("words", words=["a", "b", "c"])
-    pattern = torch.tensor([0] * prompt + [model.config.mask_id] * (8 - prompt))
+    pattern = pattern_of(model, given)
+    prompt = 8 - given.count(".")
     whole = write(model, range(10), pattern, seed=1337)
     passes = []
-    for row in whole.tolist():
-        end = [*row, 3].index(3, prompt)
-        passes.append(min(end + 1, 8) - prompt)
+    for tokens in whole.tolist():
+        end = [*tokens, 3].index(3, prompt)
+        written = tokens[prompt:end + 1]            # its end-of-text too, if it has one
+        passes.append(len(written))
     for batch_size in 1, 3, 10:
         o = SampleOptions(out="s.jsonl", num_samples=10, batch_size=batch_size, length=8)
         summary, _ = sample.write_stories(model, tokenizer, "aligned", pattern, o)
@@ -538,9 +535,10 @@ def test_blanks(trained, mode):
     for row in rows:
         ids = row["tokens"]
         assert WORDS.decode(ids[:4]) == "One day, a"
-        assert WORDS.decode([ids[7], *ids[11:]]) == "found park."
-        is_given = [step == -1 for step in row["appeared"]]
-        assert is_given == [True] * 4 + [False] * 3 + [True] + [False] * 3 + [True] * 2
+        assert WORDS.decode(ids[7:8]) == "found"
+        assert WORDS.decode(ids[11:]) == "park."
+        given = [i for i, step in enumerate(row["appeared"]) if step == -1]
+        assert given == [0, 1, 2, 3, 7, 11, 12]
     _, rows = sample_command(trained, mode, "--prompt=One day, a", "--full_length")
     for row in rows:
         assert row["text"].startswith("One day, a")
@@ -558,7 +556,8 @@ def test_where_a_story_starts():
 
     assert start() == [blank] * 9
     assert start(prompt="One day") == [one, day] + [blank] * 7
-    assert start(prompt="One ___ day ___", blank=2) == [one, blank, blank, day, blank, blank]
+    two_blanks = start(prompt="One ___ day ___", blank=2)
+    assert two_blanks == [one, blank, blank, day, blank, blank]
     for windows in "aligned", "random", "paper":
         o, _ = complete(SampleOptions(), config, WORDS, windows)
         assert o.full_length == (windows == "paper")        # such a model knows no end
@@ -567,8 +566,9 @@ def test_where_a_story_starts():
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
 def test_a_pattern_that_leaves_nothing_to_write_is_refused(mode):
     model = small_model(mode)
+    pattern = pattern_of(model, "01234567")
     with pytest.raises(InputError, match="no .MASK."):
-        write(model, range(2), torch.zeros(8, dtype=torch.long))
+        write(model, range(2), pattern)
 
 
 def test_the_papers_protocol(trained):
@@ -582,7 +582,8 @@ def test_the_papers_protocol(trained):
     config = Config("mdlm", vocab_size=WORDS.vocab_size, block_size=512)
     o = SampleOptions(protocol="paper", sampler="confidence", temperature=0.0)
     o, pattern = complete(o, config, WORDS, "paper")
-    assert (o.length, o.steps, len(pattern)) == (128, 100, 128)
+    assert len(pattern) == o.length == 128
+    assert o.steps == 100
     assert o.final_temperature == 0         # it falls from the temperature
 
 
@@ -593,6 +594,9 @@ def test_an_interrupted_command_keeps_what_it_wrote(trained):
     old.write_text("an earlier call\n")
     process.wait_for(new.exists)
     process.wait_for(lambda: new.stat().st_size)
+    other = run("sample.py", "--out_dir=out/mdlm", "--out=i.jsonl", cwd=trained)
+    assert other.returncode == 2
+    assert "another process is writing i.jsonl" in other.stderr
     done = process.end(signal.SIGINT)
     assert done.returncode == 2
     assert "ends in .tmp" in done.stderr
@@ -600,4 +604,5 @@ def test_an_interrupted_command_keeps_what_it_wrote(trained):
     assert old.read_text() == "an earlier call\n"
     rows = stories_in(new)
     assert len(rows) % 4 == 0
-    assert [row["story"] for row in rows] == list(range(len(rows)))
+    for i, row in enumerate(rows):
+        assert row["story"] == i
