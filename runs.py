@@ -380,8 +380,16 @@ class Run:
             check_finite({"step": self.step, "train_loss": loss, "grad_norm": norm})
         if RANK == 0:
             os.fsync(self.log_file.fileno())
-            save(self.path("ckpt.pt"), self.model, **self.trained_on, step=self.step,
-                 best=self.best, seconds=self.clock.read(), recent=recent, settings=asdict(self.s),
-                 log=os.fstat(self.log_file.fileno()).st_size,
-                 optimizers=[optimizer.state_dict() for optimizer in self.optimizers])
+            save(
+                self.path("ckpt.pt"),
+                self.model,
+                **self.trained_on,
+                step=self.step,
+                best=self.best,
+                seconds=self.clock.read(),
+                recent=recent,
+                log=os.fstat(self.log_file.fileno()).st_size,
+                settings=asdict(self.s),
+                optimizers=[optimizer.state_dict() for optimizer in self.optimizers],
+            )
         self.last_save = time.perf_counter()

@@ -85,15 +85,43 @@ SMALL = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99)
 PRESETS = {
     # A window is one story and its end; later words depend on much earlier ones.
     "toy": SMALL | dict(
-        data="toy", block_size=48, n_layer=2, n_embd=128, n_hidden=384, batch_size=64,
-        max_steps=2000, lr=2e-3, eval_interval=400, eval_windows=1024),
+        data="toy",
+        block_size=48,
+        n_layer=2,
+        n_embd=128,
+        n_hidden=384,
+        batch_size=64,
+        max_steps=2000,
+        lr=2e-3,
+        eval_interval=400,
+        eval_windows=1024,
+    ),
     "laptop": SMALL | dict(
-        data="tinystories-4096", block_size=256, n_layer=4, n_embd=256, n_hidden=704, batch_size=16,
-        max_steps=1500, lr=4e-3, optimizer="muon", eval_interval=250, eval_windows=300),
+        data="tinystories-4096",
+        block_size=256,
+        n_layer=4,
+        n_embd=256,
+        n_hidden=704,
+        batch_size=16,
+        max_steps=1500,
+        lr=4e-3,
+        optimizer="muon",
+        eval_interval=250,
+        eval_windows=300,
+    ),
     # The paper's Table 1; where its text and its code differ, as its code has it.
     "paper": dict(
-        windows="paper", init="paper", shared_init=False, target_embedding=False, warmup=500,
-        final_lr=0.05, dtype="float32", compile="false", eval_interval=2000, eval_windows=1600),
+        windows="paper",
+        init="paper",
+        shared_init=False,
+        target_embedding=False,
+        warmup=500,
+        final_lr=0.05,
+        dtype="float32",
+        compile="false",
+        eval_interval=2000,
+        eval_windows=1600,
+    ),
     # The same sizes with the paper's confounds removed: windows start where stories start,
     # end-of-text is kept, the head is tied, and mdlm trains on a bound.
     "controlled": {},
@@ -267,7 +295,8 @@ def resolve(flags: dict):
         checkpoint = read_checkpoint(path, CHECKPOINT_NEEDS)
         past = checkpoint["config"] | checkpoint["settings"]
         check_resumable(path, flags, past, checkpoint["step"])
-        values = past | flags | {"out_dir": values["out_dir"], "preset": past["preset"]}
+        decided = {name: value for name, value in flags.items() if value != "auto"}
+        values = past | decided | {"out_dir": values["out_dir"]}
         why = "as it began"
 
     missing = data_to_prepare(values["data"])
@@ -433,9 +462,15 @@ def announce(run: Run, why: str, windows: Windows, law):
         if run.step and run.path("config.json").exists():       # it keeps the command that began
             began = json.loads(run.path("config.json").read_text())
             origin = {name: began.get(name) for name in origin}
-        facts = dict(config=asdict(config), settings=asdict(s), parameters=parameters,
-                     device=machine, processes=WORLD_SIZE, train_windows=len(windows),
-                     torch=torch.__version__)
+        facts = dict(
+            config=asdict(config),
+            settings=asdict(s),
+            parameters=parameters,
+            device=machine,
+            processes=WORLD_SIZE,
+            train_windows=len(windows),
+            torch=torch.__version__,
+        )
         write_json(run.path("config.json"), facts | origin)
 
 
