@@ -16,12 +16,12 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-import torch
+from train import Settings, make_optimizers, maybe_compiled, prepare_machine, train_step
+import torch    # after train.py, which sets how its threads wait
 
 from cli import (InputError, build, check_flags, command, flag, parse_flags, pick_device,
                  print_table, provenance, write_json)
 from model import Config, Transformer, flops_per_token, training_batch
-from train import Settings, make_optimizers, maybe_compiled, prepare_machine, train_step
 
 
 # ---- What is asked for ---------------------------------------------------------------------------
