@@ -295,10 +295,13 @@ def load_meta(name: str) -> dict:
         others = [found.parent.name for found in Path(DATA_DIR).glob("*/meta.json")]
         guess = did_you_mean(name, others)
         raise InputError(f"no data set at {path}{guess}; see python prepare_data.py --help")
-    meta = json.loads(path.read_text())
-    needed = {"splits", "eot", "tokenizer"}
-    if meta.get("format") != FORMAT or not needed <= meta.keys():
-        raise InputError(f"{path} is of another version of prepare_data.py; prepare it again")
+    try:
+        meta = json.loads(path.read_text())
+        usable = meta["format"] == FORMAT and {"splits", "eot", "tokenizer"} <= meta.keys()
+    except (ValueError, KeyError, TypeError):
+        usable = False
+    if not usable:
+        raise InputError(f"{path} is damaged, or of another version; prepare it again")
     for split, counts in meta["splits"].items():
         file = path.with_name(f"{split}.bin")
         size = file.stat().st_size if file.exists() else 0

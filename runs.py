@@ -114,8 +114,8 @@ def save(path, model: Transformer, **extra):
             os.fsync(f.fileno())
     except (OSError, RuntimeError) as e:
         unfinished.unlink(missing_ok=True)
-        raise OSError(f"{path} could not be written ({e}); is the disk full? An older one is "
-                      "kept") from e
+        raise OSError(f"{path} could not be written ({e}); is the disk full? An older one, "
+                      "if any, is kept") from e
     os.replace(unfinished, path)
 
 
@@ -186,9 +186,11 @@ def check_folder(folder: str, resume: bool):
     best = os.path.join(folder, "best.pt")
     if resume and not os.path.exists(ckpt):
         raise InputError(f"there is no checkpoint at {ckpt}; begin without --resume")
-    if not resume and (os.path.exists(ckpt) or os.path.exists(best)):
+    if not resume and os.path.exists(ckpt):
         raise InputError(f"{folder} holds a run already; go on with --resume, or choose another "
                          "--out_dir")
+    if not resume and os.path.exists(best):
+        raise InputError(f"{best} is there already; remove it, or choose another --out_dir")
 
 
 def open_locked(path):
@@ -221,7 +223,7 @@ def check_finite(entry: dict):
     if not all(map(math.isfinite, entry.values())):
         values = ", ".join(f"{name} {value:.4g}" for name, value in entry.items())
         raise InputError(f"near step {entry['step']:,} something is not finite: {values}; an older "
-                         "ckpt.pt is kept; try a lower --lr, more --warmup or --dtype=float32")
+                         "ckpt.pt, if any, is kept; try a lower --lr, more --warmup or --dtype=float32")
 
 
 # ---- The run -------------------------------------------------------------------------------------
@@ -302,6 +304,8 @@ class Run:
             if self.signals and WORLD_SIZE == 1:    # with torchrun each signal comes twice
                 raise KeyboardInterrupt
             self.signals.append(number)
+            if WORLD_SIZE > 1:
+                return
             with contextlib.suppress(OSError):      # nobody may be reading any more
                 os.write(2, b"\nfinishing this step, then saving; once more stops at once\n")
 

@@ -337,8 +337,16 @@ def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t: fl
     """Tokens (B, L), drawn at the places to reveal now (B, L), and the probability (B, L) of each.
 
     t is what a network with time_embedding=add is told, by default as the share masked implies. It
-    reads block_size tokens, by the paper's protocol L, and predicts those of `now` alone."""
+    reads block_size tokens, by the paper's protocol L, and predicts those of `now` alone, as many
+    stories at once as have a gigabyte of logits."""
     config = model.config
+    logits_of_story = config.vocab_size * int(now.sum(dim=1).max())
+    at_once = max(1, 2 ** 28 // max(1, logits_of_story))
+    if len(tokens) > at_once:
+        parts = zip(tokens.split(at_once), now.split(at_once), u.split(at_once))
+        drawn = [draw_masked(model, *part, o, temperature, t) for part in parts]
+        tokens, probability = zip(*drawn)
+        return torch.cat(tokens), torch.cat(probability)
     if o.protocol == "paper":
         config = replace(config, block_size=tokens.size(1))
     if t is not None:
@@ -544,6 +552,9 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
         usual_length = min(128, config.block_size)
     o = replace(o, length=o.length or usual_length)
     n = blanks + o.length - len(ids)                # tokens to write
+    if n < max(1, blanks):
+        raise InputError(f"--prompt has {len(ids)} tokens, its blanks included, of {o.length} in "
+                         "all; leave something to write")
     usual_steps = min(100, n) if paper and config.mode == "mdlm" else n
     o = replace(o, steps=o.steps or usual_steps, full_length=o.full_length or windows == "paper")
     if paper and o.sampler == "confidence" and o.final_temperature is None:
@@ -552,9 +563,6 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
     # What cannot be.
     if o.length > config.block_size:
         raise InputError(f"--length={o.length} must not exceed the window, {config.block_size}")
-    if len(ids) > o.length or n == 0:
-        raise InputError(f"--prompt has {len(ids)} tokens, its blanks included, of {o.length} in "
-                         "all; leave something to write")
     if o.steps > n and o.sampler != "ancestral":
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
     reveal_times(o.order, torch.zeros(1, o.length))     # raises for what is no order

@@ -22,9 +22,10 @@ import timeit
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-# Threads that wait soon give way to other programs. On a busy CPU a step takes six times as long
-# without this, and torch reads it when it is imported.
+# Torch reads these two when it is imported. Threads that wait soon give way to other programs: on a
+# busy CPU a step takes six times as long without. And 6 s of trying the compiler are spared.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 import torch
 
 from cli import InputError, build, check_flags, command, flag, parse_flags, provenance, write_json
@@ -55,7 +56,7 @@ class Settings:
     init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")
     max_steps: int = flag(20000, "optimizer steps", low=1)
     batch_size: int = flag(32, "windows per optimizer step", low=1)
-    grad_accum: int = flag(1, "read a batch in so many parts: less memory, the same result", low=1)
+    grad_accum: int = flag(1, "read a batch in so many parts: less memory, the same loss", low=1)
     lr: float = flag(3e-4, "peak learning rate", low=0)
     warmup: int = flag(1000, "steps in which the learning rate rises linearly to lr", low=0)
     final_lr: float = flag(
@@ -330,7 +331,6 @@ def prepare_machine(s: Settings, device: torch.device):
 def prepare_cpu():
     torch.use_deterministic_algorithms(True)    # else compiled code adds up in any order
     torch.set_flush_denormal(True)      # sharp attention makes tiny numbers, which are slow
-    os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"    # spares 6 s of trying what the compiler can do
     if sys.platform == "linux":
         # The C library shall keep memory that is freed; to ask for it anew costs a tenth more time.
         malloc_options = ctypes.CDLL(None).mallopt
