@@ -223,7 +223,8 @@ def check_finite(entry: dict):
     if not all(map(math.isfinite, entry.values())):
         values = ", ".join(f"{name} {value:.4g}" for name, value in entry.items())
         raise InputError(f"near step {entry['step']:,} something is not finite: {values}; an older "
-                         "ckpt.pt, if any, is kept; try a lower --lr, more --warmup or --dtype=float32")
+                         "ckpt.pt, if any, is kept; try a lower --lr, more --warmup or "
+                         "--dtype=float32")
 
 
 # ---- The run -------------------------------------------------------------------------------------

@@ -333,15 +333,17 @@ def write_and_confirm(model, tokens, order, given: int, generators: list, o: Sam
 
 # ---- mdlm: several tokens a pass -----------------------------------------------------------------
 
+LOGITS_AT_ONCE = 2 ** 28        # a gigabyte of them
+
+
 def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t: float | None = None):
     """Tokens (B, L), drawn at the places to reveal now (B, L), and the probability (B, L) of each.
 
     t is what a network with time_embedding=add is told, by default as the share masked implies. It
-    reads block_size tokens, by the paper's protocol L, and predicts those of `now` alone, as many
-    stories at once as have a gigabyte of logits."""
+    reads block_size tokens, by the paper's protocol L, and predicts those of `now` alone."""
     config = model.config
     logits_of_story = config.vocab_size * int(now.sum(dim=1).max())
-    at_once = max(1, 2 ** 28 // max(1, logits_of_story))
+    at_once = max(1, LOGITS_AT_ONCE // max(1, logits_of_story))
     if len(tokens) > at_once:
         parts = zip(tokens.split(at_once), now.split(at_once), u.split(at_once))
         drawn = [draw_masked(model, *part, o, temperature, t) for part in parts]

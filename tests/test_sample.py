@@ -606,3 +606,16 @@ def test_an_interrupted_command_keeps_what_it_wrote(trained):
     assert len(rows) % 4 == 0
     for i, row in enumerate(rows):
         assert row["story"] == i
+
+
+@pytest.mark.parametrize("sampler", ["first_hitting", "ancestral", "confidence"])
+def test_stories_that_are_predicted_in_parts_are_the_same(monkeypatch, sampler):
+    """As many at once as have a gigabyte of logits; here of 8 stories one, or two."""
+    model = small_model("mdlm")
+    blank = torch.full((8,), model.config.mask_id)
+    o = SampleOptions(sampler=sampler, steps=3)
+    whole, _ = generate(model, range(8), blank, o)
+    for logits in 1, 2 * 8 * model.config.vocab_size:
+        monkeypatch.setattr(sample, "LOGITS_AT_ONCE", logits)
+        parts, _ = generate(model, range(8), blank, o)
+        assert torch.equal(parts, whole)
