@@ -281,7 +281,8 @@ def resolve(flags: dict):
     A flag wins over the preset. A resumed run keeps most of its settings. Raises InputError."""
     preset, why = flags.get("preset", "auto"), "as asked"
     if preset == "auto":
-        cuda = flags.get("device", "auto") in ("auto", "cuda") and torch.cuda.is_available()
+        asked = flags.get("device", "auto").startswith(("auto", "cuda"))
+        cuda = asked and torch.cuda.is_available()
         preset, why = ("controlled", "CUDA is present") if cuda else ("toy", "not on CUDA")
     values = dict(PRESETS[preset])
     if preset == "paper" and flags.get("mode") == "mdlm":
