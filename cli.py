@@ -237,9 +237,11 @@ def provenance(seed) -> dict:
 
 
 def write_json(path: str, content):
-    """Writes content to the file; NaN, a figure that could not be had, becomes null."""
+    """Writes content to the file, whole or not at all; NaN, a missing figure, becomes null."""
     content = json.loads(json.dumps(content), parse_constant=lambda _: None)
-    Path(path).write_text(json.dumps(content, indent=1))
+    unfinished = Path(f"{path}.tmp")
+    unfinished.write_text(json.dumps(content, indent=1))
+    os.replace(unfinished, path)
 
 
 def print_table(rows: list):
