@@ -12,7 +12,6 @@ The last column is real text: as many stories as there are samples, of the same 
 same start. A set of samples is good where it comes close to that column, not where its numbers
 are high. Words are what white space separates, in lower case.
 """
-import itertools
 import json
 import math
 from collections import Counter

@@ -16,7 +16,6 @@ import contextlib
 import html
 import itertools
 import json
-import os
 import re
 import shutil
 import sys
