@@ -111,6 +111,10 @@ def plain_type(kind):
 
 def read_value(name: str, kind, text: str):
     """What the text of --name=text stands for. Raises InputError."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        raise InputError(f"--{name} is not valid UTF-8; check the terminal's encoding") from e
     if kind is bool:
         if text.lower() not in ("true", "false"):
             raise InputError(f"--{name}={text} must be true or false")

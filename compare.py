@@ -1,24 +1,30 @@
 """
-Several runs in one table, JSON and figure: validation loss at equal steps and at equal seconds.
+Several runs in one table, JSON and figure; and how likely each of them finds a text.
 
     python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --json=toy.json --plot=toy.png
     python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt
+    python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt --order=left_to_right
 
-The second also says how likely each run's model finds a text: a UTF-8 file in which <|endoftext|>
-separates stories. Each story is scored from its start to its end, or as far as block_size reaches.
-ar's score is exact. That of the other modes is the mean of --draws bounds, each with masks or an
-order of its own, and it has a standard error. For mdlm this error is too large: it takes the masks
-to be independent, but they cover the mask ratios evenly.
+The first compares validation losses at equal steps and at equal seconds. With --text the whole text
+is scored, also where it is longer than the window: see `score_text`. ar's score is exact. That of
+mdlm and aogpt is an upper bound, an average over --draws masks or orders; with --order it is exact,
+for a model that writes in this order. For mdlm that takes a pass for each token.
 """
+import itertools
+import math
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from tqdm import tqdm
 
 from cli import (InputError, build, check_flags, command, flag, parse_flags, print_table,
                  provenance, write_json)
-from model import evaluation_batch, losses_in_parts, mask_generator
-from prepare_data import read_stories
+from model import (Batch, Config, Transformer, draw_orders, losses_in_parts, mask_counts,
+                   mask_generator, masking_batch, order_batch, pack_pairs)
+from prepare_data import measure, read_part, read_stories
 from runs import open_model, read_run
 from show import draw_losses
 
@@ -28,8 +34,12 @@ class CompareOptions:
     """what to write, and what to score"""
     json: str = flag("", "file for the table, and each run's settings and curve", file=(".json",))
     plot: str = flag("", "file for the figure", file=(".png", ".svg", ".pdf"))
-    text: str = flag("", "file of stories to score")
-    draws: int = flag(100, "pairs of masks, or orders, for each story's bound", low=2)
+    text: str = flag("", "text to score, all of it: .txt or .jsonl files, with commas")
+    order: Literal["bound", "left_to_right", "random"] = flag(
+        "bound", "of --text for mdlm and aogpt: their bound, or exactly in one order")
+    draws: int = flag(16, "pairs of masks, or orders, for each window's bound", low=2)
+    stride: int | None = flag(
+        None, "of --text: tokens from window to window; default: half a window", low=1)
 
     def __post_init__(self):
         check_flags(self)
@@ -44,28 +54,143 @@ def loss_at(curve: list, key: str, at: float) -> float:
     return np.interp(at, x, losses, left=np.nan)
 
 
-def score(folder: str, o: CompareOptions) -> tuple:
-    """Nats per token of o.text's stories under a run's best model, and the draws' standard error.
+# ---- How likely a text is ------------------------------------------------------------------------
 
-    For an exact score the error is 0. Raises InputError."""
-    model, tokenizer, windows = open_model(folder, "auto")
+class Score(NamedTuple):
+    """What a model finds of one text."""
+    nats: float         # −log p of the whole text, or an upper bound on it
+    variance: float     # of nats, over draws of masks or orders; 0 where nats is exact
+    tokens: int
+
+
+def score_texts(model: Transformer, texts: list, order="bound", draws=16, stride=None) -> list:
+    """The Score of each text, which is a list of token ids. Raises InputError for an empty one.
+
+    Of two texts that begin alike, the model finds the continuation of the one with fewer nats
+    likelier. What `order`, `draws` and `stride` mean is said at the flags of these names."""
+    bar = tqdm(texts, unit="text", leave=False, disable=None)
+    return [score_text(model, ids, order, draws, stride) for ids in bar]
+
+
+def score_text(model: Transformer, ids: list, order="bound", draws=16, stride=None) -> Score:
+    """The Score of a text of any length, which is a list of token ids.
+
+    By the chain rule −log p(text) is a sum over parts of −log p(part | what comes before). The
+    first part is a window of T tokens, or the text, if it is shorter. Each other one is the next
+    `stride` tokens, and of what comes before it the model sees as much as the window has room for.
+    So with a smaller stride each token has more context, and all takes longer. Raises InputError
+    for a text without tokens, and for a stride longer than the window."""
     config = model.config
-    draws = 1 if config.mode == "ar" else o.draws
-    scores = []
-    for i, text in enumerate(read_stories(o.text)):
-        ids = tokenizer.encode(text)
-        if windows != "paper":              # a model of the paper's windows has never seen an end
-            ids = [*ids, tokenizer.eot]
-        ids = ids[:config.block_size]
-        x = torch.tensor([ids] * draws)                                     # (draws, T)
-        batch = evaluation_batch(config, x, mask_generator(i))
-        nats = len(ids) * losses_in_parts(model, batch).numpy()             # (draws,) of the story
-        scores.append((len(ids), nats.mean(), nats.var() / max(1, draws - 1)))
-    if not scores:
-        raise InputError(f"--text={o.text} is empty; give a file with a text")
-    tokens, nats, variance = np.sum(scores, axis=0)
-    return nats / tokens, np.sqrt(variance) / tokens
+    T = config.block_size
+    stride = stride or max(1, T // 2)
+    if not ids:
+        raise InputError("a text without tokens has no likelihood; give a longer one")
+    if stride > T:
+        raise InputError(f"--stride={stride} must not exceed the window, {T}")
+    exact = order != "bound" or config.mode not in ("mdlm", "aogpt")
+    edges = [0, *range(T, len(ids), stride), len(ids)]
+    nats, variance = 0.0, 0.0
+    parts = list(itertools.pairwise(edges))
+    for start, end in tqdm(parts, unit="window", leave=False, disable=None):
+        window = torch.tensor(ids[max(0, end - T):end])                         # (L,)
+        new = end - start
+        rows = 1 if exact else draws
+        batch = part_batch(config, window, new, order, rows, mask_generator(start))
+        losses = losses_in_parts(model, batch)      # (rows,) of the part, or (new,) of its tokens
+        if exact:
+            nats += losses.sum().item()
+        else:
+            nats += losses.mean().item()
+            variance += losses.var().item() / draws
+    return Score(nats, variance, len(ids))
 
+
+def part_batch(config: Config, window, new: int, order: str, rows: int, generator) -> Batch:
+    """What predicts the last `new` tokens of a window (L,) from those before, which are known."""
+    if config.mode != "mdlm":
+        return in_some_order(config, window, new, order == "left_to_right", rows, generator)
+    if order == "bound":
+        return masked_at_random(config, window, new, rows, generator)
+    turn = torch.arange(new)                # when each of the new tokens comes
+    if order == "random":
+        turn = torch.randperm(new, generator=generator)
+    return unmasked_in_turn(config, window, turn)
+
+
+def in_some_order(config: Config, window, new: int, left_to_right: bool, rows: int, generator):
+    """For ar and aogpt: (rows,) losses, each −log p of the new tokens in an order, in nats."""
+    L = len(window)
+    x = window.expand(rows, L)                                                  # (rows, L)
+    order = draw_orders(config, x, generator, l2r_fraction=float(left_to_right))
+    is_new = order >= L - new                                                   # (rows, L)
+    known_first = is_new.int().argsort(dim=1, stable=True)
+    order = order.gather(1, known_first)                                        # (rows, L)
+    is_new = is_new.gather(1, known_first)                                      # (rows, L)
+    batch = order_batch(config, x, order)
+    return batch._replace(weight=is_new.float())
+
+
+def masked_at_random(config: Config, window, new: int, rows: int, generator) -> Batch:
+    """For mdlm: (rows,) losses, each a draw of the bound in nats, from a pair of masks.
+
+    It is the bound of model.nelbo_batch, for the new tokens alone."""
+    known = len(window) - new
+    k = mask_counts(2 * rows, new, generator)[:, None]                          # (2·rows, 1)
+    rank = torch.rand(2 * rows, new, generator=generator).argsort(dim=1)        # (2·rows, new)
+    masked = F.pad(rank < k, (known, 0))                                        # (2·rows, L)
+    batch = masking_batch(config, window.expand(masked.shape), masked)
+    return pack_pairs(batch._replace(weight=batch.weight * new / k))
+
+
+def unmasked_in_turn(config: Config, window, turn) -> Batch:
+    """For mdlm: (new,) losses, of the token of each turn. In sum they are exact.
+
+    turn (new,) says when each of the new tokens comes. At step j those before it are known."""
+    new = len(turn)
+    known = len(window) - new
+    step = torch.arange(new)[:, None]                                           # (new, 1)
+    masked = F.pad(turn >= step, (known, 0))                                    # (new, L)
+    batch = masking_batch(config, window.expand(masked.shape), masked)
+    slot = 1 + known + turn.argsort()[:, None]      # (new, 1) of the token to predict; BOS has 0
+    target = batch.targets.gather(1, slot)                                      # (new, 1)
+    return batch._replace(targets=target, weight=torch.ones(new, 1), select=slot)
+
+
+def read_texts(files: str, whole: bool) -> list:
+    """The texts of the files, which are separated by commas. Raises InputError.
+
+    They are the stories, if there are marks between them; else all is one text, of which a model of
+    stories gets no white space at its ends."""
+    paths = files.split(",")
+    characters, marked = measure(paths)
+    if marked or not whole:
+        return list(read_stories(*paths))
+    text = "".join(read_part(paths, 0, characters))
+    return [text] if text else []
+
+
+def score_files(folder: str, o: CompareOptions) -> dict:
+    """How likely the best model of a run finds o.text: a row of the table. Raises InputError."""
+    model, tokenizer, windows = open_model(folder, "auto")
+    texts = read_texts(o.text, whole=windows != "aligned")
+    if not texts:
+        raise InputError(f"--text={o.text} is empty; give a file with a text")
+    ends = [tokenizer.eot] if windows == "aligned" else []      # others have never seen an end
+    encoded = [ids + ends for ids in tokenizer.encode_batch(texts)]
+    scores = score_texts(model, encoded, o.order, o.draws, o.stride)
+    nats, variance, tokens = np.sum(scores, axis=0)
+    size = sum(len(text.encode()) for text in texts)
+    per_token = nats / tokens
+    return {
+        "texts": len(texts),
+        "tokens": int(tokens),
+        "nats per token": per_token,
+        "± s.e.": math.sqrt(variance) / tokens,
+        "bits per byte": nats / size / math.log(2),
+        "perplexity": math.exp(per_token)}
+
+
+# ---- The command ---------------------------------------------------------------------------------
 
 def main():
     flags = parse_flags(__doc__, CompareOptions, named="NAME=FOLDER")
@@ -85,10 +210,6 @@ def main():
                f"at {step:,} steps": loss_at(curve, "step", step),
                f"at {seconds:,.0f} s": loss_at(curve, "seconds", seconds),
                "true law": best.get("val_floor", np.nan)}
-        if o.text:
-            nats, error = score(folders[name], o)
-            row[f"of {o.text}"] = nats
-            row["± s.e. of draws"] = error
         run["table"] = row
         numbers = [f"{x:.4f}".replace("nan", "–") for x in row.values()]
         lines.append([name, *numbers])
@@ -98,6 +219,13 @@ def main():
     print_table([["nats per token", *row], *lines])
     if len(data) > 1:
         print("  ! losses on other data, windows or block_size cannot be compared")
+    if o.text:
+        rows = []
+        for name, run in runs.items():
+            run["text"] = score_files(folders[name], o)
+            texts, tokens, *numbers = run["text"].values()
+            rows.append([name, f"{texts:,}", f"{tokens:,}", *(f"{x:.4f}" for x in numbers)])
+        print_table([[f"\n{o.text}", *run["text"]], *rows])
     if o.plot:
         draw_losses(runs, o.plot)
     if o.json:

@@ -328,11 +328,13 @@ def measure(texts, judges, corpus, bleu_of=self_bleu) -> dict:
 def measure_quality(corpus, texts) -> dict:
     """How much is copied from the training text and, on the toy, whether the stories are right."""
     encoded = [encode(corpus.tokenizer, text) for text in texts]
-    copied = []
-    for ids in encoded:
-        story = np.array(ids, dtype=np.uint16).tobytes()
-        copied.append(story in corpus.stories)
-    metrics = {"copied stories": of_sums(copied)}
+    metrics = {}
+    if corpus.stories:          # a continuous text has none
+        copied = []
+        for ids in encoded:
+            story = np.array(ids, dtype=np.uint16).tobytes()
+            copied.append(story in corpus.stories)
+        metrics["copied stories"] = of_sums(copied)
     if corpus.tokenizer.kind == "words":
         grammatical, nats, count = [], [], []
         for text in texts:

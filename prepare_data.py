@@ -4,22 +4,31 @@ Text in, tokens out: makes data/<name>/ with train.bin, val.bin and meta.json.
     python prepare_data.py                          the toy of toy.py, its entropy known exactly
     python prepare_data.py --dataset=tinystories    TinyStories, by `datasets`; 50M tokens
     python prepare_data.py --dataset=tinystories --vocab_size=4096      the same, for laptops
-    python prepare_data.py --text=a.txt --val=b.txt --name=mine         split at <|endoftext|>
+    python prepare_data.py --dataset=shakespeare    1.1 MB of plays, as bytes
+    python prepare_data.py --text=book.txt          your own text, also with --tokenizer=bytes
+    python prepare_data.py --text=a.txt,b.jsonl --val=c.txt --name=mine     several files of stories
 
-A .bin file is a row of tokens as uint16 numbers, with an end-of-text token before every story. No
-story is in both files. The class Windows cuts them into rows for training and evaluation.
+Text is of one of two kinds. Where <|endoftext|> stands between stories, or each line of a .jsonl
+file has one in its field "text", every 20th story is held out for validation, and no story is in
+both splits. All else is one continuous text, and its last tenth is held out.
+
+A .bin file is a row of tokens as uint16 numbers, with an end-of-text token before every story. The
+class Windows cuts it into rows for training and evaluation.
 """
 import codecs
 import functools
+import http.client
 import itertools
 import json
 import re
 import shlex
 import tempfile
+import urllib.request
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import tiktoken
@@ -42,17 +51,21 @@ class Tokenizer:
     kind    gpt2    GPT-2's byte-level BPE, cut to its first vocab_size - 1 tokens. Each token is a
                     byte or made of two earlier tokens, so it works wherever it is cut. A vocab_size
                     of 50257 is GPT-2's own.
+            bytes   the 256 bytes of UTF-8: no download, and any language
             words   a list of words and punctuation marks"""
 
     def __init__(self, kind: str = "gpt2", vocab_size: int = 50257, words=()):
         self.kind = kind
         self.words = list(words)
-        self.vocab_size = len(self.words) + 1 if kind == "words" else vocab_size
-        self.eot = self.vocab_size - 1
         if kind == "words":
+            vocab_size = len(self.words) + 1
             self.id = {word: i for i, word in enumerate(self.words)}
+        elif kind == "bytes":
+            vocab_size = 257
         else:
             self.bpe = cut_gpt2(vocab_size)
+        self.vocab_size = vocab_size
+        self.eot = vocab_size - 1
 
     def to_dict(self) -> dict:
         """What it takes to make this tokenizer again: Tokenizer(**to_dict())."""
@@ -60,25 +73,40 @@ class Tokenizer:
 
     def encode(self, text: str) -> list:
         """The ids of a text. An end-of-text mark in it is plain text. Raises InputError."""
-        if self.kind == "gpt2":
-            return self.bpe.encode_ordinary(text)
+        [ids] = self.encode_batch([text])
+        return ids
+
+    def encode_batch(self, texts: list) -> list:
+        """The ids of each text. Raises InputError."""
+        if self.kind == "bytes":
+            return [list(text.encode()) for text in texts]
+        if self.kind == "words":
+            return [self.encode_words(text) for text in texts]
+        pieces = [list(cut_between_words([text])) for text in texts]
+        ids = self.bpe.encode_ordinary_batch(list(itertools.chain(*pieces)))    # on several threads
+        next_ids = iter(ids)
+        return [[i for _ in of_text for i in next(next_ids)] for of_text in pieces]
+
+    def encode_words(self, text: str) -> list:
         try:
             return [self.id[word] for word in split_words(text)]
         except KeyError as e:
             raise InputError(f"the word {e} is not in the vocabulary of data/toy") from e
 
-    def encode_batch(self, texts: list) -> list:
-        """The ids of each text."""
-        if self.kind == "gpt2":
-            return self.bpe.encode_ordinary_batch(texts)        # on several threads
-        return [self.encode(text) for text in texts]
+    def bytes_of(self, i: int) -> bytes:
+        """The bytes that a token stands for."""
+        if i == self.eot:
+            return EOT.encode()
+        if self.kind == "bytes":
+            return bytes([i])
+        return self.bpe.decode_single_token_bytes(i)
 
     def decode(self, ids) -> str:
-        """The text of these ids."""
-        if self.kind == "gpt2":
-            return self.bpe.decode([int(i) for i in ids])
-        words = self.words + [EOT]
-        return join_words(words[i] for i in ids)
+        """The text of these ids. Bytes that are no UTF-8 become the character U+FFFD."""
+        if self.kind == "words":
+            words = self.words + [EOT]
+            return join_words(words[i] for i in ids)
+        return b"".join(self.bytes_of(int(i)) for i in ids).decode(errors="replace")
 
     def decode_story(self, ids) -> str:
         """The text up to the first end-of-text."""
@@ -92,7 +120,7 @@ class Tokenizer:
         pieces = []
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for i in ids:
-            pieces.append(decoder.decode(self.bpe.decode_single_token_bytes(i)))
+            pieces.append(decoder.decode(self.bytes_of(i)))
         if pieces:
             pieces[-1] += decoder.decode(b"", final=True)       # a character that was cut off
         return pieces
@@ -114,36 +142,118 @@ def cut_gpt2(vocab_size: int) -> tiktoken.Encoding:
         special_tokens={EOT: eot})
 
 
-# ---- Where stories come from ---------------------------------------------------------------------
+def cut_between_words(blocks, longest: int = 2 ** 14):
+    """The text that the blocks make together, in pieces of at most so many characters.
 
-def read_stories(path: str):
-    """The stories of a UTF-8 text file, one after the other. Raises InputError.
+    tiktoken fails on a million blanks in a row. So it gets pieces that end where a word does, which
+    is where GPT-2's tokens end too. Only a word, or a run of blanks, that is longer than a piece is
+    cut. Where the cuts are does not depend on how the text comes in blocks."""
+    rest = ""
+    for block in blocks:
+        rest += block
+        while len(rest) > longest:
+            # The longest beginning that ends in a word and is followed by a blank.
+            words = re.match(r"(?s).*\S(?=[ \n])", rest[:longest + 1])
+            end = words.end() if words else longest
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
 
-    It keeps little in memory, however large the file is. To that end it may cut a story of more
-    than a million characters."""
+
+# ---- Where texts come from -----------------------------------------------------------------------
+
+BLOCK = 2 ** 20             # characters that are read at a time
+LONGEST_STORY = 2 ** 20     # characters; a longer one is cut into several
+
+
+def read_blocks(path: str):
+    """The text of a UTF-8 file, about a million characters at a time. Raises InputError.
+
+    Line ends become "\\n". A byte order mark is dropped, also where files were joined."""
+    if Path(path).suffix == ".json":
+        raise InputError(f"{path} is JSON; give .txt, or .jsonl with an object with a text a line")
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            for text in split_at_marks(file, 1 << 20):
-                story = text.strip()
-                if story:
-                    yield story
+        with open(path, encoding="utf-8") as file:
+            while block := file.read(BLOCK):
+                yield block.replace("\ufeff", "")
     except UnicodeDecodeError as e:
         raise InputError(f"{path} is not UTF-8 text; convert it first, for example by iconv") from e
     except OSError as e:
         raise InputError(f"{path} cannot be read ({e.strerror}); give an existing text file") from e
 
 
-def split_at_marks(file, block: int):
-    """What stands between the end-of-text marks of a file, which is read a block at a time."""
+def read_jsonl(path: str):
+    """The field "text" of each line of a .jsonl file, and a mark after each. Raises InputError."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield json.loads(line)["text"].replace("\r\n", "\n")
+                    yield EOT
+    except OSError as e:
+        raise InputError(f"{path} cannot be read ({e.strerror}); give an existing file") from e
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise InputError(f"{path}, line {number} is not an object with a field text") from e
+
+
+def read_stories(*paths):
+    """The stories of text files, one after the other. Raises InputError.
+
+    It keeps little in memory, however large the files are. To that end it cuts a story of more than
+    a million characters."""
+    for path in paths:
+        blocks = read_jsonl(path) if is_jsonl(path) else read_blocks(path)
+        for text in split_at_marks(blocks):
+            story = text.strip()
+            if story:
+                yield story
+
+
+def split_at_marks(blocks):
+    """What stands between the end-of-text marks of a text that comes in blocks."""
     rest = ""                   # what comes after the last mark
-    while text := file.read(block):
-        *whole, rest = (rest + text).split(EOT)
-        yield from whole
-        if len(rest) > block:
-            # It is too long to keep. A mark may have begun at its end, so the end waits.
-            yield rest[:-len(EOT)]
-            rest = rest[-len(EOT):]
-    yield rest
+    for block in blocks:
+        *whole, rest = (rest + block).split(EOT)
+        for story in whole:
+            for start in range(0, max(1, len(story)), LONGEST_STORY):
+                yield story[start:start + LONGEST_STORY]
+        # A mark may have begun at the end, so a little more than a piece is kept.
+        while len(rest) >= LONGEST_STORY + len(EOT):
+            yield rest[:LONGEST_STORY]
+            rest = rest[LONGEST_STORY:]
+    yield rest[:LONGEST_STORY]
+    yield rest[LONGEST_STORY:]
+
+
+def is_jsonl(path: str) -> bool:
+    return Path(path).suffix == ".jsonl"
+
+
+def measure(paths: list) -> tuple:
+    """How many characters the files have, and whether stories are marked in them."""
+    characters = 0
+    for path in paths:
+        if is_jsonl(path):
+            return 0, True
+        end = ""                # of the block before, in which a mark may have begun
+        for block in read_blocks(path):
+            if EOT in end + block:
+                return 0, True
+            characters += len(block)
+            end = block[-len(EOT):]
+    return characters, False
+
+
+def read_part(paths: list, first: int, last: int):
+    """The characters first … last - 1 of the files' joint text, in pieces."""
+    blocks = itertools.chain.from_iterable(map(read_blocks, paths))
+    place = 0
+    for block in blocks:
+        yield block[max(0, first - place):max(0, last - place)]
+        place += len(block)
+        if place >= last:
+            return
 
 
 def download_stories(split: str):
@@ -160,15 +270,38 @@ def download_stories(split: str):
                          f"prepare a file you have with --text=FILE") from e
 
 
+SHAKESPEARE = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/"
+               "input.txt")
+
+
+def download_shakespeare() -> str:
+    """The file with the text that char-rnn and nanoGPT use, downloaded once. Raises InputError."""
+    path = Path(DATA_DIR, "shakespeare", "input.txt")
+    if not path.exists():
+        try:
+            with urllib.request.urlopen(SHAKESPEARE, timeout=60) as response:
+                content = response.read()
+        except (OSError, http.client.HTTPException) as e:
+            raise InputError(f"Tiny Shakespeare could not be downloaded ({e}); connect, or prepare "
+                             f"a copy with --dataset=shakespeare --text=input.txt") from e
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".tmp")
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    return str(path)
+
+
 # ---- Preparing a data set ------------------------------------------------------------------------
 
 @dataclass
 class PrepareOptions:
     """which text, and how much of it"""
-    dataset: Literal["toy", "tinystories"] = flag("toy", "made here, or downloaded")
-    text: str = flag("", "a text file instead, its stories split at <|endoftext|>")
-    val: str = flag("", "a text file to validate on; without it, every 20th story of --text")
+    dataset: Literal["toy", "tinystories", "shakespeare"] = flag("toy", "made here, or downloaded")
+    text: str = flag("", "your own text instead: .txt or .jsonl files, with commas")
+    val: str = flag("", "files to validate on; without it, a part of --text is held out")
     name: str = flag("", "folder under data/; left out, it is named after the text")
+    tokenizer: Literal["auto", "gpt2", "bytes"] = flag(
+        "auto", "what a token is; auto: gpt2, but bytes for shakespeare, and words for the toy")
     vocab_size: int = flag(
         50257, "how many of GPT-2's tokens; 4096 suits laptops", low=257, high=50257)
     max_tokens: int = flag(
@@ -178,13 +311,25 @@ class PrepareOptions:
     def __post_init__(self):
         check_flags(self)
         self.toy = self.dataset == "toy" and not self.text
-        cut = "" if self.vocab_size == 50257 else f"-{self.vocab_size}"
         if self.val and not self.text:
             raise InputError("--val needs --text")
-        if self.toy and cut:
-            raise InputError("--vocab_size means nothing for the toy; leave it out, or give --text")
+        usual = "bytes" if self.dataset == "shakespeare" else "gpt2"
+        if self.tokenizer == "auto":
+            self.tokenizer = usual
+        cut = self.vocab_size != 50257
+        if self.toy and (cut or self.tokenizer != usual):
+            raise InputError("the toy has a tokenizer of its own; leave --tokenizer and "
+                             "--vocab_size out, or give --text")
+        if cut and self.tokenizer == "bytes":
+            raise InputError("--vocab_size is for --tokenizer=gpt2; there are 256 bytes")
         if not self.name:
-            self.name = (Path(self.text).stem or self.dataset) + cut
+            self.name = self.dataset
+            if self.text and self.dataset == "toy":
+                self.name = Path(self.text.split(",")[0]).stem
+            if cut:
+                self.name += f"-{self.vocab_size}"
+            elif self.tokenizer != usual:
+                self.name += f"-{self.tokenizer}"
         if self.name == "toy" and not self.toy:
             raise InputError("data/toy is the grammar's; give another --name=NAME")
         if Path(self.name).name != self.name:
@@ -192,30 +337,54 @@ class PrepareOptions:
         if not self.max_tokens:
             self.max_tokens = 4_000_000 if self.toy else 50_000_000
 
-    def tokenizer(self) -> Tokenizer:
+    def make_tokenizer(self) -> Tokenizer:
         if self.toy:
             return Tokenizer("words", words=TOY.words())
-        return Tokenizer("gpt2", self.vocab_size)
+        return Tokenizer(self.tokenizer, self.vocab_size)
 
-    def stories(self) -> tuple:
-        """Two iterators of stories: for training, and for validation."""
-        if self.toy:
-            return toy_stories(self.seed), toy_stories(self.seed + 1)
-        if not self.text:
-            return download_stories("train"), download_stories("validation")
-        if self.val:
-            return read_stories(self.text), read_stories(self.val)
-        every_20th = itertools.islice(read_stories(self.text), 19, None, 20)
-        return read_stories(self.text), every_20th
+
+class Source(NamedTuple):
+    """Where the texts of a data set come from."""
+    kind: Literal["stories", "continuous"]
+    train: Iterator         # of stories, or of pieces of one text
+    val: Iterator           # likewise
+
+
+def open_source(o: PrepareOptions) -> Source:
+    """The texts that the options ask for. Raises InputError."""
+    if o.toy:
+        return Source("stories", toy_stories(o.seed), toy_stories(o.seed + 1))
+    if o.dataset == "tinystories" and not o.text:
+        return Source("stories", download_stories("train"), download_stories("validation"))
+    train = o.text.split(",") if o.text else [download_shakespeare()]
+    val = o.val.split(",") if o.val else []
+    characters, marked = measure(train)
+    if marked and val:
+        return Source("stories", read_stories(*train), read_stories(*val))
+    if marked:
+        every_20th = itertools.islice(read_stories(*train), 19, None, 20)
+        return Source("stories", read_stories(*train), every_20th)
+    train_ends = characters if val else characters * 9 // 10
+    train_part = read_part(train, 0, train_ends)
+    val_part = read_part(train, train_ends, characters)
+    if val:
+        characters, marked = measure(val)
+        if marked:
+            raise InputError(f"--val={o.val} has marked stories, --text={o.text} has none; mark "
+                             f"the stories of both by {EOT}, or of none")
+        val_part = read_part(val, 0, characters)
+    return Source("continuous", cut_between_words(train_part), cut_between_words(val_part))
 
 
 def data_to_prepare(name: str):
     """The options that make data/<name>, if it is missing and the name says what it is."""
-    match = re.fullmatch(r"toy|tinystories(-\d+)?", name)
+    match = re.fullmatch(r"toy|shakespeare|tinystories(-bytes|-\d+)?", name)
     if not match or Path(DATA_DIR, name, "meta.json").exists():
         return None
-    dataset, _, size = name.partition("-")
-    return PrepareOptions(dataset, name=name, vocab_size=int(size or 50257))
+    dataset, _, rest = name.partition("-")
+    if rest == "bytes":
+        return PrepareOptions(dataset, name=name, tokenizer="bytes")
+    return PrepareOptions(dataset, name=name, vocab_size=int(rest or 50257))
 
 
 def prepare(o: PrepareOptions) -> Path:
@@ -223,23 +392,26 @@ def prepare(o: PrepareOptions) -> Path:
 
     All is written in a folder beside it and then moved. If anything fails, what was there stays."""
     folder = Path(DATA_DIR, o.name)
-    tokenizer = o.tokenizer()
-    train, val = o.stories()
+    tokenizer = o.make_tokenizer()
+    source = open_source(o)
+    train, val = source.train, source.val
+    mark = [tokenizer.eot] if source.kind == "stories" else []      # before each story
     folder.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as unfinished:
         new = Path(unfinished)
+        if source.kind == "stories":
+            # Validation is written first, and its stories are remembered. Training gets the others.
+            held_out = set()
+            val = remember(val, held_out)
+            train = (story for story in train if story not in held_out)
         splits = {}
-        # Validation is written first, and its stories are remembered. Training gets the others.
-        held_out = set()
-        val = remember(val, held_out)
-        splits["val"] = write_split(new / "val.bin", val, tokenizer, o.max_tokens // 20)
-        others = (story for story in train if story not in held_out)
-        splits["train"] = write_split(new / "train.bin", others, tokenizer, o.max_tokens)
+        splits["val"] = write_split(new / "val.bin", val, tokenizer, mark, o.max_tokens // 20)
+        splits["train"] = write_split(new / "train.bin", train, tokenizer, mark, o.max_tokens)
         for split, counts in splits.items():
-            if not counts["stories"]:
-                raise InputError(f"{o.text or o.dataset} holds no story for {split}, or none that "
-                                 f"is not in val; give more stories (split at {EOT}) or --val=FILE")
-        meta = {"format": FORMAT, "splits": splits, "eot": tokenizer.eot}
+            if not counts["tokens"]:
+                raise InputError(f"{o.text or o.dataset} holds no text for {split}, or none that "
+                                 f"is not in val; give more text or --val=FILE")
+        meta = {"format": FORMAT, "kind": source.kind, "splits": splits, "eot": tokenizer.eot}
         meta["tokenizer"] = tokenizer.to_dict()
         if o.toy:
             meta["entropy"] = TOY.entropy() / (TOY.mean_words() + 1)    # nats per token
@@ -260,19 +432,21 @@ def remember(stories, seen: set):
         yield story
 
 
-def write_split(path: Path, stories, tokenizer: Tokenizer, max_tokens: int) -> dict:
-    """Writes whole stories as tokens until there are max_tokens or more. Returns what it counted:
-    stories, tokens, bytes of text, and crc32, by which a resumed run knows its data again."""
+def write_split(path: Path, texts, tokenizer: Tokenizer, mark: list, max_tokens: int) -> dict:
+    """Writes texts as tokens, with the mark before each, until there are max_tokens or more.
+
+    Returns what it counted: stories, tokens, bytes of text, and crc32, by which a resumed run knows
+    its data again."""
     counts = {"stories": 0, "tokens": 0, "bytes": 0, "crc32": 0}
     bar = tqdm(total=max_tokens, desc=path.stem, unit="tok", unit_scale=True, leave=False,
                disable=None)        # None hides the bar where nobody looks, as in a log file
     with open(path, "wb") as file, bar:
-        for story, ids in encode_all(stories, tokenizer):
-            tokens = np.array([tokenizer.eot, *ids], dtype=np.uint16)
+        for text, ids in encode_all(texts, tokenizer):
+            tokens = np.array(mark + ids, dtype=np.uint16)
             file.write(tokens)
-            counts["stories"] += 1
+            counts["stories"] += len(mark)
             counts["tokens"] += len(tokens)
-            counts["bytes"] += len(story.encode())
+            counts["bytes"] += len(text.encode())
             counts["crc32"] = zlib.crc32(tokens, counts["crc32"])
             bar.update(len(tokens))
             if counts["tokens"] >= max_tokens:
@@ -280,10 +454,10 @@ def write_split(path: Path, stories, tokenizer: Tokenizer, max_tokens: int) -> d
     return counts
 
 
-def encode_all(stories, tokenizer: Tokenizer):
-    """(story, its ids) of each story. 512 of them are read and encoded at a time."""
-    while texts := list(itertools.islice(stories, 512)):
-        yield from zip(texts, tokenizer.encode_batch(texts))
+def encode_all(texts, tokenizer: Tokenizer):
+    """(text, its ids) of each text. 512 of them are read and encoded at a time."""
+    while some := list(itertools.islice(texts, 512)):
+        yield from zip(some, tokenizer.encode_batch(some))
 
 
 # ---- Reading a data set --------------------------------------------------------------------------
@@ -310,10 +484,17 @@ def load_meta(name: str) -> dict:
     return meta
 
 
+def usual_windows(meta: dict) -> str:
+    """The kind of windows for a data set: they start where stories do, if it has any."""
+    continuous = meta.get("kind") == "continuous"
+    return "random" if continuous else "aligned"
+
+
 class Windows:
     """Windows of block_size tokens from one split of data/<name>, the same ones for the same seed.
 
-    kind    aligned     A window starts at the first word of a story. Where the story is the shorter
+    kind    auto        aligned where the data set has stories, random where it is continuous
+            aligned     A window starts at the first word of a story. Where the story is the shorter
                         of the two, the next story follows.
             random      Windows follow one another from end to end. Where the first one starts is
                         drawn anew in each epoch, so in time a window starts anywhere.
@@ -325,9 +506,11 @@ class Windows:
     Below, T is block_size, and tokens are int64. Raises InputError where there is no such data set
     or no window of that length in it."""
 
-    def __init__(self, name: str, split: str, block_size: int, kind="aligned", seed=1337,
+    def __init__(self, name: str, split: str, block_size: int, kind="auto", seed=1337,
                  at_most=0):
         self.meta = load_meta(name)
+        if kind == "auto":
+            kind = usual_windows(self.meta)
         self.block_size = block_size
         self.kind = kind
         self.seed = seed
@@ -409,13 +592,22 @@ def main():
     o = build(PrepareOptions, parse_flags(__doc__, PrepareOptions))
     folder = prepare(o)
     meta = load_meta(o.name)
+    stories = meta["kind"] == "stories"
+    if not stories:
+        print(f"{o.text or o.dataset} is one continuous text, without {EOT} between stories; "
+              f"{o.val or 'its last tenth'} is for validation")
     for split, n in meta["splits"].items():
-        print(f"{folder}/{split}.bin: {n['stories']:,} stories, {n['tokens']:,} tokens")
+        texts = f"{n['stories']:,} stories, " if stories else ""
+        print(f"{folder}/{split}.bin: {texts}{n['tokens']:,} tokens, {n['bytes']:,} bytes")
+    if o.text and meta["splits"]["train"]["tokens"] >= o.max_tokens:
+        print(f"the text may have more; --max_tokens={o.max_tokens} ended it")
     if o.toy:
         print(f"entropy {meta['entropy']:.4f} nats per token")
     beginning = np.fromfile(folder / "val.bin", np.uint16, count=33)
-    print(f"first story: {o.tokenizer().decode_story(beginning[1:])} …")
-    preset = "toy" if o.toy else "laptop"
+    print(f"it begins: {o.make_tokenizer().decode_story(beginning[stories:])} …")
+    preset = {"toy": "toy", "shakespeare": "shakespeare"}.get(o.dataset, "laptop")
+    if o.dataset == "toy" and not o.toy:
+        preset = "laptop"
     print(f"next: python train.py --mode=mdlm --data={shlex.quote(o.name)} --preset={preset}")
 
 

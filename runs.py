@@ -201,6 +201,9 @@ def open_locked(path):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
         raise InputError(f"another process is writing {path}; wait, or write elsewhere") from e
+    except OSError as e:        # some network file systems have no locks
+        print(f"warning: {path} cannot be locked ({e.strerror}); let no other process write it",
+              file=sys.stderr)
     return file
 
 

@@ -1,8 +1,10 @@
 """The tokenizer, the preparation of data, and the windows that training reads."""
+import io
 import json
 import random
 import sys
 import types
+import urllib.request
 import zlib
 from pathlib import Path
 
@@ -121,7 +123,7 @@ def test_a_story_in_both_files_is_kept_out_of_training(gpt2, workdir):
     Path("b.txt").write_bytes(text + b"<|endoftext|>one more")
     prepare_text("b.txt", val="a.txt")
     assert load_meta("b-300")["splits"]["train"]["stories"] == 1
-    with pytest.raises(InputError, match="a.txt holds no story for train, or none that"):
+    with pytest.raises(InputError, match="a.txt holds no text for train, or none that"):
         prepare_text("a.txt", val="a.txt")
 
 
@@ -133,19 +135,134 @@ def test_the_next_command_is_quoted(gpt2, workdir, monkeypatch, capsys):
     assert "--data='my stories-300' --preset=laptop" in capsys.readouterr().out
 
 
-def test_reading_is_independent_of_block_boundaries(workdir):
-    """Marks and characters of two bytes lie across the reader's blocks of a million characters."""
-    stories = [f"{'é' * 700_001}{i}" for i in range(5)]
+def test_reading_is_independent_of_block_boundaries(workdir, monkeypatch):
+    """Marks and characters of two bytes lie across the reader's blocks, long stories are cut."""
+    stories = ["é" * 70, "a", "b" * 32, "c" * 29, "d" * 1000]
     Path("s.txt").write_text(EOT.join(stories), encoding="utf-8")
-    assert list(read_stories("s.txt")) == stories
+    monkeypatch.setattr(prepare_data, "LONGEST_STORY", 32)
+    wanted = []
+    for story in stories:
+        wanted += [story[i:i + 32] for i in range(0, len(story), 32)]
+    for block in range(1, 50):
+        monkeypatch.setattr(prepare_data, "BLOCK", block)
+        assert list(read_stories("s.txt")) == wanted
 
 
-def test_a_mark_lies_where_a_long_story_is_cut(workdir):
-    long = "a" * (2 ** 21 - 5)
-    Path("s.txt").write_text(f"{long}{EOT}b b b")
-    *parts, last = read_stories("s.txt")
-    assert "".join(parts) == long
-    assert last == "b b b"
+def test_what_people_bring(gpt2, workdir):
+    """Line ends of Windows, byte order marks where files were joined, several files, and JSON."""
+    Path("a.txt").write_bytes("\ufeffOne\r\nday.\r\n<|endoftext|>\r\n\ufeffTwo.".encode())
+    rows = [{"text": "Three\r\nwords."}, {"text": " ", "id": 5}, {"text": "Four<|endoftext|>Five"}]
+    lines = [json.dumps(row) for row in rows]
+    Path("b.jsonl").write_text("\ufeff" + "\n\n".join(lines), encoding="utf-8")
+    wanted = ["One\nday.", "Two.", "Three\nwords.", "Four", "Five"]
+    assert list(read_stories("a.txt", "b.jsonl")) == wanted
+    prepare(PrepareOptions(text="a.txt,b.jsonl", val="a.txt", name="x", tokenizer="bytes"))
+    meta = load_meta("x")
+    assert meta["kind"] == "stories"
+    assert meta["splits"]["train"]["stories"] == 3
+
+
+@pytest.mark.parametrize("name, content, said", [
+    ("a.json", "[]", "is JSON"),
+    ("a.jsonl", '{"text": "x"}\n{"txt": "x"}', "line 2 is not an object with a field text"),
+    ("a.jsonl", '["text"]', "line 1 is not an object"),
+    ("a.jsonl", '{"text": 5}', "line 1 is not an object"),
+    ("a.txt", "caf\udce9 <|endoftext|> x", "is not UTF-8"),
+    ("a.txt", "", "holds no text"),
+    ("a.txt", "x", "holds no text for train")])
+def test_what_cannot_be_read_is_named(workdir, name, content, said):
+    Path(name).write_text(content, errors="surrogateescape", encoding="utf-8")
+    with pytest.raises(InputError, match=said):
+        prepare(PrepareOptions(text=name, name="x", tokenizer="bytes"))
+    assert not Path("data/x").exists()
+
+
+def test_a_text_without_marks_is_continuous(gpt2, workdir, monkeypatch):
+    """Its last tenth is held out, and its tokens are those of the whole text, in any blocks."""
+    words = write_text(workdir / "s.txt", 200)
+    text = "\n".join(words) + "\n"
+    first, second = text[:700], text[700:]
+    Path("one.txt").write_text(first, encoding="utf-8")
+    Path("two.txt").write_text(second, encoding="utf-8")
+    ends = len(text) * 9 // 10
+    for block in (7, 64, 2 ** 20):
+        monkeypatch.setattr(prepare_data, "BLOCK", block)
+        prepare(PrepareOptions(text="one.txt,two.txt", name="x", vocab_size=1000))
+        meta = load_meta("x")
+        assert meta["kind"] == "continuous"
+        tokenizer = Tokenizer(**meta["tokenizer"])
+        for split, part in ("train", text[:ends]), ("val", text[ends:]):
+            ids = np.fromfile(f"data/x/{split}.bin", dtype=np.uint16).tolist()
+            assert ids == tokenizer.bpe.encode_ordinary(part)
+            assert meta["splits"][split]["bytes"] == len(part.encode())
+    windows = Windows("x", "train", 8)
+    assert windows.kind == "random"
+    prepare(PrepareOptions(text="one.txt", val="two.txt", name="x", tokenizer="bytes"))
+    train = np.fromfile("data/x/train.bin", dtype=np.uint16)
+    assert bytes(train.tolist()) == first.encode()
+
+
+def test_a_text_and_val_of_two_kinds_are_refused(workdir):
+    write_text(workdir / "s.txt", 5)
+    Path("t.txt").write_text("no marks")
+    with pytest.raises(InputError, match="--val=s.txt has marked stories, --text=t.txt has none"):
+        prepare(PrepareOptions(text="t.txt", val="s.txt", tokenizer="bytes"))
+
+
+def test_bytes_need_no_vocabulary(workdir, monkeypatch):
+    monkeypatch.setattr(prepare_data, "cut_gpt2", None)
+    tokenizer = PrepareOptions("shakespeare").make_tokenizer()
+    assert tokenizer.vocab_size == 257
+    text = "naïve 😀\n"
+    ids = tokenizer.encode(text)
+    assert ids == list(text.encode())
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode([256]) == EOT
+    assert tokenizer.decode_story([65, 256, 66]) == "A"
+    assert tokenizer.pieces(ids[:4]) == ["n", "a", "", "ï"]
+    assert Tokenizer(**tokenizer.to_dict()).encode(text) == ids
+
+
+@pytest.mark.parametrize("run", [" ", "\n", " \n", "a", "-", "é"])
+def test_a_million_times_the_same_character(gpt2, run):
+    """tiktoken alone fails on so many blanks. On fewer of them the tokens are the same."""
+    tokenizer = Tokenizer("gpt2", 50257)
+    text = "One" + run * 1_000_000 + "day."
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    if run.isspace():
+        short = "One" + run * 20_000 + "day."
+        assert tokenizer.encode(short) == gpt2.encode_ordinary(short)
+
+
+def test_pieces_end_where_words_end(gpt2, stories_file):
+    text = Path(stories_file).read_text(encoding="utf-8")[:20_000]
+    whole = gpt2.encode_ordinary(text)
+    for longest in (50, 333, 5000):
+        pieces = list(prepare_data.cut_between_words([text], longest))
+        assert max(map(len, pieces)) <= longest
+        assert "".join(pieces) == text
+        ids = [i for piece in pieces for i in gpt2.encode_ordinary(piece)]
+        assert ids == whole
+
+
+def test_shakespeare_is_downloaded_once(workdir, monkeypatch):
+    calls = []
+
+    def urlopen(address, timeout):
+        calls.append(address)
+        if len(calls) == 1:
+            raise OSError("no network")
+        return io.BytesIO(b"To be, or not to be, " * 50)
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    o = PrepareOptions("shakespeare")
+    with pytest.raises(InputError, match="--dataset=shakespeare --text=input.txt"):
+        prepare(o)
+    for _ in range(2):
+        prepare(o)
+        assert load_meta("shakespeare")["splits"]["val"]["tokens"] == 105
+    assert len(calls) == 2
+    assert names("data/shakespeare") == ["input.txt", "meta.json", "train.bin", "val.bin"]
 
 
 def replace_datasets(monkeypatch, load_dataset):

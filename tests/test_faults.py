@@ -1,4 +1,5 @@
 """What happens to runs: they are killed, the disk is full, files are damaged, a machine is poor."""
+import errno
 import os
 import random
 import shutil
@@ -7,11 +8,15 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
 
-from conftest import ROOT, TINY, Running, read_log, run
+import model as model_py
+import runs
+import train
+from conftest import ROOT, TINY, Running, read_log, run, small_model
 from runs import load
 
 FILES = ["best.pt", "ckpt.pt", "config.json", "log.jsonl", "loss.png"]
@@ -207,6 +212,35 @@ def test_lost_files_and_other_data_are_noticed(trained, workdir):
     run("prepare_data.py", "--name=t", "--max_tokens=30000", "--seed=2")
     assert "data/t is not what" in refuses_to_resume(workdir)
     assert log.read_bytes() == whole
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks(workdir, monkeypatch, capsys, code):
+    def no_lock(file, how):
+        raise OSError(code, "not here")
+
+    monkeypatch.setattr(runs.fcntl, "flock", no_lock)
+    file = runs.open_locked("log.jsonl")
+    print("a line", file=file)
+    assert Path("log.jsonl").read_text() == "a line\n"
+    assert "log.jsonl cannot be locked (not here)" in capsys.readouterr().err
+
+
+def test_a_compiler_that_fails_when_it_is_called(monkeypatch, capsys):
+    def compile(function, dynamic):
+        def fails(*arguments):
+            raise RuntimeError("not in this Python")
+        return fails
+
+    monkeypatch.setattr(torch, "compile", compile)
+    s = train.Settings(compile="true")
+    losses_of = train.maybe_compiled(s, torch.device("cpu"))
+    model = small_model("ar")
+    x = torch.zeros(2, 8, dtype=torch.long)
+    batch = model_py.training_batch(model.config, x, None)
+    for _ in range(2):
+        assert torch.equal(losses_of(model, batch), model_py.weighted_losses(model, batch))
+    assert capsys.readouterr().err.count("going on without it") == 1
 
 
 # ---- Everywhere ----------------------------------------------------------------------------------

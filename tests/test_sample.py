@@ -250,6 +250,10 @@ def test_draw_obeys_temperature_and_top_p():
     check([625, 375], top_p=0.7)
     check([685, 247, 62, 7], temperature=0.5)       # in proportion to p²
     check([1000], temperature=0)
+    for smallest in 1e-38, 1e-45, 1e-300:           # in float32 some of these are 0
+        check([1000], temperature=smallest)
+        check([1000], top_p=max(smallest, 1e-9))
+    check([250] * 4, temperature=1e300)             # in float32 this is infinite
     check([1000], at=0)                             # whatever the options say
 
 

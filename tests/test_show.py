@@ -1,23 +1,16 @@
-"""Stories in the terminal and as a moving picture, the figures of numbers, and compare.py."""
+"""Stories in the terminal and as a moving picture, and the figures of numbers."""
 import json
-import math
 import os
 import pty
 import re
-import shutil
 import subprocess
 import sys
 from xml.etree import ElementTree
 
 import pytest
-import torch
 
-from compare import CompareOptions, score
 from conftest import ROOT, read_log, run
-from model import order_batch, weighted_losses
-from runs import open_model
 from show import draw_moving, layout, token_texts
-from toy import toy_stories
 
 
 def write_samples(path, pieces, appeared, **settings):
@@ -181,93 +174,3 @@ def test_token_texts_are_of_one_line():
 def texts_of(path) -> list:
     """What is written in an SVG of matplotlib's."""
     return re.findall("<!-- (.*) -->", path.read_text())
-
-
-# ---- compare.py ----------------------------------------------------------------------------------
-
-def write_run(folder, curve):
-    """What compare.py reads of a run; curve: each evaluation's step, seconds and loss."""
-    folder.mkdir()
-    config = {"seed": 1,
-              "config": {"block_size": 8},
-              "settings": {"data": "t", "windows": "aligned"}}
-    (folder / "config.json").write_text(json.dumps(config))
-    with open(folder / "log.jsonl", "w") as file:
-        for step, seconds, loss in curve:
-            entry = {"step": step,
-                     "seconds": seconds,
-                     "val_nll": loss,
-                     "val_nll_se": 0.1}
-            print(json.dumps(entry), file=file)
-
-
-def compare(*arguments, cwd):
-    """What the command prints, and the tables in its JSON, {name: {column: number}}."""
-    done = run("compare.py", *arguments, "--json=c.json", cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    runs = json.loads((cwd / "c.json").read_text())["runs"]
-    return done.stdout, {name: run["table"] for name, run in runs.items()}
-
-
-def test_equal_steps_and_equal_seconds(tmp_path):
-    write_run(tmp_path / "a", [(10, 1, 4), (20, 3, 2)])
-    write_run(tmp_path / "b", [(10, 1, 6), (30, 2, 5)])
-    _, tables = compare("a=a", "b=b", cwd=tmp_path)
-    a = tables["a"]
-    b = tables["b"]
-    assert a["at 20 steps"] == 2
-    assert a["at 2 s"] == 3
-    assert b["at 20 steps"] == 5.5
-    assert b["at 2 s"] == 5
-    assert a["true law"] is None        # unknown
-
-
-def test_compare_command(trained):
-    printed, tables = compare("ar=out/ar", "mdlm=out/mdlm", "--plot=c.svg", cwd=trained)
-    assert "cannot be compared" not in printed
-    log = [entry for entry in read_log(trained / "out/mdlm") if "val_nll" in entry]
-    mdlm = tables["mdlm"]
-    assert mdlm["best"] == min(entry["val_nll"] for entry in log)
-    assert mdlm["true law"] == log[-1]["val_floor"]
-    assert tables["ar"]["at 30 steps"] is not None
-    texts = texts_of(trained / "c.svg")
-    for label in ("ar (exact)", "mdlm (upper bound)", "the true law"):
-        assert texts.count(label) == 1
-
-
-def test_losses_on_other_data_are_not_compared_in_silence(trained):
-    shutil.copytree(trained / "out/ar", trained / "out/far")
-    path = trained / "out/far/config.json"
-    config = json.loads(path.read_text())
-    config["settings"]["data"] = "elsewhere"
-    path.write_text(json.dumps(config))
-    printed, _ = compare("ar=out/ar", "far=out/far", cwd=trained)
-    assert "! losses on other data, windows or block_size cannot be compared" in printed
-
-
-def test_a_text_is_scored(trained):
-    """By ar with its own -log p, by mdlm with a bound and its error."""
-    stories = toy_stories(seed=5)
-    two = [next(stories), next(stories)]
-    path = trained / "two.txt"
-    path.write_text("<|endoftext|>".join(two))
-    _, tables = compare("ar=out/ar", "mdlm=out/mdlm", "--text=two.txt", cwd=trained)
-    ar = tables["ar"]
-    mdlm = tables["mdlm"]
-    model, tokenizer, _ = open_model(str(trained / "out/ar"), "cpu")
-    T = model.config.block_size
-    rows = [[*tokenizer.encode(story), tokenizer.eot] for story in two]
-    x = torch.tensor([row[:T] for row in rows])                             # (2, T)
-    left_to_right = torch.arange(T).expand(2, T)
-    batch = order_batch(model.config, x, left_to_right)
-    exact = weighted_losses(model, batch).mean().item()
-    assert ar["of two.txt"] == pytest.approx(exact, abs=1e-6)
-    assert ar["± s.e. of draws"] == 0
-    assert 0 < mdlm["± s.e. of draws"] < 0.1
-
-    checkpoint = torch.load(trained / "out/ar/best.pt")
-    checkpoint["windows"] = "paper"             # now the model has never seen a story's end
-    (trained / "out/endless").mkdir()
-    torch.save(checkpoint, trained / "out/endless/best.pt")
-    nats, _ = score(str(trained / "out/endless"), CompareOptions(text=str(path)))
-    assert nats * (x != tokenizer.eot).sum() < exact * x.numel()
