@@ -101,7 +101,7 @@ def test_the_last_evaluation_averages_many_draws(trained, monkeypatch, mode):
     law = Windows("t", "val", 48).law(20)                                       # (20,)
     generator = mask_generator(1337)
     draws = []
-    for _ in range(1 if mode == "ar" else 16):
+    for _ in range(1 if mode == "ar" else train.FINAL_DRAWS):
         batch = evaluation_batch(model.config, x, generator)
         draws.append(weighted_losses(model, batch))
     losses = torch.stack(draws).mean(dim=0).numpy()                             # (20,)
