@@ -131,10 +131,11 @@ def read_value(name: str, kind, text: str):
     return value
 
 
-def add_flags(parser, options_class):
-    """Tells argparse about every field of an options dataclass."""
-    group = parser.add_argument_group(options_class.__doc__)
+def add_flags(group, options_class, names):
+    """Tells a group of argparse about those fields of an options dataclass that have these names."""
     for f in fields(options_class):
+        if f.name not in names:
+            continue
         kind = plain_type(f.type)
         shapes = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
         shape = "|".join(choices_of(f.type)) or shapes[kind]
@@ -145,10 +146,11 @@ def add_flags(parser, options_class):
         group.add_argument(f"--{f.name}", metavar=shape, help=help.replace("%", "%%"), **bare)
 
 
-def parse_flags(doc: str, *classes, named: str = "") -> dict:
+def parse_flags(doc: str, *classes, first=(), named: str = "") -> dict:
     """The flags given on the command line, {name: value}; what was not given is not in it.
 
     classes     dataclasses whose fields are the flags
+    first       names of the flags that most people need; --help shows them before the others
     named       what other arguments look like, for example NAME=FILE; they are returned as a dict
                 under "named"
     Raises InputError."""
@@ -159,8 +161,14 @@ def parse_flags(doc: str, *classes, named: str = "") -> dict:
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         usage="%(prog)s [--name=value ...]", argument_default=argparse.SUPPRESS)
     parser.error = refuse
+    if first:
+        group = parser.add_argument_group("what most people need")
+        for options_class in classes:
+            add_flags(group, options_class, first)
     for options_class in classes:
-        add_flags(parser, options_class)
+        group = parser.add_argument_group(options_class.__doc__)
+        others = {f.name for f in fields(options_class)} - set(first)
+        add_flags(group, options_class, others)
     if named:
         parser.add_argument("named", metavar=named, nargs="*", default=[])
     given, unknown = parser.parse_known_intermixed_args()

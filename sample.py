@@ -489,6 +489,8 @@ def generate(model: Transformer, stories, pattern, o: SampleOptions):
 
 # ---- The command ---------------------------------------------------------------------------------
 
+MOST_USED = ("out_dir", "num_samples", "prompt", "steps", "draft", "temperature", "top_p", "show")
+
 # The modes for which these flags mean something; the last two are for the sampler confidence.
 ONLY_FOR = {
     "protocol": ["ar", "mdlm"],
@@ -637,7 +639,7 @@ def write_stories(model, tokenizer, windows: str, pattern, o: SampleOptions):
 
 
 def main():
-    flags = parse_flags(__doc__, SampleOptions)
+    flags = parse_flags(__doc__, SampleOptions, first=MOST_USED)
     if "out_dir" not in flags:
         raise InputError("which model? give --out_dir=DIR, the folder that train.py wrote")
     model, tokenizer, windows = open_model(flags["out_dir"], flags.get("device", "auto"))

@@ -227,8 +227,11 @@ def evaluate(model: Transformer, x: torch.Tensor, seed: int) -> dict:
 
 # ---- The command, and its loop -------------------------------------------------------------------
 
+MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_size", "lr", "seed")
+
+
 def main():
-    flags = parse_flags(__doc__, Config, Settings)              # only those that were given
+    flags = parse_flags(__doc__, Config, Settings, first=MOST_USED)     # those that were given
     config, s, why, checkpoint = resolve(flags)
     device = join_processes(s.device)           # the one of this process, if there are several
     check_folder(s.out_dir, s.resume)           # no run is overwritten
