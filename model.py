@@ -17,7 +17,7 @@ at another position or the same one (target_pos). A mode is a row of this table:
            upper bound on the negative log-likelihood: see `nelbo_batch`. BOS predicts nothing here.
     aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935). It predicts the tokens in an order σ,
            which is random. Its loss is an upper bound too; in one given order it is exact, for the
-           model that uses only this order.
+           model that uses only this order. --orders=blocks:N limits the orders: see "Orders".
 
 So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask, in
 which each slot predicts its own position. BOS, which begins every window, is the end-of-text token.
@@ -62,6 +62,9 @@ class Config:
         "nelbo", "mdlm: the bound, or a plain mean over all masked tokens")
     schedule: Literal["uniform", "cosine"] = flag(
         "uniform", "mdlm: distribution of the share masked; nelbo needs uniform")
+    orders: str = flag(
+        "random", "mdlm, aogpt: tokens become known in random order, left_to_right, or blocks:N, "
+        "which are N tokens in random order, then the next N")
     l2r_fraction: float = flag(
         0.1, "aogpt: fraction of rows trained in the left-to-right order", low=0, high=1)
     dropout: float = flag(
@@ -82,12 +85,14 @@ class Config:
             nearest = max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head
             raise InputError(f"--n_embd={self.n_embd} over --n_head={self.n_head} must be an even "
                              f"number; try --n_embd={nearest}")
-        belongs_to = {"time_embedding": "mdlm", "objective": "mdlm", "schedule": "mdlm",
-                      "l2r_fraction": "aogpt"}
-        for name, mode in belongs_to.items():
+        belongs_to = {"time_embedding": ["mdlm"], "objective": ["mdlm"], "schedule": ["mdlm"],
+                      "l2r_fraction": ["aogpt"], "orders": ["aogpt"]}
+        for name, modes in belongs_to.items():
             value, default = getattr(self, name), getattr(Config, name)
-            if self.mode != mode and value != default:
-                raise InputError(f"--{name}={value} is for --mode={mode}, not --mode={self.mode}")
+            if self.mode not in modes and value != default:
+                raise InputError(f"--{name}={value} is for --mode={' or '.join(modes)}, "
+                                 f"not --mode={self.mode}")
+        block_length(self.orders, self.block_size)      # raises for what is no order
         if self.objective == "nelbo" and self.schedule == "cosine":
             raise InputError("--schedule=cosine needs --objective=masked_ce; the weights of nelbo "
                              "make a bound for the uniform schedule only")
@@ -100,6 +105,33 @@ class Config:
 # "The paper" is arXiv 2603.22075, which this project reproduces. This is how its mdlm differs from
 # its ar. What both of them share, init=paper for example, is train.py's preset `paper`.
 PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
+
+
+# ---- Orders --------------------------------------------------------------------------------------
+# An order is a dial between left to right and random: blocks of N tokens, one block after another,
+# each in random order inside. N = 1 is left to right, and one block of all tokens is random.
+
+def block_length(orders: str, T: int) -> int:
+    """N of a text of T tokens: "blocks:8" says 8, left_to_right is 1, random T. Raises InputError."""
+    named = {"random": T, "left_to_right": 1}
+    if orders in named:
+        return named[orders]
+    word, _, number = orders.partition(":")
+    if word != "blocks" or not number.isdecimal() or int(number) == 0:
+        raise InputError(f"an order must be random, left_to_right, or blocks:N with N of 1 or "
+                         f"more, not {orders:.40}")
+    return min(int(number), T)
+
+
+def reveal_times(orders: str, u: Tensor) -> Tensor:
+    """When each position becomes known (B, T): block b has the times from b to b+1.
+
+    u (B, T) are uniform numbers in [0, 1). Sorted by their times, positions are in such an order.
+    """
+    T = u.size(1)
+    position = torch.arange(T, device=u.device)
+    block = position // block_length(orders, T)
+    return block + u.double()       # a float32 could round a time up to the next block's
 
 
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks --------------------------------
@@ -389,14 +421,15 @@ def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
 def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Tensor:
     """The orders (B, T) in which the rows of x (B, T) are predicted.
 
-    That of ar is 0 … T-1. Those of aogpt are random, but for l2r_fraction of the rows. If that is
-    0, the mean loss of aogpt is an upper bound on −log p(x)/T, where p(x) is the mean over all
-    orders of the probability that each gives to x: −log of a mean is at most the mean of −log
-    (Jensen's inequality)."""
+    That of ar is 0 … T-1. Those of aogpt are drawn as config.orders says, but l2r_fraction of them
+    are 0 … T-1 too. If that is 0, the mean loss of aogpt is an upper bound on −log p(x)/T, where
+    p(x) is the mean over all such orders of the probability that each gives to x: −log of a mean is
+    at most the mean of −log (Jensen's inequality)."""
     left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
     if config.mode == "ar":
         return left_to_right
-    order = torch.rand(x.shape, generator=generator).argsort(dim=1)             # (B, T)
+    u = torch.rand(x.shape, generator=generator)                                # (B, T)
+    order = reveal_times(config.orders, u).argsort(dim=1)                       # (B, T)
     chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
     return torch.where(chosen, left_to_right, order)
 

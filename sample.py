@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from cli import InputError, build, check_flags, command, flag, parse_flags, provenance, write_json
 from model import (Cache, Config, Transformer, draw_orders, masking_batch, new_keys_values,
-                   order_batch)
+                   order_batch, reveal_times)
 from runs import open_locked, open_model
 from show import play, token_texts
 from toy import TOY
@@ -43,7 +43,9 @@ class SampleOptions:
     blank: int = flag(8, "tokens of a blank", low=1)
     sampler: Literal["first_hitting", "ancestral", "confidence"] = flag(
         "first_hitting", "mdlm reveals in each step: equally many, by chance, or the likeliest")
-    order: str = flag("random", "aogpt: random, left_to_right, or all positions as wanted: 2,0,1")
+    order: str = flag(
+        "", "aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; default: "
+        "as in training")
     steps: int | None = flag(
         None, "steps a story; default: one for each token. Fewer: faster, worse", low=1)
     temperature: float = flag(
@@ -412,19 +414,17 @@ def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions)
 
 # ---- Which sampler, and in which order -----------------------------------------------------------
 
-def reveal_times(order: str, time_of):
-    """When each position is written, in any unit: (B, L) or (L,). time_of (B, L) is uniform.
+def times_of(order: str, u):
+    """When each position is written, in any unit: (B, L) or (L,). u (B, L) is uniform.
 
     Raises InputError, where `order` is none."""
-    L = time_of.size(1)
-    if order == "random":
-        return time_of
-    if order == "left_to_right":
-        return torch.arange(L)
     positions = order.split(",")
+    if not positions[0].isdecimal():
+        return reveal_times(order, u)       # of random, left_to_right or blocks:N
+    L = u.size(1)
     if sorted(positions) != sorted(str(position) for position in range(L)):
-        raise InputError(f"--order={order:.40} must be random, left_to_right, or each of the "
-                         f"positions 0 to {L - 1} once, with commas")
+        raise InputError(f"--order={order:.40} must have each of the positions 0 to {L - 1} once, "
+                         "with commas")
     return torch.tensor([int(position) for position in positions]).argsort()
 
 
@@ -455,7 +455,7 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
         return unmask(model, tokens, reveal_step.where(free, -1), u, o)
 
     if config.mode in ("mdlm", "aogpt"):
-        times = reveal_times(o.order, time_of)
+        times = times_of(o.order or config.orders, time_of)
     else:       # the mode knows one order only, in which it was trained
         times = draw_orders(config, tokens.cpu(), None, l2r_fraction=0.0).argsort(dim=1)
     times = times.to(device).expand(free.shape)
@@ -558,7 +558,8 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
         raise InputError(f"--prompt has {len(ids)} tokens, its blanks included, of {o.length} in "
                          "all; leave something to write")
     usual_steps = min(100, n) if paper and config.mode == "mdlm" else n
-    o = replace(o, steps=o.steps or usual_steps, full_length=o.full_length or windows == "paper")
+    o = replace(o, steps=o.steps or usual_steps, full_length=o.full_length or windows == "paper",
+                order=o.order or config.orders)
     if paper and o.sampler == "confidence" and o.final_temperature is None:
         o = replace(o, final_temperature=o.temperature * 2 / 5)
 
@@ -567,7 +568,7 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
         raise InputError(f"--length={o.length} must not exceed the window, {config.block_size}")
     if o.steps > n and o.sampler != "ancestral":
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
-    reveal_times(o.order, torch.zeros(1, o.length))     # raises for what is no order
+    times_of(o.order, torch.zeros(1, o.length))         # raises for what is no order
     pattern = torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))      # (L,)
     if config.mode not in ("mdlm", "aogpt"):
         [own_order] = draw_orders(config, pattern[None], None, l2r_fraction=0.0)

@@ -1,4 +1,5 @@
 """The three modes against the table in model.py, and against brute force over masks and orders."""
+import collections
 import itertools
 import math
 
@@ -13,7 +14,7 @@ from model import (
     PAPER_MDLM, Cache, Config, Transformer, count_parameters, flops_per_token, mask_counts,
     new_keys_values, pack_pairs, pool, timestep, weighted_losses)
 from model import (
-    evaluation_batch, masking_batch, nelbo_batch, order_batch, paper_batch, training_batch)
+    draw_orders, evaluation_batch, masking_batch, nelbo_batch, order_batch, paper_batch, training_batch)
 from runs import load, save
 
 modes = pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
@@ -273,17 +274,32 @@ def nats_through_prefixes(model, x, order):
     return total
 
 
+def orders_in_blocks(length, N):
+    """All orders of so many tokens in blocks of N; the last block may be shorter."""
+    of_blocks = []
+    for start in range(0, length, N):
+        block = range(start, min(start + N, length))
+        of_blocks.append(itertools.permutations(block))
+    for parts in itertools.product(*of_blocks):
+        yield tuple(itertools.chain(*parts))
+
+
 @torch.no_grad()
-def test_aogpt_bound_is_the_mean_over_all_orders():
-    model = exact_model("aogpt", vocab_size=5, block_size=T)
+@pytest.mark.parametrize("orders, N", [
+    ("random", T), ("blocks:3", 3), ("blocks:2", 2), ("left_to_right", 1)])
+def test_aogpt_bound_is_the_mean_over_all_its_orders(orders, N):
+    model = exact_model("aogpt", vocab_size=5, block_size=T, orders=orders)
     config = model.config
     x = tokens(model, rows=1)
     exact = []
-    for order in itertools.permutations(range(T)):
+    for order in orders_in_blocks(T, N):
         exact.append(nats_through_prefixes(model, x, order) / T)
     batch = evaluation_batch(config, x.expand(20_000, T), rng(3))
     losses = weighted_losses(model, batch)
-    assert_mean(losses, sum(exact) / len(exact))
+    if N == 1:
+        assert_close(losses, torch.full_like(losses, exact[0]))
+    else:
+        assert_mean(losses, sum(exact) / len(exact))
     batch = evaluation_batch(config, x, rng(), left_to_right=True)
     [loss] = weighted_losses(model, batch)
     assert loss.item() == pytest.approx(exact[0], abs=1e-12)
@@ -357,6 +373,39 @@ def test_the_asked_share_of_orders_is_left_to_right():
 
     assert_mean(sorted_rows(training_batch), 0.25)
     assert sorted_rows(evaluation_batch).mean() < 0.01
+
+
+@pytest.mark.parametrize("length, N", [(8, 8), (8, 4), (8, 1), (7, 3), (5, 4)])
+def test_every_order_in_blocks_is_equally_likely_and_no_other_comes(length, N):
+    config = small_model("aogpt", block_size=length, orders=f"blocks:{N}").config
+    x = torch.zeros(20_000, length, dtype=torch.long)
+    order = draw_orders(config, x, rng(), l2r_fraction=0.0)
+    block = torch.arange(length) // N
+    assert torch.equal(order // N, block.expand_as(x))
+    first = order[:, :N].tolist()       # of three tokens or less, all orders come up often
+    if N <= 3:
+        counts = collections.Counter(map(tuple, first))
+        assert len(counts) == math.factorial(N)
+        assert N == 1 or chisquare(list(counts.values())).pvalue > 1e-3
+
+
+def test_the_ends_of_the_dial():
+    """One block is the random order, to the bit, and blocks of one token are the order of ar."""
+    x = torch.zeros(50, 8, dtype=torch.long)
+
+    def orders(mode, **fields):
+        config = small_model(mode, **fields).config
+        return draw_orders(config, x, rng(), l2r_fraction=0.1)
+
+    as_it_was = torch.rand(x.shape, generator=rng()).argsort(dim=1)
+    found = orders("aogpt")
+    same = (found == as_it_was).all(dim=1)
+    assert (same | (found == left_to_right(x)).all(dim=1)).all()
+    assert same.sum() > 30
+    for name in "blocks:8", "blocks:100":
+        assert torch.equal(orders("aogpt", orders=name), found)
+    for name in "blocks:1", "left_to_right":
+        assert torch.equal(orders("aogpt", orders=name), orders("ar"))
 
 
 @modes
@@ -597,7 +646,11 @@ def test_flops_per_token_counts_the_matrix_products(mode):
     (dict(n_embd=100, n_head=12), "--n_embd=96"),
     (dict(l2r_fraction=1.5), "--l2r_fraction=1.5"),
     (dict(mode="mdlm", schedule="cosine"), "--objective=masked_ce"),
-    (dict(mode="mdlm", l2r_fraction=0.5), "--mode=aogpt")])
+    (dict(mode="mdlm", l2r_fraction=0.5), "--mode=aogpt"),
+    (dict(mode="ar", orders="blocks:4"), "--orders=blocks:4 is for --mode="),
+    (dict(mode="aogpt", orders="blocks:0"), "N of 1 or more, not blocks:0"),
+    (dict(mode="aogpt", orders="blocks:x"), "not blocks:x"),
+    (dict(mode="aogpt", orders="infill"), "not infill")])
 def test_config_refuses_what_does_not_fit_and_names_what_would(fields, named):
     with pytest.raises(InputError, match=named):
         Config(**fields)

@@ -133,6 +133,8 @@ def p_value(oracle, law=None, given="....", N=20_000, **flags):
     "aogpt",
     "aogpt --order=left_to_right",
     "aogpt --order=2,0,3,1",
+    "aogpt --order=blocks:2",
+    "aogpt --draft=3 --order=blocks:3",
     "aogpt --draft=2",
     "aogpt --draft=4",
     "aogpt --draft=2 --order=left_to_right",
@@ -163,7 +165,7 @@ def test_what_is_written_has_the_law_given_the_rest(case, given):
     assert p_value(Oracle(mode), given=given, **flags) > 1e-3
 
 
-@pytest.mark.parametrize("order", ["random", "left_to_right"])
+@pytest.mark.parametrize("order", ["random", "blocks:2", "left_to_right"])
 @pytest.mark.parametrize("network", [False, True])
 def test_drafts_have_the_law_of_one_token_a_pass(order, network):
     """With top_p and temperature, too: samples of the one and of the other come from one law."""
@@ -292,7 +294,7 @@ def write_one_by_one(model, stories, pattern, o):
     given = int(is_given.sum())
     if model.config.mode == "ar":
         return sample.write_left_to_right(model, tokens, given, u, o)
-    times = sample.reveal_times(o.order, time_of)
+    times = sample.times_of(o.order or model.config.orders, time_of)
     times = times.expand(len(stories), -1).masked_fill(is_given, -1)
     order = times.argsort(dim=1, stable=True)                                       # (B, L)
     if model.config.mode == "aogpt":
@@ -307,6 +309,7 @@ def write_one_by_one(model, stories, pattern, o):
     "aogpt",
     "aogpt --temperature=0.7 --top_p=0.8",
     "aogpt --order=7,1,0,2,6,5,3,4",
+    "aogpt --order=blocks:3",
     "mdlm",
     "mdlm --temperature=0.7 --top_p=0.8"])
 def test_plain_and_fast_samplers_write_the_same(case):
@@ -385,6 +388,16 @@ def test_drafts(draft, given):
     model.bfloat16()
     tokens = write(model, range(9), pattern, draft=draft)
     assert (tokens < model.config.vocab_size).all()
+
+
+def test_a_model_writes_in_its_own_orders():
+    own = small_model("aogpt", orders="blocks:3")
+    random = small_model("aogpt")
+    assert torch.equal(write(own, range(9)), write(random, range(9), order="blocks:3"))
+    assert torch.equal(write(own, range(9), order="random"), write(random, range(9)))
+    first = states(own, range(9))[2]        # after three passes
+    assert (first[:, :3] < own.config.mask_id).all()
+    assert (first[:, 3:] == own.config.mask_id).all()
 
 
 def test_ar_stops_when_every_story_has_ended():
