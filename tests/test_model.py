@@ -14,7 +14,8 @@ from model import (
     PAPER_MDLM, Cache, Config, Transformer, count_parameters, flops_per_token, mask_counts,
     new_keys_values, pack_pairs, pool, timestep, weighted_losses)
 from model import (
-    draw_orders, evaluation_batch, masking_batch, nelbo_batch, order_batch, paper_batch, training_batch)
+    draw_orders, evaluation_batch, masking_batch, nelbo_batch, one_block_batch, order_batch,
+    paper_batch, slots_seen, training_batch, two_streams)
 from runs import load, save
 
 modes = pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
@@ -58,7 +59,7 @@ def some_batch(model, rows=4, seed=0):
 
 def forward(model, batch):
     tokens, key_pos, target_pos = batch[:3]
-    return model(tokens, key_pos, target_pos, batch.t, batch.select)
+    return model(tokens, key_pos, target_pos, batch.t, batch.select, stage=batch.stage)
 
 
 def gradient(model, loss):
@@ -332,6 +333,119 @@ def test_both_estimators_of_the_bound_have_one_mean_and_ours_less_variance():
         assert other_variance > 2 * variance
 
 
+# ---- Blocks --------------------------------------------------------------------------------------
+
+blocks = pytest.mark.parametrize("length, N", [(4, 1), (4, 2), (4, 3), (6, 3)])
+
+
+def block_model(length, N, **fields):
+    sizes = dict(vocab_size=3, block_size=length)
+    return exact_model("mdlm", orders=f"blocks:{N}", **sizes | fields)
+
+
+def test_one_rule_says_what_every_mode_sees():
+    for mode, stage in ("ar", 2 * torch.arange(8) - 1), ("mdlm", torch.zeros(9)):
+        model = exact_model(mode)
+        batch = some_batch(model)
+        by_rule = batch._replace(stage=stage[None])
+        with torch.no_grad():
+            assert_close(forward(model, by_rule), forward(model, batch))    # fused kernels
+        assert_close(forward(model, by_rule), forward(model, batch))
+    seen = slots_seen(torch.tensor([[-1, 1, 1, 0, 0, 2, 2]]))[0]
+    rows = ["".join(".x"[cell] for cell in row) for row in seen.tolist()]
+    assert rows == ["x......", "xxx....", "xxx....",           # BOS and the first block, clean
+                    "x..xx..", "x..xx..", "xxx..xx", "xxx..xx"]
+
+
+def log_p_in_order(model, x, order):
+    """ln p of the texts x (N, T), one token at a time in this order, uncached."""
+    total = 0
+    masked = torch.ones_like(x, dtype=torch.bool)
+    for position in order:
+        logits = forward(model, masking_batch(model.config, x, masked))
+        log_p = logits[:, 1 + position].log_softmax(dim=-1)
+        total = total + log_p.gather(1, x[:, position, None])[:, 0]
+        masked[:, position] = False
+    return total
+
+
+@torch.no_grad()
+@blocks
+def test_block_diffusion_is_a_law_and_its_bound_is_the_mean_over_its_orders(length, N):
+    model = block_model(length, N)
+    every = torch.tensor(list(itertools.product(range(3), repeat=length)))
+    nats = 0
+    orders = list(orders_in_blocks(length, N))
+    for order in orders:
+        log_p = log_p_in_order(model, every, order)
+        assert log_p.exp().sum().item() == pytest.approx(1, abs=1e-12)
+        nats = nats - log_p / len(orders) / length
+    x, expected = every[20:21], nats[20].item()
+    plain = weighted_losses(model, one_block_batch(model.config, x.expand(20_000, -1), rng(3)))
+    assert_mean(plain, expected)
+    batch = training_batch(model.config, x.expand(20_000, -1), rng(3))
+    losses = weighted_losses(model, batch)
+    if N == 1:          # only one mask is possible, so every draw is exact
+        assert_close(losses, torch.full_like(losses, expected), atol=1e-6, rtol=0)
+    else:
+        assert_mean(losses, expected)
+        assert losses.var() < plain.var() / 2
+
+
+@torch.no_grad()
+@blocks
+def test_two_streams_predict_what_block_by_block_does(length, N):
+    model = block_model(length, N)
+    config = model.config
+    x = tokens(model, rows=5)
+    block = torch.arange(length) // N
+    masked = torch.rand(x.shape, generator=rng(7)) < 0.6
+    at_once = two_streams(config, masking_batch(config, x, masked))
+    clean = 1 + int(block[-1]) * N
+    assert at_once.tokens.size(1) == clean + length
+    logits = forward(model, at_once)[:, clean:]
+    for b in block.unique():
+        hidden = (masked & (block == b)) | (block > b)
+        plain = forward(model, masking_batch(config, x, hidden))[:, 1:]
+        assert_close(logits[:, block == b], plain[:, block == b])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("streams", [1, 2])
+def test_nothing_leaks_from_later_blocks_or_from_behind_a_mask(streams):
+    model = block_model(7, 3)
+    config = model.config
+    x = tokens(model, rows=1)
+    block = torch.arange(7) // 3
+    masked = torch.tensor([[False, True, False, True, False, True, True]])
+    b_one = block == 1
+
+    def make_batch(x):
+        if streams == 2:
+            return two_streams(config, masking_batch(config, x, masked))
+        return masking_batch(config, x, (masked & b_one) | (block > 1))
+
+    for j in range(7):
+        of_block = moved(model, make_batch, x, j)[-7:][b_one]
+        if j < 3 or j == 4:         # the first block, masked or not, and what block 1 shows
+            assert (of_block > 1e-6).all()
+        else:
+            assert (of_block == 0).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [8, 5])
+def test_one_block_is_masked_diffusion_to_the_bit(length):
+    """For a text that fills the window, too."""
+    random = small_model("mdlm")
+    one_block = small_model("mdlm", orders="blocks:8")
+    x = tokens(random, rows=8)[:, :length]
+    for make_batch in training_batch, evaluation_batch, paper_batch:
+        losses = [weighted_losses(model, make_batch(model.config, x, rng()))
+                  for model in (random, one_block)]
+        assert torch.equal(*losses)
+
+
 # ---- Masks and orders ----------------------------------------------------------------------------
 
 @pytest.mark.parametrize("length", [7, 8])
@@ -354,7 +468,7 @@ def test_k_is_uniform_and_each_position_equally_likely(length):
 
 def test_stratified_pairs_have_less_variance():
     """The mean of (k/T)² over 16 rows, against independent draws of k."""
-    counts = [mask_counts(16, 64, rng(seed)) for seed in range(300)]
+    counts = [mask_counts(16, torch.tensor([64]), rng(seed))[:, 0] for seed in range(300)]
     k = torch.stack(counts)                                                     # (300, 16)
     ours = (k / 64).square().mean(dim=1)
     every = (torch.arange(1, 65) / 64).square()
@@ -467,9 +581,10 @@ def same(batch):
 
 
 @pytest.mark.parametrize("weights", [same, pool])
-def test_pack_pairs_changes_no_loss_and_no_gradient(weights):
+@pytest.mark.parametrize("orders", ["random", "blocks:3"])
+def test_pack_pairs_changes_no_loss_and_no_gradient(weights, orders):
     """Of the bound, and of masked_ce."""
-    model = exact_model("mdlm")
+    model = exact_model("mdlm", orders=orders)
     x = tokens(model, rows=6)
     batch = weights(nelbo_batch(model.config, x, rng()))
     plain = weighted_losses(model, batch)                                       # (6,)
@@ -485,6 +600,8 @@ def test_pack_pairs_changes_no_loss_and_no_gradient(weights):
     dict(mode="aogpt"),
     dict(mode="mdlm", time_embedding="add"),
     dict(mode="mdlm", objective="masked_ce"),
+    dict(mode="mdlm", orders="blocks:3"),
+    dict(mode="mdlm", orders="blocks:4", objective="masked_ce"),
     dict(mode="mdlm", objective="masked_ce", schedule="cosine")])
 def test_gradient_accumulation_changes_nothing(fields):
     model = exact_model(**fields)
@@ -515,10 +632,11 @@ def test_the_loss_of_bfloat16_logits_is_not_rounded_to_bfloat16():
     assert weighted_losses(model.double(), batch).dtype == torch.float64
 
 
-@pytest.mark.parametrize("mode", ["ar", "mdlm"])
-def test_the_loss_compiles_as_a_whole_and_stays_the_same(mode):
+@pytest.mark.parametrize("mode, orders", [
+    ("ar", "random"), ("mdlm", "random"), ("mdlm", "blocks:4")])
+def test_the_loss_compiles_as_a_whole_and_stays_the_same(mode, orders):
     torch._dynamo.reset()
-    model = exact_model(mode)
+    model = exact_model(mode, orders=orders)
     batch = some_batch(model)
     compiled = torch.compile(weighted_losses, backend="aot_eager", fullgraph=True)
     eager_loss = weighted_losses(model, batch).mean()
@@ -648,6 +766,7 @@ def test_flops_per_token_counts_the_matrix_products(mode):
     (dict(mode="mdlm", schedule="cosine"), "--objective=masked_ce"),
     (dict(mode="mdlm", l2r_fraction=0.5), "--mode=aogpt"),
     (dict(mode="ar", orders="blocks:4"), "--orders=blocks:4 is for --mode="),
+    (dict(mode="mdlm", orders="blocks:4", time_embedding="add"), "needs --schedule=uniform"),
     (dict(mode="aogpt", orders="blocks:0"), "N of 1 or more, not blocks:0"),
     (dict(mode="aogpt", orders="blocks:x"), "not blocks:x"),
     (dict(mode="aogpt", orders="infill"), "not infill")])
