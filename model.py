@@ -9,6 +9,7 @@ at another position or the same one (target_pos). A mode is a row of this table:
     ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1
     mdlm   bidirectional  BOS, x, some of it [MASK]  -1, 0 … T-1        -1, 0 … T-1
     aogpt  causal         BOS, x_σ(0) … x_σ(T-2)     -1, σ(0) … σ(T-2)  σ(0) … σ(T-1)
+    mdlm*  by blocks      BOS, x, some of it [MASK]  -1, 0 … T-1        -1, 0 … T-1
 
     ar     autoregressive, that is, left to right: a GPT. Its loss is the exact negative
            log-likelihood.
@@ -18,6 +19,9 @@ at another position or the same one (target_pos). A mode is a row of this table:
     aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935). It predicts the tokens in an order σ,
            which is random. Its loss is an upper bound too; in one given order it is exact, for the
            model that uses only this order.
+    mdlm*  block diffusion (Arriola et al. 2025, arXiv 2503.09573), which is --orders=blocks:N. A
+           token sees its own block of N and those before it: see `slots_seen`. The same orders, N
+           by N from left to right but random inside a block, are for aogpt too.
 
 So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask, in
 which each slot predicts its own position. BOS, which begins every window, is the end-of-text token.
@@ -62,6 +66,9 @@ class Config:
         "nelbo", "mdlm: the bound, or a plain mean over all masked tokens")
     schedule: Literal["uniform", "cosine"] = flag(
         "uniform", "mdlm: distribution of the share masked; nelbo needs uniform")
+    orders: str = flag(
+        "random", "mdlm, aogpt: tokens become known in random order, left_to_right, or blocks:N, "
+        "which are N tokens in random order, then the next N")
     l2r_fraction: float = flag(
         0.1, "aogpt: fraction of rows trained in the left-to-right order", low=0, high=1)
     dropout: float = flag(
@@ -82,12 +89,18 @@ class Config:
             nearest = max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head
             raise InputError(f"--n_embd={self.n_embd} over --n_head={self.n_head} must be an even "
                              f"number; try --n_embd={nearest}")
-        belongs_to = {"time_embedding": "mdlm", "objective": "mdlm", "schedule": "mdlm",
-                      "l2r_fraction": "aogpt"}
-        for name, mode in belongs_to.items():
+        belongs_to = {"time_embedding": ["mdlm"], "objective": ["mdlm"], "schedule": ["mdlm"],
+                      "l2r_fraction": ["aogpt"], "orders": ["mdlm", "aogpt"]}
+        for name, modes in belongs_to.items():
             value, default = getattr(self, name), getattr(Config, name)
-            if self.mode != mode and value != default:
-                raise InputError(f"--{name}={value} is for --mode={mode}, not --mode={self.mode}")
+            if self.mode not in modes and value != default:
+                raise InputError(f"--{name}={value} is for --mode={' or '.join(modes)}, "
+                                 f"not --mode={self.mode}")
+        self.block_length = block_length(self.orders, self.block_size)
+        self.in_blocks = self.mode == "mdlm" and self.block_length < self.block_size
+        if self.in_blocks and (self.time_embedding, self.schedule) != ("none", "uniform"):
+            raise InputError(f"--orders={self.orders} needs --schedule=uniform and "
+                             "--time_embedding=none: each block has a masked share of its own")
         if self.objective == "nelbo" and self.schedule == "cosine":
             raise InputError("--schedule=cosine needs --objective=masked_ce; the weights of nelbo "
                              "make a bound for the uniform schedule only")
@@ -100,6 +113,33 @@ class Config:
 # "The paper" is arXiv 2603.22075, which this project reproduces. This is how its mdlm differs from
 # its ar. What both of them share, init=paper for example, is train.py's preset `paper`.
 PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
+
+
+# ---- Orders --------------------------------------------------------------------------------------
+# An order is a dial between left to right and random: blocks of N tokens, one block after another,
+# each in random order inside. N = 1 is left to right, and one block of all tokens is random.
+
+def block_length(orders: str, T: int) -> int:
+    """N of the orders of a text of T tokens. Raises InputError for what names no orders."""
+    named = {"random": T, "left_to_right": 1}
+    if orders in named:
+        return named[orders]
+    word, _, number = orders.partition(":")
+    if word != "blocks" or not number.isdecimal() or int(number) == 0:
+        raise InputError(f"an order must be random, left_to_right, or blocks:N with N of 1 or "
+                         f"more, not {orders:.40}")
+    return min(int(number), T)
+
+
+def reveal_times(orders: str, u: Tensor) -> Tensor:
+    """When each position becomes known (B, T): block b has the times from b to b+1.
+
+    u (B, T) are uniform numbers in [0, 1). Sorted by their times, positions are in such an order.
+    """
+    T = u.size(1)
+    position = torch.arange(T, device=u.device)
+    block = position // block_length(orders, T)
+    return block + u.double()       # a float32 could round a time up to the next block's
 
 
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks --------------------------------
@@ -125,22 +165,39 @@ def rotate(x: Tensor, rotary: Tensor) -> Tensor:
     return torch.cat([y1, y2], dim=-1).to(x.dtype)
 
 
+def slots_seen(stage: Tensor) -> Tensor:
+    """Which slots (columns) each slot (rows) sees, by the slots' stages (1, S): (1, S, S).
+
+    A slot sees all slots of its own stage, and those of earlier odd stages: their tokens are known
+    from that stage on. What is written at an even stage, nobody sees later. These are the stages of
+
+        ar, aogpt                 -1  1  3  5  7           causal
+        mdlm                       0  0  0  0  0           bidirectional
+        mdlm in blocks of 2       -1  1  1  3  3           bidirectional in a block, else causal
+        the same, to train it     -1  1  1  0  0  2  2     see `two_streams`
+
+    The first two need no stages: fast kernels know what their slots see, see `attend`."""
+    own, other = stage[:, :, None], stage[:, None, :]                    # (1, S, 1) and (1, 1, S)
+    known = other % 2 == 1
+    return (other == own) | (known & (other < own))
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool) -> Tensor:
     """softmax(q kᵀ / √D) v: each query averages the values of the slots that it sees.
 
-    q (B, H, S, D); k and v (B, H, n, D). visible (B, 1, S, n) is true where a slot is seen. Only
-    without it `causal` counts: then a slot sees itself and those before it, else all slots. Returns
-    (B, H, S, D)."""
-    if visible is not None:
-        return F.scaled_dot_product_attention(q, k, v, visible)
+    q (B, H, S, D); k and v (B, H, n, D). visible (B or 1, 1, S, n) is true where a slot is seen.
+    Only without it `causal` counts: then a slot sees itself and those before it, else all slots.
+    Returns (B, H, S, D)."""
+    causal = causal and visible is None
     training_on_cpu = q.requires_grad and q.device.type == "cpu"
     if not training_on_cpu:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return F.scaled_dot_product_attention(q, k, v, visible, is_causal=causal)
     # The same, written out, because on a CPU the backward pass of that function is slow.
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))                    # (B, H, S, n)
     if causal:
-        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
-        scores = scores.masked_fill(ones.triu(1), -math.inf)
+        visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -math.inf)
     return scores.softmax(dim=-1).to(v.dtype) @ v
 
 
@@ -163,14 +220,13 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
-    def forward(self, x, rotary_q, rotary_k, layer_cache=None):
-        """x (B, S, C); rotary_q and rotary_k as `rotate` has them. Returns (B, S, C)."""
+    def forward(self, x, rotary_q, rotary_k, visible=None, layer_cache=None):
+        """x (B, S, C), rotary_q and rotary_k as in `rotate`, visible as in `attend`: (B, S, C)."""
         B, S, C = x.shape
         qkv = self.qkv(x).view(B, S, 3, self.n_head, C // self.n_head)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)                                    # (B, H, S, D) each
         q = rotate(q, rotary_q)
         k = rotate(k, rotary_k)
-        visible = None
         if layer_cache is not None:     # write into the cache, and attend to what it has
             (keys, values), slots, visible = layer_cache
             n = visible.size(-1)
@@ -204,9 +260,9 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, rotary_q, rotary_k, layer_cache=None, select=None):
+    def forward(self, x, rotary_q, rotary_k, visible=None, layer_cache=None, select=None):
         """x (B, S, C). select, for the last block, lists the slots that its MLP is needed for."""
-        attended = self.attention(self.norm1(x), rotary_q, rotary_k, layer_cache)
+        attended = self.attention(self.norm1(x), rotary_q, rotary_k, visible, layer_cache)
         x = x + self.dropout(attended)                                          # (B, S, C)
         if select is not None:
             x = take_slots(x, select)                                           # (G, N, C)
@@ -257,7 +313,8 @@ class Transformer(nn.Module):
         self.register_buffer("rotary", rotary, persistent=False)
         self.init_weights()
 
-    def forward(self, tokens, key_pos, target_pos, t=None, select=None, cache=None):
+    def forward(self, tokens, key_pos, target_pos, t=None, select=None, cache=None,
+                stage=None):
         """Logits of the tokens at target_pos.
 
         tokens      (B, S) what the slots hold
@@ -265,6 +322,7 @@ class Transformer(nn.Module):
         t           (B,) how much is masked, for time_embedding=add
         select      (G, N) predict only these slots, see `take_slots`
         cache       a Cache, to see slots of earlier calls too
+        stage       (1, S) who sees whom, see `slots_seen`; without it and cache, as the mode does
         returns     (B, S, V), or with select (G, N, V)"""
         x = self.embed(tokens)                                                  # (B, S, C)
         if self.config.target_embedding:
@@ -280,10 +338,13 @@ class Transformer(nn.Module):
         if self.config.target_rotation:
             rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)          # (2, B or 1, 1, S, D/2)
 
+        visible = None
+        if stage is not None:
+            visible = slots_seen(stage)[:, None]                            # (1, 1, S, S)
         for i, block in enumerate(self.blocks):
             is_last = i == len(self.blocks) - 1
             layer_cache = cache and cache.of_layer(i)
-            x = block(x, rotary_q, rotary_k, layer_cache, select if is_last else None)
+            x = block(x, rotary_q, rotary_k, visible, layer_cache, select if is_last else None)
 
         x = self.norm(x)                                                    # (B, S, C) or (G, N, C)
         V = self.config.vocab_size
@@ -335,7 +396,7 @@ def new_keys_values(model: Transformer, rows: int, size: int) -> list:
 # the CPU, and so are the random numbers.
 
 class Batch(NamedTuple):
-    """B rows of S slots. S is T, and for mdlm T+1.
+    """B rows of S slots. S is T, and for mdlm T+1, or more after `two_streams`.
 
     `pack_pairs` makes a select (B/2, N); then targets and weight are (B/2, N) too."""
     tokens: Tensor                  # (B, S) what the slots hold
@@ -345,6 +406,7 @@ class Batch(NamedTuple):
     weight: Tensor                  # (B, S) how much each prediction counts
     t: Tensor | None = None         # (B,) how much is masked; mdlm only
     select: Tensor | None = None    # (B/2, N) the slots of each pair of rows that predict something
+    stage: Tensor | None = None     # (1, S) which slots each slot sees; mdlm in blocks only
 
     def split(self, at_once: int):
         """Parts of the batch with so many losses each, one a row or pair, or fewer in the last."""
@@ -353,7 +415,7 @@ class Batch(NamedTuple):
         for first in range(0, count, at_once):
             part = []
             for f in self:
-                if f is not None:
+                if f is not None and len(f) > 1:        # else it is the same for all rows
                     rows = len(f) // count      # of this field, for each loss
                     f = f[first * rows:(first + at_once) * rows]
                 part.append(f)
@@ -368,7 +430,8 @@ def weighted_losses(model: nn.Module, batch: Batch) -> Tensor:
     """Σ weight · −log p(target) of each row (B,), or of each pair (B/2,) after `pack_pairs`.
 
     Their mean is the loss in nats per token; with masked_ce in nats per masked token."""
-    logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, batch.select)
+    logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, batch.select,
+                   stage=batch.stage)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))        # (B, S, V)
     target_logit = logits.gather(-1, batch.targets[:, :, None])[:, :, 0]        # (B, S)
     nll = logits.logsumexp(dim=-1) - target_logit               # −log softmax(logits)[target]
@@ -389,14 +452,15 @@ def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
 def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Tensor:
     """The orders (B, T) in which the rows of x (B, T) are predicted.
 
-    That of ar is 0 … T-1. Those of aogpt are random, but for l2r_fraction of the rows. If that is
-    0, the mean loss of aogpt is an upper bound on −log p(x)/T, where p(x) is the mean over all
-    orders of the probability that each gives to x: −log of a mean is at most the mean of −log
-    (Jensen's inequality)."""
+    That of ar is 0 … T-1. Those of aogpt are drawn as config.orders says, but l2r_fraction of them
+    are 0 … T-1 too. If that is 0, the mean loss of aogpt is an upper bound on −log p(x)/T, where
+    p(x) is the mean over all such orders of the probability that each gives to x: −log of a mean is
+    at most the mean of −log (Jensen's inequality)."""
     left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
     if config.mode == "ar":
         return left_to_right
-    order = torch.rand(x.shape, generator=generator).argsort(dim=1)             # (B, T)
+    u = torch.rand(x.shape, generator=generator)                                # (B, T)
+    order = reveal_times(config.orders, u).argsort(dim=1)                       # (B, T)
     chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
     return torch.where(chosen, left_to_right, order)
 
@@ -420,7 +484,11 @@ def masking_batch(config: Config, x: Tensor, masked: Tensor, t: Tensor | None = 
     weight = F.pad(masked, (1, beyond)).float()                                 # (B, T+1)
     if t is None:
         t = timestep(config, hidden[:, 1:].float().mean(dim=1))                 # (B,)
-    return Batch(tokens, position, position, targets, weight, t)
+    stage = None
+    if config.in_blocks:        # a slot sees its own block and those before; BOS is block -1
+        block = position[:1].div(config.block_length, rounding_mode="floor")    # (1, T+1)
+        stage = 2 * block + 1
+    return Batch(tokens, position, position, targets, weight, t, stage=stage)
 
 
 def timestep(config: Config, ratio: Tensor) -> Tensor:
@@ -443,16 +511,48 @@ def nelbo_batch(config: Config, x: Tensor, generator) -> Batch:
     step for each k = 1 … T, so the mean over k of these costs is 1/T of what an order costs on
     average. And it is a bound because p(x) is the mean over orders, as in `draw_orders`.
 
+    With --orders=blocks:N every block of N tokens has a k and an M of its own, and those of M are
+    predicted from the others of the block and from all blocks before it, as in `one_block_batch`.
+
     The literature masks each token with a chance t that is uniform on (0, 1), and has a weight 1/t
     where we have 1/k; that is the same bound in another parametrisation. The mean over all masked
     tokens of a batch is something else: see `pool`."""
     B, T = x.shape
-    # torch.randint(1, T + 1, (B,)) would do for k; `mask_counts` makes the bound less noisy.
-    k = mask_counts(B, T, generator)[:, None]                                   # (B, 1)
-    rank = torch.rand(B, T, generator=generator).argsort(dim=1)                 # (B, T)
-    masked = rank < k       # exactly k in each row, at random places
+    block = torch.arange(T) // config.block_length                              # (T,) 0 if random
+    size = block.bincount()                                         # (M,) tokens of the M blocks
+    # 1 + (torch.rand(B, M) * size).long() would do for k; `mask_counts` makes the bound less noisy.
+    k = mask_counts(B, size, generator)[:, block]                               # (B, T)
+    masked = ranks_in_blocks(config, B, T, generator) < k       # k in each block, at random places
     batch = masking_batch(config, x, masked)
-    return batch._replace(weight=batch.weight / k)
+    batch.weight[:, 1:T + 1] *= size[block] / T / k
+    return two_streams(config, batch)
+
+
+def ranks_in_blocks(config: Config, B: int, T: int, generator) -> Tensor:
+    """Numbers (B, T) from 0 on, which in each block of a row come once each, in random order."""
+    u = torch.rand(B, T, generator=generator)
+    order = reveal_times(config.orders, u).argsort(dim=1)
+    return order % config.block_length
+
+
+def one_block_batch(config: Config, x: Tensor, generator) -> Batch:
+    """The bound of block diffusion in its plainest form: each row predicts k tokens of one block b.
+
+        −log p(x) / T  ≤  E_b E_k E_M [ (1/k) Σ_{i in M} −log p(x_i | b outside M, blocks before) ]
+
+    For each block that is the bound of `nelbo_batch`. b is the block of a random token, because a
+    shorter last block counts less. Later blocks are all [MASK], and not seen. `nelbo_batch` is the
+    same for all blocks at once."""
+    B, T = x.shape
+    block = torch.arange(T) // config.block_length                              # (T,)
+    chosen = block[torch.randint(T, (B, 1), generator=generator)]               # (B, 1) this is b
+    here = block == chosen                                                      # (B, T)
+    size = here.sum(dim=1, keepdim=True)                                        # (B, 1)
+    k = 1 + (torch.rand(B, 1, generator=generator) * size).long()               # (B, 1)
+    masked = here & (ranks_in_blocks(config, B, T, generator) < k)              # (B, T)
+    batch = masking_batch(config, x, masked | (block > chosen))
+    beyond = config.block_size - T
+    return batch._replace(weight=F.pad(masked / k, (1, beyond)))
 
 
 def paper_batch(config: Config, x: Tensor, generator) -> Batch:
@@ -463,7 +563,7 @@ def paper_batch(config: Config, x: Tensor, generator) -> Batch:
     ratio = 1 - torch.cos(math.pi / 2 * t) ** 2                                 # (B,)
     masked = torch.rand(x.shape, generator=generator) < ratio[:, None]          # (B, T)
     told = timestep(config, ratio)      # t itself, if the network was trained with this schedule
-    return pool(masking_batch(config, x, masked, told))
+    return pool(two_streams(config, masking_batch(config, x, masked, told)))
 
 
 def pool(batch: Batch) -> Batch:
@@ -521,26 +621,56 @@ def mask_generator(*seed: int) -> torch.Generator:
 
 # ---- The same losses, less noisy and faster ------------------------------------------------------
 
-def mask_counts(B: int, T: int, generator) -> Tensor:
-    """How many tokens each row masks (B,): over the batch, each k of 1 … T is equally likely.
+def mask_counts(B: int, size: Tensor, generator) -> Tensor:
+    """How many tokens of each of M blocks a row masks (B, M): each k of 1 … size (M,) is as likely.
 
-    To lower the variance of the bound, rows 2p and 2p+1 are a pair that masks k and T+1−k tokens,
-    and the pairs are spread evenly over all k. Of a pair the first row never masks more than the
-    second. So k is not uniform for a given row; but in training rows come in random order, and in
-    evaluation a pair is one row twice. B must be even."""
-    pairs = B // 2
-    stratum = torch.randperm(pairs, generator=generator)                        # (B/2,)
-    u = (stratum + torch.rand(pairs, generator=generator)) / B      # each in its part of [0, 1/2)
-    k = 1 + (u * T).long()                                                      # (B/2,)
-    return torch.stack([k, T + 1 - k], dim=1).flatten()
+    To lower the variance of the bound, rows 2p and 2p+1 are a pair that masks k and size+1−k
+    tokens, and all k of the batch are spread evenly. Of a pair the first row never masks more than
+    the second. So k is not uniform for a given row; but in training rows come in random order, and
+    in evaluation a pair is one row twice. B must be even."""
+    M = len(size)
+    count = B // 2 * M
+    stratum = torch.randperm(count, generator=generator)                        # (B/2 · M,)
+    u = stratum + torch.rand(count, generator=generator)
+    u = u.view(-1, M) / (2 * count)                     # (B/2, M) each in its part of [0, 1/2)
+    k = 1 + (u * size).long()                                                   # (B/2, M)
+    return torch.stack([k, size + 1 - k], dim=1).view(B, M)
+
+
+def two_streams(config: Config, batch: Batch) -> Batch:
+    """Masks in every block at once, where a block must see the ones before it without their masks.
+
+    So a row has BOS and all blocks but the last as they are, and then all blocks with their masks.
+    For T = 4 and blocks of 2:
+
+        as it came      BOS  x_0  [M]  [M]  [M]
+        returned        BOS  x_0  x_1 | x_0  [M] | [M]  [M]
+        stage           -1    1    1     0    0     2    2
+
+    Each masked slot sees what it sees in `one_block_batch`. Without blocks nothing changes."""
+    if not config.in_blocks:
+        return batch
+    N, T = config.block_length, config.block_size
+    clean = 1 + (T - 1) // N * N        # slots before the last block
+
+    def one_row(first, second):
+        return torch.cat([first[:, :clean], second[:, 1:]], dim=1)
+
+    tokens = one_row(batch.targets, batch.tokens)                               # (B, 2T−N+1)
+    position = one_row(batch.key_pos, batch.key_pos)
+    targets = one_row(batch.targets, batch.targets)
+    weight = one_row(torch.zeros_like(batch.weight), batch.weight)
+    stage = one_row(batch.stage, batch.stage - 1)
+    return Batch(tokens, position, position, targets, weight, batch.t, stage=stage)
 
 
 def pack_pairs(batch: Batch) -> Batch:
     """The same loss from fewer predictions: last MLP and head run only on slots with a weight.
 
     No token moves. Rows 2p and 2p+1 become a pair, and `select` lists those of its slots that have
-    a weight. Every pair must have equally many: with `nelbo_batch` k and T+1−k, which is T+1. The
-    loss of a pair is the mean of its rows' losses. With T = 6, and k = 2 and 5 masked tokens:
+    a weight. Every pair must have equally many: with `nelbo_batch` k and T+1−k, which is T+1, or
+    N+1 in each block. The loss of a pair is the mean of its rows' losses. With T = 6, and k = 2 and
+    5 masked tokens:
 
         row 2p       BOS   x_0  [M]  x_2  x_3  [M]  x_5         2 predictions, each of weight 1/2
         row 2p+1     BOS   [M]  [M]  [M]  x_3  [M]  [M]         5 predictions, each of weight 1/5
@@ -585,18 +715,20 @@ def flops_per_token(config: Config) -> float:
     """Matrix-product FLOPs of training on one token: 6 for each multiply-add of the forward pass.
 
     Attention reaches T slots, or on average half of them where it is causal. mdlm's last MLP and
-    head run on T+1 of the 2T tokens of a pair, with schedule=cosine on all. Not counted are the
+    head run on T+1 of the 2T tokens of a pair, with schedule=cosine on all. In blocks of N it has
+    2T−N slots, which reach (T+N)/2 of them, and predicts (N+1)·T/N of a pair. Not counted are the
     optimizer, and that mdlm's BOS makes 1/T more slots."""
-    C, T = config.n_embd, config.block_size
-    reach = T if config.mode == "mdlm" else T / 2
+    C, T, N = config.n_embd, config.block_size, config.block_length
+    reach = (T + N) / 2 if config.mode == "mdlm" else T / 2
     attention = 4 * C * C + 2 * C * reach
     mlp = 3 * C * config.n_hidden
     head = C * config.vocab_size
     predicted = 1
     if config.mode == "mdlm" and config.schedule == "uniform":
-        predicted = (T + 1) / (2 * T)
+        predicted = (N + 1) / (2 * N)
+    slots = 2 - N / T if config.in_blocks else 1        # for each token
     first_layers = (config.n_layer - 1) * (attention + mlp)
-    return 6 * (first_layers + attention + predicted * (mlp + head))
+    return 6 * (slots * (first_layers + attention) + predicted * (mlp + head))
 
 
 def main():

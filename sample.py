@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from cli import InputError, build, check_flags, command, flag, parse_flags, provenance, write_json
 from model import (Cache, Config, Transformer, draw_orders, masking_batch, new_keys_values,
-                   order_batch)
+                   order_batch, reveal_times, slots_seen)
 from runs import open_locked, open_model
 from show import play, token_texts
 from toy import TOY
@@ -43,7 +43,9 @@ class SampleOptions:
     blank: int = flag(8, "tokens of a blank", low=1)
     sampler: Literal["first_hitting", "ancestral", "confidence"] = flag(
         "first_hitting", "mdlm reveals in each step: equally many, by chance, or the likeliest")
-    order: str = flag("random", "aogpt: random, left_to_right, or all positions as wanted: 2,0,1")
+    order: str = flag(
+        "", "aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; default: "
+        "as in training")
     steps: int | None = flag(
         None, "steps a story; default: one for each token. Fewer: faster, worse", low=1)
     temperature: float = flag(
@@ -171,7 +173,8 @@ def unmask_one_by_one(model, tokens, order, given: int, u, o: SampleOptions):
     for j in range(given, tokens.size(1)):
         masked = tokens == model.config.mask_id                             # (B, L)
         batch = masking_batch(model.config, tokens, masked)
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t)      # (B, T+1, V)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t,
+                       stage=batch.stage)                                       # (B, T+1, V)
         position = order[:, j:j + 1]                                        # (B, 1)
         slot = position[:, :, None] + 1                                   # (B, 1, 1) BOS has slot 0
         logits = logits.take_along_dim(slot, dim=1)[:, 0]                   # (B, V)
@@ -336,15 +339,17 @@ def write_and_confirm(model, tokens, order, given: int, generators: list, o: Sam
 LOGITS_AT_ONCE = 2 ** 28        # a gigabyte of them
 
 
-def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t: float | None = None):
+def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t: float | None = None,
+                predict=None):
     """Tokens (B, L), drawn at the places to reveal now (B, L), and the probability (B, L) of each.
 
     t is what a network with time_embedding=add is told, by default as the share masked implies. It
-    reads block_size tokens, by the paper's protocol L, and predicts those of `now` alone."""
+    reads block_size tokens, by the paper's protocol L, and predicts those of `now` alone; or
+    `predict` from `cached_blocks` does that."""
     config = model.config
     logits_of_story = config.vocab_size * int(now.sum(dim=1).max())
     at_once = max(1, LOGITS_AT_ONCE // max(1, logits_of_story))
-    if len(tokens) > at_once:
+    if len(tokens) > at_once and not predict:
         parts = zip(tokens.split(at_once), now.split(at_once), u.split(at_once))
         drawn = [draw_masked(model, *part, o, temperature, t) for part in parts]
         tokens, probability = zip(*drawn)
@@ -355,8 +360,13 @@ def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t: fl
         t = torch.full((len(tokens),), t, device=tokens.device)             # (B,)
     batch = masking_batch(config, tokens, tokens == config.mask_id, t)
     beyond = config.block_size - tokens.size(1)
-    select = F.pad(now, (1, beyond)).flatten().nonzero().T                  # (1, N)
-    [logits] = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, select)    # (N, V)
+    wanted = F.pad(now, (1, beyond))                                        # (B, T+1)
+    if predict:
+        logits = predict(batch, wanted)                                     # (N, V)
+    else:
+        select = wanted.flatten().nonzero().T                               # (1, N)
+        [logits] = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, select,
+                         stage=batch.stage)                                 # (N, V)
     if o.repetition_penalty != 1:
         logits = penalize(logits, tokens, now, o)
     drawn, chance = draw(logits, u[now.to(u.device)], o, temperature)       # (N,) each
@@ -379,12 +389,51 @@ def penalize(logits, tokens, now, o: SampleOptions):
     return logits.log_softmax(dim=-1) * penalty
 
 
+def cached_blocks(model, rows: int):
+    """For --orders=blocks:N, a function that runs one block, and keeps what it computed before.
+
+    A slot sees its own block and those before, so a finished block need not be read again. But what
+    the cache has of a block that still had [MASK]s is not final. It is overwritten by the block's
+    next pass, and in the end by the first pass of the next block, which reads both. For N = 2, with
+    BOS in slot 0, these slots are read, and the others up to the last of them are in the cache:
+
+        block 0                     slots 0 1 2     x_0 and x_1
+        block 0 again                       1 2
+        block 1, first pass                 1 2 3 4
+        block 1 again                           3 4
+    """
+    config = model.config
+    N = config.block_length
+    keys_values = new_keys_values(model, rows, config.block_size + 1)
+    final = 0           # slots before it are in the cache as they will stay
+
+    def predict(batch, wanted):
+        """Logits (n, V) of the wanted (B, T+1) slots, which are all in one block, row by row."""
+        nonlocal final
+        first = int(wanted.any(dim=0).nonzero()[0])
+        start = 1 + (first - 1) // N * N                # of the block
+        end = min(start + N, wanted.size(1))
+        tokens, position = batch.tokens[:, final:end], batch.key_pos[:, final:end]
+        slots = torch.arange(final, end, device=tokens.device).expand(rows, -1)     # (B, S)
+        visible = slots_seen(batch.stage[:, :end])[:, None, final:]                 # (1, 1, S, end)
+        select = wanted[:, final:end].flatten().nonzero().T                         # (1, n)
+        cache = Cache(keys_values, slots, visible)
+        [logits] = model(tokens, position, position, select=select, cache=cache)    # (n, V)
+        final = start
+        return logits
+
+    return predict
+
+
 def unmask(model, tokens, reveal_step, u, o: SampleOptions):
-    """Step s reveals the tokens where reveal_step (B, L) is s. Without any it takes no pass."""
+    """Step s reveals the tokens where reveal_step (B, L) is s. Without any it takes no pass.
+
+    With --orders=blocks:N the tokens of a step are all in one block."""
+    predict = cached_blocks(model, len(tokens)) if model.config.in_blocks else None
     for step in range(int(reveal_step.max()) + 1):
         now = reveal_step == step                                               # (B, L)
         if now.any():
-            tokens, _ = draw_masked(model, tokens, now, u, o)
+            tokens, _ = draw_masked(model, tokens, now, u, o, predict=predict)
         yield tokens
 
 
@@ -412,19 +461,17 @@ def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions)
 
 # ---- Which sampler, and in which order -----------------------------------------------------------
 
-def reveal_times(order: str, time_of):
-    """When each position is written, in any unit: (B, L) or (L,). time_of (B, L) is uniform.
+def times_of(order: str, u):
+    """When each position is written, in any unit: (B, L) or (L,). u (B, L) is uniform.
 
     Raises InputError, where `order` is none."""
-    L = time_of.size(1)
-    if order == "random":
-        return time_of
-    if order == "left_to_right":
-        return torch.arange(L)
     positions = order.split(",")
+    if not positions[0].isdecimal():
+        return reveal_times(order, u)       # of random, left_to_right or blocks:N
+    L = u.size(1)
     if sorted(positions) != sorted(str(position) for position in range(L)):
-        raise InputError(f"--order={order:.40} must be random, left_to_right, or each of the "
-                         f"positions 0 to {L - 1} once, with commas")
+        raise InputError(f"--order={order:.40} must have each of the positions 0 to {L - 1} once, "
+                         "with commas")
     return torch.tensor([int(position) for position in positions]).argsort()
 
 
@@ -437,7 +484,9 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
 
     mdlm's ancestral sampler gives each position a uniform time in [0, 1) and cuts time into equal
     steps, so each masked token is revealed with the probability that the masking process gives it.
-    first_hitting reveals equally many in each step. Raises InputError if all is given."""
+    first_hitting reveals equally many in each step. In blocks both finish one block after another,
+    and a step in which tokens of two blocks are due becomes two. Raises InputError if all is given.
+    """
     config, device, L = model.config, model.head.weight.device, len(pattern)
     generators = [np.random.default_rng((o.seed, story)) for story in stories]
     time_of = uniforms(generators, L, device)                                       # (B, L)
@@ -450,12 +499,14 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
     steps = o.steps or n
     if config.mode == "mdlm" and o.sampler == "confidence":
         return unmask_surest(model, tokens, generators, steps, o)
+    block = torch.arange(L, device=device) // config.block_length                   # (L,) or all 0
     if config.mode == "mdlm" and o.sampler == "ancestral":
-        reveal_step = (time_of * steps).long().to(device)
+        times = reveal_times(config.orders, time_of) / (int(block[-1]) + 1)     # (B, L) from 0 to 1
+        reveal_step = (times * steps).long().to(device) + block
         return unmask(model, tokens, reveal_step.where(free, -1), u, o)
 
     if config.mode in ("mdlm", "aogpt"):
-        times = reveal_times(o.order, time_of)
+        times = times_of(o.order or config.orders, time_of)
     else:       # the mode knows one order only, in which it was trained
         times = draw_orders(config, tokens.cpu(), None, l2r_fraction=0.0).argsort(dim=1)
     times = times.to(device).expand(free.shape)
@@ -464,7 +515,9 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
     if config.mode == "mdlm":
         turn = order.argsort(dim=1)                 # (B, L) when each position comes
         rank = turn - (L - n)                       # the same among those that are free
-        return unmask(model, tokens, (rank * steps // n).where(free, -1), u, o)
+        reveal_step = (rank * steps // n + block).where(free, -1)
+        _, number = reveal_step.unique(return_inverse=True)     # steps without gaps, from 0 on
+        return unmask(model, tokens, number - int(n < L), u, o)
     if o.draft:
         return write_and_confirm(model, tokens, order, L - n, generators, o)
     return write_in_order(model, tokens, order, L - n, u, steps, o)
@@ -560,7 +613,8 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
         raise InputError(f"--prompt has {len(ids)} tokens, its blanks included, of {o.length} in "
                          "all; leave something to write")
     usual_steps = min(100, n) if paper and config.mode == "mdlm" else n
-    o = replace(o, steps=o.steps or usual_steps, full_length=o.full_length or windows == "paper")
+    o = replace(o, steps=o.steps or usual_steps, full_length=o.full_length or windows == "paper",
+                order=o.order or config.orders)
     if paper and o.sampler == "confidence" and o.final_temperature is None:
         o = replace(o, final_temperature=o.temperature * 2 / 5)
 
@@ -569,8 +623,18 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
         raise InputError(f"--length={o.length} must not exceed the window, {config.block_size}")
     if o.steps > n and o.sampler != "ancestral":
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
-    reveal_times(o.order, torch.zeros(1, o.length))     # raises for what is no order
+    times_of(o.order, torch.zeros(1, o.length))         # raises for what is no order
     pattern = torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))      # (L,)
+    if config.in_blocks:
+        if o.sampler == "confidence":
+            raise InputError(f"--sampler=confidence is not for --orders={config.orders}, by which "
+                             "this model was trained; take another")
+        is_given = pattern != config.mask_id
+        block = torch.arange(o.length) // config.block_length
+        last_given = block.where(is_given, 0).max()
+        if (~is_given & (block < last_given)).any():
+            raise InputError(f"--prompt has words in a later block than a blank; {config.orders}, "
+                             "by which this model was trained, does not see them")
     if config.mode not in ("mdlm", "aogpt"):
         [own_order] = draw_orders(config, pattern[None], None, l2r_fraction=0.0)
         free = pattern[own_order] == config.mask_id

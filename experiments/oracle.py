@@ -13,7 +13,7 @@ import math
 import numpy as np
 import torch
 
-from model import Config, take_slots
+from model import Config, slots_seen, take_slots
 from toy import TOY, Grammar, split_words
 
 
@@ -147,13 +147,14 @@ class Oracle(torch.nn.Module):
         self.conditionals = conditionals
         self.head = torch.nn.Linear(1, 1)       # its device tells where the model is
 
-    def forward(self, tokens, key_pos, target_pos, t=None, select=None, cache=None):
+    def forward(self, tokens, key_pos, target_pos, t=None, select=None, cache=None,
+                stage=None):
         """Log-probabilities; arguments and shapes are those of a Transformer."""
         T = self.config.block_size
         B, S = tokens.shape
         key_pos = key_pos.expand(B, S)
         target_pos = target_pos.expand(B, S)
-        tokens, key_pos, visible = self.what_slots_see(tokens, key_pos, cache)
+        tokens, key_pos, visible = self.what_slots_see(tokens, key_pos, cache, stage)
 
         # Each slot writes the n tokens that it sees into a story of its own. BOS and what it does
         # not see go to a place in front, which is cut off.
@@ -175,7 +176,7 @@ class Oracle(torch.nn.Module):
         log_p = p.clamp(min=1e-300).log().float()           # 0 times an infinity would be NaN
         return log_p.view(*target.shape[:2], -1)
 
-    def what_slots_see(self, tokens, key_pos, cache) -> tuple:
+    def what_slots_see(self, tokens, key_pos, cache, stage) -> tuple:
         """Tokens and positions (B, n), and which of them each slot sees (B, S, n)."""
         B, S = tokens.shape
         if cache is not None:       # it keeps tokens and positions in the place of keys and values
@@ -187,7 +188,9 @@ class Oracle(torch.nn.Module):
                 kept.scatter_(1, slots, new.to(kept.dtype))
                 seen.append(kept[:, :n].long())
             return *seen, visible[:, 0]
-        if self.config.mode == "mdlm":
+        if stage is not None:       # a [MASK] that is seen tells nothing
+            visible = slots_seen(stage)                                         # (1, S, S)
+        elif self.config.mode == "mdlm":
             visible = (tokens != self.config.mask_id)[:, None]                  # (B, 1, S)
         else:
             everything = torch.ones(S, S, dtype=torch.bool)
@@ -195,9 +198,9 @@ class Oracle(torch.nn.Module):
         return tokens, key_pos, visible.expand(B, S, S)
 
 
-def toy_oracle(mode: str) -> Oracle:
+def toy_oracle(mode: str, orders: str = "random") -> Oracle:
     config = Config(
-        mode, n_layer=1, n_head=1, n_embd=2,
+        mode, orders=orders, n_layer=1, n_head=1, n_embd=2,
         vocab_size=len(TOY.words()) + 1,
         block_size=int(TOY.mean_words()) + 1)
     return Oracle(config, toy_conditionals)

@@ -53,7 +53,8 @@ def network(model):
         tokens = torch.from_numpy(x)
         masked = tokens == MASK
         batch = masking_batch(model.config, tokens, masked)
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t)  # (N, T+1, V)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t,
+                       stage=batch.stage)                                       # (N, T+1, V)
         p = logits.double().softmax(dim=-1)
         return p[:, 1:].numpy()
 

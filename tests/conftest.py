@@ -93,7 +93,8 @@ def unmask_plainly(model, tokens, reveal_step, u, o):
     """sample.unmask, predicting all tokens at every step."""
     for step in range(int(reveal_step.max()) + 1):
         batch = masking_batch(model.config, tokens, tokens == model.config.mask_id)
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t)  # (B, T+1, V)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t,
+                       stage=batch.stage)                                       # (B, T+1, V)
         of_text = logits[:, 1:1 + tokens.size(1)]                               # (B, L, V)
         now = reveal_step == step                                               # (B, L)
         if now.any():

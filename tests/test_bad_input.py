@@ -86,6 +86,8 @@ BAD = {
     "sample.py --out_dir=out/mdlm --prompt=zebra": "'zebra' is not in the vocabulary",
     "sample.py --out_dir=out/ar --prompt=caf\udce9": "--prompt is not valid UTF-8",
     "sample.py --out_dir=out/ar --prompt=One___day": "mdlm and aogpt can fill such a blank",
+    "train.py --data=t --mode=aogpt --orders=blocks:x": "not blocks:x",
+    "sample.py --out_dir=out/aogpt --order=blocks:0": "not blocks:0",
     "sample.py --out_dir=out/aogpt --order=0,1,1": "positions 0 to 47 once",
     "sample.py --out_dir=out/ar --out=no/such/s.jsonl": "a folder, or lies in one that does not",
     "prepare_data.py --text=none.txt": "none.txt cannot be read",

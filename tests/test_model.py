@@ -1,4 +1,5 @@
 """The three modes against the table in model.py, and against brute force over masks and orders."""
+import collections
 import itertools
 import math
 
@@ -13,7 +14,8 @@ from model import (
     PAPER_MDLM, Cache, Config, Transformer, count_parameters, flops_per_token, mask_counts,
     new_keys_values, pack_pairs, pool, timestep, weighted_losses)
 from model import (
-    evaluation_batch, masking_batch, nelbo_batch, order_batch, paper_batch, training_batch)
+    draw_orders, evaluation_batch, masking_batch, nelbo_batch, one_block_batch, order_batch,
+    paper_batch, slots_seen, training_batch, two_streams)
 from runs import load, save
 
 modes = pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
@@ -57,7 +59,7 @@ def some_batch(model, rows=4, seed=0):
 
 def forward(model, batch):
     tokens, key_pos, target_pos = batch[:3]
-    return model(tokens, key_pos, target_pos, batch.t, batch.select)
+    return model(tokens, key_pos, target_pos, batch.t, batch.select, stage=batch.stage)
 
 
 def gradient(model, loss):
@@ -273,17 +275,32 @@ def nats_through_prefixes(model, x, order):
     return total
 
 
+def orders_in_blocks(length, N):
+    """All orders of so many tokens in blocks of N; the last block may be shorter."""
+    of_blocks = []
+    for start in range(0, length, N):
+        block = range(start, min(start + N, length))
+        of_blocks.append(itertools.permutations(block))
+    for parts in itertools.product(*of_blocks):
+        yield tuple(itertools.chain(*parts))
+
+
 @torch.no_grad()
-def test_aogpt_bound_is_the_mean_over_all_orders():
-    model = exact_model("aogpt", vocab_size=5, block_size=T)
+@pytest.mark.parametrize("orders, N", [
+    ("random", T), ("blocks:3", 3), ("blocks:2", 2), ("left_to_right", 1)])
+def test_aogpt_bound_is_the_mean_over_all_its_orders(orders, N):
+    model = exact_model("aogpt", vocab_size=5, block_size=T, orders=orders)
     config = model.config
     x = tokens(model, rows=1)
     exact = []
-    for order in itertools.permutations(range(T)):
+    for order in orders_in_blocks(T, N):
         exact.append(nats_through_prefixes(model, x, order) / T)
     batch = evaluation_batch(config, x.expand(20_000, T), rng(3))
     losses = weighted_losses(model, batch)
-    assert_mean(losses, sum(exact) / len(exact))
+    if N == 1:
+        assert_close(losses, torch.full_like(losses, exact[0]))
+    else:
+        assert_mean(losses, sum(exact) / len(exact))
     batch = evaluation_batch(config, x, rng(), left_to_right=True)
     [loss] = weighted_losses(model, batch)
     assert loss.item() == pytest.approx(exact[0], abs=1e-12)
@@ -316,6 +333,119 @@ def test_both_estimators_of_the_bound_have_one_mean_and_ours_less_variance():
         assert other_variance > 2 * variance
 
 
+# ---- Blocks --------------------------------------------------------------------------------------
+
+blocks = pytest.mark.parametrize("length, N", [(4, 1), (4, 2), (4, 3), (6, 3)])
+
+
+def block_model(length, N, **fields):
+    sizes = dict(vocab_size=3, block_size=length)
+    return exact_model("mdlm", orders=f"blocks:{N}", **sizes | fields)
+
+
+def test_one_rule_says_what_every_mode_sees():
+    for mode, stage in ("ar", 2 * torch.arange(8) - 1), ("mdlm", torch.zeros(9)):
+        model = exact_model(mode)
+        batch = some_batch(model)
+        by_rule = batch._replace(stage=stage[None])
+        with torch.no_grad():
+            assert_close(forward(model, by_rule), forward(model, batch))    # fused kernels
+        assert_close(forward(model, by_rule), forward(model, batch))
+    seen = slots_seen(torch.tensor([[-1, 1, 1, 0, 0, 2, 2]]))[0]
+    rows = ["".join(".x"[cell] for cell in row) for row in seen.tolist()]
+    assert rows == ["x......", "xxx....", "xxx....",           # BOS and the first block, clean
+                    "x..xx..", "x..xx..", "xxx..xx", "xxx..xx"]
+
+
+def log_p_in_order(model, x, order):
+    """ln p of the texts x (N, T), one token at a time in this order, uncached."""
+    total = 0
+    masked = torch.ones_like(x, dtype=torch.bool)
+    for position in order:
+        logits = forward(model, masking_batch(model.config, x, masked))
+        log_p = logits[:, 1 + position].log_softmax(dim=-1)
+        total = total + log_p.gather(1, x[:, position, None])[:, 0]
+        masked[:, position] = False
+    return total
+
+
+@torch.no_grad()
+@blocks
+def test_block_diffusion_is_a_law_and_its_bound_is_the_mean_over_its_orders(length, N):
+    model = block_model(length, N)
+    every = torch.tensor(list(itertools.product(range(3), repeat=length)))
+    nats = 0
+    orders = list(orders_in_blocks(length, N))
+    for order in orders:
+        log_p = log_p_in_order(model, every, order)
+        assert log_p.exp().sum().item() == pytest.approx(1, abs=1e-12)
+        nats = nats - log_p / len(orders) / length
+    x, expected = every[20:21], nats[20].item()
+    plain = weighted_losses(model, one_block_batch(model.config, x.expand(20_000, -1), rng(3)))
+    assert_mean(plain, expected)
+    batch = training_batch(model.config, x.expand(20_000, -1), rng(3))
+    losses = weighted_losses(model, batch)
+    if N == 1:          # only one mask is possible, so every draw is exact
+        assert_close(losses, torch.full_like(losses, expected), atol=1e-6, rtol=0)
+    else:
+        assert_mean(losses, expected)
+        assert losses.var() < plain.var() / 2
+
+
+@torch.no_grad()
+@blocks
+def test_two_streams_predict_what_block_by_block_does(length, N):
+    model = block_model(length, N)
+    config = model.config
+    x = tokens(model, rows=5)
+    block = torch.arange(length) // N
+    masked = torch.rand(x.shape, generator=rng(7)) < 0.6
+    at_once = two_streams(config, masking_batch(config, x, masked))
+    clean = 1 + int(block[-1]) * N
+    assert at_once.tokens.size(1) == clean + length
+    logits = forward(model, at_once)[:, clean:]
+    for b in block.unique():
+        hidden = (masked & (block == b)) | (block > b)
+        plain = forward(model, masking_batch(config, x, hidden))[:, 1:]
+        assert_close(logits[:, block == b], plain[:, block == b])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("streams", [1, 2])
+def test_nothing_leaks_from_later_blocks_or_from_behind_a_mask(streams):
+    model = block_model(7, 3)
+    config = model.config
+    x = tokens(model, rows=1)
+    block = torch.arange(7) // 3
+    masked = torch.tensor([[False, True, False, True, False, True, True]])
+    b_one = block == 1
+
+    def make_batch(x):
+        if streams == 2:
+            return two_streams(config, masking_batch(config, x, masked))
+        return masking_batch(config, x, (masked & b_one) | (block > 1))
+
+    for j in range(7):
+        of_block = moved(model, make_batch, x, j)[-7:][b_one]
+        if j < 3 or j == 4:         # the first block, masked or not, and what block 1 shows
+            assert (of_block > 1e-6).all()
+        else:
+            assert (of_block == 0).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [8, 5])
+def test_one_block_is_masked_diffusion_to_the_bit(length):
+    """For a text that fills the window, too."""
+    random = small_model("mdlm")
+    one_block = small_model("mdlm", orders="blocks:8")
+    x = tokens(random, rows=8)[:, :length]
+    for make_batch in training_batch, evaluation_batch, paper_batch:
+        losses = [weighted_losses(model, make_batch(model.config, x, rng()))
+                  for model in (random, one_block)]
+        assert torch.equal(*losses)
+
+
 # ---- Masks and orders ----------------------------------------------------------------------------
 
 @pytest.mark.parametrize("length", [7, 8])
@@ -338,7 +468,7 @@ def test_k_is_uniform_and_each_position_equally_likely(length):
 
 def test_stratified_pairs_have_less_variance():
     """The mean of (k/T)² over 16 rows, against independent draws of k."""
-    counts = [mask_counts(16, 64, rng(seed)) for seed in range(300)]
+    counts = [mask_counts(16, torch.tensor([64]), rng(seed))[:, 0] for seed in range(300)]
     k = torch.stack(counts)                                                     # (300, 16)
     ours = (k / 64).square().mean(dim=1)
     every = (torch.arange(1, 65) / 64).square()
@@ -357,6 +487,39 @@ def test_the_asked_share_of_orders_is_left_to_right():
 
     assert_mean(sorted_rows(training_batch), 0.25)
     assert sorted_rows(evaluation_batch).mean() < 0.01
+
+
+@pytest.mark.parametrize("length, N", [(8, 8), (8, 4), (8, 1), (7, 3), (5, 4)])
+def test_every_order_in_blocks_is_equally_likely_and_no_other_comes(length, N):
+    config = small_model("aogpt", block_size=length, orders=f"blocks:{N}").config
+    x = torch.zeros(20_000, length, dtype=torch.long)
+    order = draw_orders(config, x, rng(), l2r_fraction=0.0)
+    block = torch.arange(length) // N
+    assert torch.equal(order // N, block.expand_as(x))
+    first = order[:, :N].tolist()       # of three tokens or less, all orders come up often
+    if N <= 3:
+        counts = collections.Counter(map(tuple, first))
+        assert len(counts) == math.factorial(N)
+        assert N == 1 or chisquare(list(counts.values())).pvalue > 1e-3
+
+
+def test_the_ends_of_the_dial():
+    """One block is the random order, to the bit, and blocks of one token are the order of ar."""
+    x = torch.zeros(50, 8, dtype=torch.long)
+
+    def orders(mode, **fields):
+        config = small_model(mode, **fields).config
+        return draw_orders(config, x, rng(), l2r_fraction=0.1)
+
+    as_it_was = torch.rand(x.shape, generator=rng()).argsort(dim=1)
+    found = orders("aogpt")
+    same = (found == as_it_was).all(dim=1)
+    assert (same | (found == left_to_right(x)).all(dim=1)).all()
+    assert same.sum() > 30
+    for name in "blocks:8", "blocks:100":
+        assert torch.equal(orders("aogpt", orders=name), found)
+    for name in "blocks:1", "left_to_right":
+        assert torch.equal(orders("aogpt", orders=name), orders("ar"))
 
 
 @modes
@@ -418,9 +581,10 @@ def same(batch):
 
 
 @pytest.mark.parametrize("weights", [same, pool])
-def test_pack_pairs_changes_no_loss_and_no_gradient(weights):
+@pytest.mark.parametrize("orders", ["random", "blocks:3"])
+def test_pack_pairs_changes_no_loss_and_no_gradient(weights, orders):
     """Of the bound, and of masked_ce."""
-    model = exact_model("mdlm")
+    model = exact_model("mdlm", orders=orders)
     x = tokens(model, rows=6)
     batch = weights(nelbo_batch(model.config, x, rng()))
     plain = weighted_losses(model, batch)                                       # (6,)
@@ -436,6 +600,8 @@ def test_pack_pairs_changes_no_loss_and_no_gradient(weights):
     dict(mode="aogpt"),
     dict(mode="mdlm", time_embedding="add"),
     dict(mode="mdlm", objective="masked_ce"),
+    dict(mode="mdlm", orders="blocks:3"),
+    dict(mode="mdlm", orders="blocks:4", objective="masked_ce"),
     dict(mode="mdlm", objective="masked_ce", schedule="cosine")])
 def test_gradient_accumulation_changes_nothing(fields):
     model = exact_model(**fields)
@@ -466,10 +632,11 @@ def test_the_loss_of_bfloat16_logits_is_not_rounded_to_bfloat16():
     assert weighted_losses(model.double(), batch).dtype == torch.float64
 
 
-@pytest.mark.parametrize("mode", ["ar", "mdlm"])
-def test_the_loss_compiles_as_a_whole_and_stays_the_same(mode):
+@pytest.mark.parametrize("mode, orders", [
+    ("ar", "random"), ("mdlm", "random"), ("mdlm", "blocks:4")])
+def test_the_loss_compiles_as_a_whole_and_stays_the_same(mode, orders):
     torch._dynamo.reset()
-    model = exact_model(mode)
+    model = exact_model(mode, orders=orders)
     batch = some_batch(model)
     compiled = torch.compile(weighted_losses, backend="aot_eager", fullgraph=True)
     eager_loss = weighted_losses(model, batch).mean()
@@ -597,7 +764,12 @@ def test_flops_per_token_counts_the_matrix_products(mode):
     (dict(n_embd=100, n_head=12), "--n_embd=96"),
     (dict(l2r_fraction=1.5), "--l2r_fraction=1.5"),
     (dict(mode="mdlm", schedule="cosine"), "--objective=masked_ce"),
-    (dict(mode="mdlm", l2r_fraction=0.5), "--mode=aogpt")])
+    (dict(mode="mdlm", l2r_fraction=0.5), "--mode=aogpt"),
+    (dict(mode="ar", orders="blocks:4"), "--orders=blocks:4 is for --mode="),
+    (dict(mode="mdlm", orders="blocks:4", time_embedding="add"), "needs --schedule=uniform"),
+    (dict(mode="aogpt", orders="blocks:0"), "N of 1 or more, not blocks:0"),
+    (dict(mode="aogpt", orders="blocks:x"), "not blocks:x"),
+    (dict(mode="aogpt", orders="infill"), "not infill")])
 def test_config_refuses_what_does_not_fit_and_names_what_would(fields, named):
     with pytest.raises(InputError, match=named):
         Config(**fields)

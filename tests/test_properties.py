@@ -270,7 +270,7 @@ def tasks(draw_from):
         o.steps = n
     elif how == "aogpt":
         listed = draw_from(st.permutations(range(L)))
-        orders = ["random", "left_to_right", ",".join(map(str, listed))]
+        orders = ["random", "left_to_right", "blocks:3", ",".join(map(str, listed))]
         o.order = draw_from(st.sampled_from(orders))
     else:
         mode = "mdlm"

@@ -68,7 +68,7 @@ class Oracle(experiments.oracle.Oracle):
 
     Each of its steps has a law of its own, so that no two tokens are equally likely by symmetry."""
 
-    def __init__(self, mode, K=3, L=4):
+    def __init__(self, mode, K=3, L=4, orders="random"):
         rng = np.random.default_rng(0)
         start = rng.dirichlet(np.full(K, 4))
         move = rng.dirichlet(np.full(K, 2), size=(L - 1, K))                        # (L-1, K, K)
@@ -93,7 +93,7 @@ class Oracle(experiments.oracle.Oracle):
             return table[tuple(known.T)]
 
         sizes = dict(vocab_size=K, block_size=L, n_layer=1, n_head=1, n_embd=2)
-        super().__init__(Config(mode, **sizes), conditionals)
+        super().__init__(Config(mode, orders=orders, **sizes), conditionals)
 
     def fits(self, pattern, K=3):
         """(K^L,) which of the sequences have the pattern's tokens."""
@@ -133,6 +133,8 @@ def p_value(oracle, law=None, given="....", N=20_000, **flags):
     "aogpt",
     "aogpt --order=left_to_right",
     "aogpt --order=2,0,3,1",
+    "aogpt --order=blocks:2",
+    "aogpt --draft=3 --order=blocks:3",
     "aogpt --draft=2",
     "aogpt --draft=4",
     "aogpt --draft=2 --order=left_to_right",
@@ -163,7 +165,7 @@ def test_what_is_written_has_the_law_given_the_rest(case, given):
     assert p_value(Oracle(mode), given=given, **flags) > 1e-3
 
 
-@pytest.mark.parametrize("order", ["random", "left_to_right"])
+@pytest.mark.parametrize("order", ["random", "blocks:2", "left_to_right"])
 @pytest.mark.parametrize("network", [False, True])
 def test_drafts_have_the_law_of_one_token_a_pass(order, network):
     """With top_p and temperature, too: samples of the one and of the other come from one law."""
@@ -195,6 +197,21 @@ def test_a_broken_rule_of_acceptance_is_told_apart(monkeypatch, broken):
 
     monkeypatch.setattr(sample, "confirm", rule)
     assert p_value(Oracle("aogpt"), draft=4) < 1e-6
+
+
+@pytest.mark.parametrize("N, case", [
+    (1, "mdlm"),
+    (2, "mdlm"),
+    (3, "mdlm"),
+    (2, "mdlm --sampler=ancestral --steps=400"),
+    (3, "mdlm --sampler=ancestral --steps=400")])
+@pytest.mark.parametrize("given", ["....", "1.2."])
+def test_blocks_follow_the_exact_law(N, case, given):
+    """Also given a token of the block of a blank; that of a later block would not be seen."""
+    if given == "1.2.":
+        given = {1: "12..", 2: ".1..", 3: "1.2."}[N]
+    mode, flags = read_case(case)
+    assert p_value(Oracle(mode, orders=f"blocks:{N}"), given=given, **flags) > 1e-3
 
 
 def test_ancestral_reveals_each_masked_token_with_the_probability_of_the_step():
@@ -296,7 +313,7 @@ def write_one_by_one(model, stories, pattern, o):
     given = int(is_given.sum())
     if model.config.mode == "ar":
         return sample.write_left_to_right(model, tokens, given, u, o)
-    times = sample.reveal_times(o.order, time_of)
+    times = sample.times_of(o.order or model.config.orders, time_of)
     times = times.expand(len(stories), -1).masked_fill(is_given, -1)
     order = times.argsort(dim=1, stable=True)                                       # (B, L)
     if model.config.mode == "aogpt":
@@ -311,14 +328,18 @@ def write_one_by_one(model, stories, pattern, o):
     "aogpt",
     "aogpt --temperature=0.7 --top_p=0.8",
     "aogpt --order=7,1,0,2,6,5,3,4",
+    "aogpt --order=blocks:3",
     "mdlm",
     "mdlm --temperature=0.7 --top_p=0.8"])
-def test_plain_and_fast_samplers_write_the_same(case):
+@pytest.mark.parametrize("orders", ["random", "blocks:3"])
+def test_plain_and_fast_samplers_write_the_same(case, orders):
     """One token a pass, from the same random numbers, after every pass."""
     mode, flags = read_case(case)
-    model = small_model(mode)
+    if mode == "ar" and orders != "random":
+        pytest.skip("ar has one order only")
+    model = small_model(mode, orders=orders)
     texts = ["........", "427....."]
-    if mode != "ar":                    # which sees no later token
+    if mode == "aogpt" or (mode, orders) == ("mdlm", "random"):     # others see no later block
         texts.append("4..2...7")
     for given in texts:
         pattern = pattern_of(model, given)
@@ -351,6 +372,42 @@ def test_cached_equals_uncached(case, given):
     assert torch.equal(appeared, appeared_plainly)
     kept = pattern != model.config.mask_id
     assert (tokens == pattern)[:, kept].all()
+
+
+@pytest.mark.parametrize("N", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("case", ["mdlm", "mdlm --steps=3", "mdlm --sampler=ancestral --steps=9"])
+@pytest.mark.parametrize("given", ["........", "427.....", ".2......", "42....."])
+def test_finished_blocks_are_cached(monkeypatch, N, case, given):
+    """The logits of every pass, and the tokens, are those of whole windows without a cache."""
+    mode, flags = read_case(case)
+    model = small_model(mode, orders=f"blocks:{N}", dtype=torch.float64)
+    what = setting(model, range(20), pattern_of(model, given), **flags)
+    seen = []
+
+    def spy(logits, *others):
+        seen.append(logits)
+        return draw(logits, *others)
+
+    monkeypatch.setattr(sample, "draw", spy)
+    tokens, appeared = generate(*what)
+    cached = seen.copy()
+    seen.clear()
+    with plain_samplers():
+        plain, appeared_plainly = generate(*what)
+    assert torch.equal(tokens, plain)
+    assert torch.equal(appeared, appeared_plainly)
+    assert len(cached) == len(seen)
+    for one, other in zip(cached, seen):
+        assert (one - other).abs().max() < 1e-5
+    block = torch.arange(len(given)) // N
+    for row in appeared.tolist():
+        blocks_at = collections.defaultdict(set)
+        for step, b in zip(row, block.tolist()):
+            blocks_at[step].add(b)
+        blocks_at.pop(-1, None)         # given
+        assert all(len(blocks) == 1 for blocks in blocks_at.values())
+        in_time = [b for step, [b] in sorted(blocks_at.items())]
+        assert in_time == sorted(in_time)
 
 
 @pytest.mark.parametrize("case", [
@@ -389,6 +446,16 @@ def test_drafts(draft, given):
     model.bfloat16()
     tokens = write(model, range(9), pattern, draft=draft)
     assert (tokens < model.config.vocab_size).all()
+
+
+def test_a_model_writes_in_its_own_orders():
+    own = small_model("aogpt", orders="blocks:3")
+    random = small_model("aogpt")
+    assert torch.equal(write(own, range(9)), write(random, range(9), order="blocks:3"))
+    assert torch.equal(write(own, range(9), order="random"), write(random, range(9)))
+    first = states(own, range(9))[2]        # after three passes
+    assert (first[:, :3] < own.config.mask_id).all()
+    assert (first[:, 3:] == own.config.mask_id).all()
 
 
 def test_ar_stops_when_every_story_has_ended():
@@ -565,6 +632,22 @@ def test_where_a_story_starts():
     for windows in "aligned", "random", "paper":
         o, _ = complete(SampleOptions(), config, WORDS, windows)
         assert o.full_length == (windows == "paper")        # such a model knows no end
+
+
+def test_what_blocks_cannot_write_is_refused():
+    config = Config("mdlm", vocab_size=WORDS.vocab_size, block_size=9, orders="blocks:3")
+
+    def pattern_for(**flags):
+        _, pattern = complete(SampleOptions(**flags), config, WORDS, "aligned")
+        return (pattern == config.mask_id).int().tolist()
+
+    assert pattern_for(prompt="One day, a") == [0, 0, 0, 0, 1, 1, 1, 1, 1]
+    assert pattern_for(prompt="One ___ day", blank=1) == [0, 1, 0]
+    assert pattern_for(prompt="___", blank=5) == [1] * 5
+    with pytest.raises(InputError, match="words in a later block than a blank"):
+        pattern_for(prompt="One ___ day", blank=2)
+    with pytest.raises(InputError, match="sampler=confidence is not for --orders=blocks:3"):
+        pattern_for(sampler="confidence")
 
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
