@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from cli import (InputError, build, check_flags, command, flag, parse_flags, print_table,
                  provenance, write_json)
-from model import (Batch, Config, Transformer, draw_orders, losses_in_parts, mask_counts,
-                   mask_generator, masking_batch, order_batch, pack_pairs)
+from model import (Batch, Config, Transformer, draw_orders, losses_in_parts, mask_generator,
+                   masking_batch, order_batch, reveal_times)
 from prepare_data import measure, read_part, read_stories
 from runs import open_model, read_run
 from show import draw_losses
@@ -37,7 +37,7 @@ class CompareOptions:
     text: str = flag("", "text to score, all of it: .txt or .jsonl files, with commas")
     order: Literal["bound", "left_to_right", "random"] = flag(
         "bound", "of --text for mdlm and aogpt: their bound, or exactly in one order")
-    draws: int = flag(16, "pairs of masks, or orders, for each window's bound", low=2)
+    draws: int = flag(32, "masks, or orders, for each window's bound", low=2)
     stride: int | None = flag(
         None, "of --text: tokens from window to window; default: half a window", low=1)
 
@@ -63,7 +63,7 @@ class Score(NamedTuple):
     tokens: int
 
 
-def score_texts(model: Transformer, texts: list, order="bound", draws=16, stride=None) -> list:
+def score_texts(model: Transformer, texts: list, order="bound", draws=32, stride=None) -> list:
     """The Score of each text, which is a list of token ids. Raises InputError for an empty one.
 
     Of two texts that begin alike, the model finds the continuation of the one with fewer nats
@@ -72,7 +72,7 @@ def score_texts(model: Transformer, texts: list, order="bound", draws=16, stride
     return [score_text(model, ids, order, draws, stride) for ids in bar]
 
 
-def score_text(model: Transformer, ids: list, order="bound", draws=16, stride=None) -> Score:
+def score_text(model: Transformer, ids: list, order="bound", draws=32, stride=None) -> Score:
     """The Score of a text of any length, which is a list of token ids.
 
     By the chain rule −log p(text) is a sum over parts of −log p(part | what comes before). The
@@ -111,10 +111,10 @@ def part_batch(config: Config, window, new: int, order: str, rows: int, generato
         return in_some_order(config, window, new, order == "left_to_right", rows, generator)
     if order == "bound":
         return masked_at_random(config, window, new, rows, generator)
-    turn = torch.arange(new)                # when each of the new tokens comes
-    if order == "random":
-        turn = torch.randperm(new, generator=generator)
-    return unmasked_in_turn(config, window, turn)
+    orders = config.orders if order == "random" else order
+    u = torch.rand(1, len(window), generator=generator)                         # (1, L)
+    time = reveal_times(orders, u)[0, -new:]                                    # (new,)
+    return unmasked_in_turn(config, window, turn=time.argsort().argsort())
 
 
 def in_some_order(config: Config, window, new: int, left_to_right: bool, rows: int, generator):
@@ -131,15 +131,26 @@ def in_some_order(config: Config, window, new: int, left_to_right: bool, rows: i
 
 
 def masked_at_random(config: Config, window, new: int, rows: int, generator) -> Batch:
-    """For mdlm: (rows,) losses, each a draw of the bound in nats, from a pair of masks.
+    """For mdlm: (rows,) losses, each a draw of the bound in nats.
 
-    It is the bound of model.nelbo_batch, for the new tokens alone."""
-    known = len(window) - new
-    k = mask_counts(2 * rows, new, generator)[:, None]                          # (2·rows, 1)
-    rank = torch.rand(2 * rows, new, generator=generator).argsort(dim=1)        # (2·rows, new)
-    masked = F.pad(rank < k, (known, 0))                                        # (2·rows, L)
-    batch = masking_batch(config, window.expand(masked.shape), masked)
-    return pack_pairs(batch._replace(weight=batch.weight * new / k))
+    It is the bound of model.nelbo_batch or model.one_block_batch, for the new tokens alone. The
+    numbers k of masked tokens are spread evenly over the rows, which lowers the noise."""
+    L = len(window)
+    position = torch.arange(L)
+    is_new = position >= L - new                                                # (L,)
+    block = position // config.block_length                                     # (L,) 0 if random
+    some_new = L - new + torch.randint(new, (rows, 1), generator=generator)
+    chosen = block[some_new]                                                    # (rows, 1)
+    here = is_new & (block == chosen)                                           # (rows, L)
+    size = here.sum(dim=1, keepdim=True)                                        # (rows, 1)
+    stratum = torch.randperm(rows, generator=generator)[:, None]
+    u = (stratum + torch.rand(rows, 1, generator=generator)) / rows             # (rows, 1)
+    k = 1 + (u * size).long()                                                   # (rows, 1)
+    lot = torch.rand(rows, L, generator=generator).masked_fill(~here, 1)
+    masked = here & (lot.argsort(dim=1).argsort(dim=1) < k)                     # (rows, L)
+    batch = masking_batch(config, window.expand(rows, L), masked | (block > chosen))
+    weight = F.pad(masked * new / k, (1, config.block_size - L))                # (rows, T+1)
+    return batch._replace(weight=weight)
 
 
 def unmasked_in_turn(config: Config, window, turn) -> Batch:

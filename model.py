@@ -511,21 +511,16 @@ def nelbo_batch(config: Config, x: Tensor, generator) -> Batch:
     step for each k = 1 … T, so the mean over k of these costs is 1/T of what an order costs on
     average. And it is a bound because p(x) is the mean over orders, as in `draw_orders`.
 
-    With --orders=blocks:N every block of N tokens has a k and an M of its own, and those of M are
-    predicted from the others of the block and from all blocks before it, as in `one_block_batch`.
-
     The literature masks each token with a chance t that is uniform on (0, 1), and has a weight 1/t
     where we have 1/k; that is the same bound in another parametrisation. The mean over all masked
     tokens of a batch is something else: see `pool`."""
     B, T = x.shape
-    block = torch.arange(T) // config.block_length                              # (T,) 0 if random
-    size = block.bincount()                                         # (M,) tokens of the M blocks
-    # 1 + (torch.rand(B, M) * size).long() would do for k; `mask_counts` makes the bound less noisy.
-    k = mask_counts(B, size, generator)[:, block]                               # (B, T)
-    masked = ranks_in_blocks(config, B, T, generator) < k       # k in each block, at random places
+    # torch.randint(1, T + 1, (B, 1)) would do for k; `mask_counts` makes the bound less noisy.
+    k = mask_counts(B, torch.tensor([T]), generator)                            # (B, 1)
+    rank = torch.rand(B, T, generator=generator).argsort(dim=1)                 # (B, T)
+    masked = rank < k       # exactly k in each row, at random places
     batch = masking_batch(config, x, masked)
-    batch.weight[:, 1:T + 1] *= size[block] / T / k
-    return two_streams(config, batch)
+    return batch._replace(weight=batch.weight / k)
 
 
 def ranks_in_blocks(config: Config, B: int, T: int, generator) -> Tensor:
@@ -541,8 +536,8 @@ def one_block_batch(config: Config, x: Tensor, generator) -> Batch:
         −log p(x) / T  ≤  E_b E_k E_M [ (1/k) Σ_{i in M} −log p(x_i | b outside M, blocks before) ]
 
     For each block that is the bound of `nelbo_batch`. b is the block of a random token, because a
-    shorter last block counts less. Later blocks are all [MASK], and not seen. `nelbo_batch` is the
-    same for all blocks at once."""
+    shorter last block counts less. Later blocks are all [MASK], and not seen. Training takes the
+    same for all blocks at once: see `all_blocks_batch`."""
     B, T = x.shape
     block = torch.arange(T) // config.block_length                              # (T,)
     chosen = block[torch.randint(T, (B, 1), generator=generator)]               # (B, 1) this is b
@@ -583,12 +578,19 @@ def training_batch(config: Config, x: Tensor, generator) -> Batch:
     elif config.schedule == "cosine":       # here pairs have unequal numbers of predictions
         batch = paper_batch(config, x, generator)
     elif config.objective == "masked_ce":
-        batch = pack_pairs(pool(nelbo_batch(config, x, generator)))
+        batch = pack_pairs(pool(bound_batch(config, x, generator)))
     else:
-        batch = pack_pairs(nelbo_batch(config, x, generator))
+        batch = pack_pairs(bound_batch(config, x, generator))
     if config.token_noise:
         batch = add_noise(config, batch, generator)
     return batch
+
+
+def bound_batch(config: Config, x: Tensor, generator) -> Batch:
+    """The bound of mdlm, in blocks or without."""
+    if config.in_blocks:
+        return all_blocks_batch(config, x, generator)
+    return nelbo_batch(config, x, generator)
 
 
 def evaluation_batch(config: Config, x: Tensor, generator, left_to_right=False) -> Batch:
@@ -598,7 +600,7 @@ def evaluation_batch(config: Config, x: Tensor, generator, left_to_right=False) 
     upper bound: for `aogpt` from one random order, for `mdlm` from one pair of masks."""
     if config.mode == "mdlm":
         twice = x.repeat_interleave(2, dim=0)                                   # (2B, T)
-        return pack_pairs(nelbo_batch(config, twice, generator))
+        return pack_pairs(bound_batch(config, twice, generator))
     l2r_fraction = 1.0 if left_to_right else 0.0
     return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction))
 
@@ -635,6 +637,18 @@ def mask_counts(B: int, size: Tensor, generator) -> Tensor:
     u = u.view(-1, M) / (2 * count)                     # (B/2, M) each in its part of [0, 1/2)
     k = 1 + (u * size).long()                                                   # (B/2, M)
     return torch.stack([k, size + 1 - k], dim=1).view(B, M)
+
+
+def all_blocks_batch(config: Config, x: Tensor, generator) -> Batch:
+    """The bound of `one_block_batch`, of all blocks at once: each has a k and an M of its own."""
+    B, T = x.shape
+    block = torch.arange(T) // config.block_length                              # (T,)
+    size = block.bincount()                                         # (M,) tokens of the M blocks
+    k = mask_counts(B, size, generator)[:, block]                               # (B, T)
+    masked = ranks_in_blocks(config, B, T, generator) < k                       # (B, T)
+    batch = masking_batch(config, x, masked)
+    batch.weight[:, 1:T + 1] *= size[block] / T / k
+    return two_streams(config, batch)
 
 
 def two_streams(config: Config, batch: Batch) -> Batch:
