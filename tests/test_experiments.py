@@ -14,8 +14,8 @@ from pytest import approx
 from scipy import stats
 
 from cli import InputError
-from conftest import experiment, small_model
-from experiments import held_out, infill, orders, planners
+from conftest import experiment, run, small_model
+from experiments import held_out, infill, orders, planners, shakespeare
 from experiments.held_out import HeldOutOptions
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
 from model import evaluation_batch, losses_in_parts, mask_generator
@@ -23,6 +23,7 @@ from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
 from runs import load
 from sample import SampleOptions, generate
 from toy import TOY
+from train import PRESETS
 
 WORDS = Tokenizer("words", words=TOY.words())
 
@@ -378,3 +379,124 @@ def test_commands(trained, monkeypatch, capsys, name, constants, flags):
     if flags[0].startswith("--models"):
         with pytest.raises(InputError, match="which models"):
             run_main(name, monkeypatch)
+
+
+# ---- Tiny Shakespeare ----------------------------------------------------------------------------
+
+NANOGPT = """
+from dataclasses import dataclass
+import torch
+
+@dataclass
+class GPTConfig:
+    block_size: int
+
+class GPT(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.next = torch.nn.Embedding(26, 26)      # logits of the next letter
+    def forward(self, x, y):
+        logits = self.next(x)
+        return logits, torch.nn.functional.cross_entropy(logits.mT, y, ignore_index=-1)
+"""
+NANOGPT_TRAIN = """
+import os, sys, torch
+from model import GPT, GPTConfig
+torch.manual_seed(1337)
+out_dir = sys.argv[-1].partition("=")[2]
+assert sys.argv[1] == "config/train_shakespeare_char.py" and "--max_iters=2000" in sys.argv
+os.makedirs(out_dir)
+net = GPT(GPTConfig(16))
+torch.save({"model_args": {"block_size": 16}, "model": net.state_dict()}, f"{out_dir}/ckpt.pt")
+print("step 250: train loss 3.0000, val loss 3.0000")
+for step in range(249, 252):
+    print(f"iter {step}: loss 3.0000, time 500.00ms, mfu -100.00%")
+"""
+NANOGPT_PREPARE = """
+import numpy as np
+letters = np.fromfile("input.txt", np.uint8).astype(np.uint16) - ord("a")
+letters[:900].tofile("train.bin")
+letters[900:].tofile("val.bin")
+"""
+
+
+@pytest.fixture
+def tiny_shakespeare(workdir, monkeypatch):
+    """A thousand letters, a tiny recipe, and made-up code of the same shape as nanoGPT's."""
+    letters = np.random.default_rng(0).integers(ord("a"), ord("z") + 1, size=1000)
+    text = bytes(letters.tolist())
+    data = workdir / "nanoGPT/data/shakespeare_char"
+    data.mkdir(parents=True)
+    (data / "prepare.py").write_text(NANOGPT_PREPARE)
+    (workdir / "nanoGPT/model.py").write_text(NANOGPT)
+    (workdir / "nanoGPT/train.py").write_text(NANOGPT_TRAIN)
+    (workdir / "input.txt").write_bytes(text)
+    prepare(PrepareOptions("shakespeare", text="input.txt"))
+    recipe = dict(
+        n_layer=1, n_head=2, n_embd=16, n_hidden=16, block_size=16, batch_size=8, max_steps=20,
+        warmup=5, eval_interval=10, compile="false")
+    flags = [f"--{name}={value}" for name, value in recipe.items()]
+    preset = PRESETS["shakespeare"]
+    monkeypatch.setitem(PRESETS, "shakespeare", preset | recipe)
+    monkeypatch.setattr(shakespeare, "OUR_FLAGS", [
+        "--preset=shakespeare", "--device=cpu", "--dtype=bfloat16", "--quiet", *flags])
+
+    def timed(arguments, folder):
+        if folder != ".":
+            return in_new_process(arguments, folder)
+        done = run("train.py", *arguments[1:])      # a fork, which starts sooner
+        assert done.returncode == 0, done.stderr
+        return done.stdout, 1.0
+
+    in_new_process = shakespeare.timed
+    monkeypatch.setattr(shakespeare, "timed", timed)
+    return workdir
+
+
+def test_nanogpt_and_ours_take_turns(tiny_shakespeare, monkeypatch, capsys):
+    """The first row of take_away is what train.py does. A finished run is not made again."""
+    flags = ["--text=input.txt", "--json=f.json", "--seeds=1"]
+    run_main("shakespeare", monkeypatch, *flags)
+    results = json.load(open("f.json"))["results"]
+    assert list(results) == ["nanoGPT", "ar", "mdlm", "aogpt"]
+    [found] = results["nanoGPT"]
+    assert found["training"] == 1.0
+    torch.manual_seed(1337)
+    table = torch.nn.Embedding(26, 26).weight
+    letters = torch.tensor(list(open("input.txt", "rb").read())) - ord("a")
+    log_p = table.log_softmax(dim=1)
+    nll = -log_p[letters[:-1], letters[1:]]     # of all letters but the first
+    windows = nll[899:979].view(5, 16)          # as Windows cuts 100 letters
+    assert found["nats"] == approx(windows.mean().item(), abs=1e-5)
+    assert found["second half"] == approx(windows[:, 8:].mean().item(), abs=1e-5)
+    [ar], [aogpt] = results["ar"], results["aogpt"]
+    assert "left to right" in aogpt
+    again = shakespeare.run_without(set(), 1337)
+    assert again["nats"] == approx(ar["nats"], abs=1e-6)
+
+    (tiny_shakespeare / "nanoGPT/train.py").write_text(NANOGPT_TRAIN + "raise ValueError('twice')")
+    run_main("shakespeare", monkeypatch, *flags)
+    assert json.load(open("f.json"))["results"] == results
+    with pytest.raises(InputError, match="ValueError: twice"):
+        run_main("shakespeare", monkeypatch, *flags, "--seed=1", "--out=other")
+    one_seed, other_seed = (
+        torch.load(f"{out}/ckpt.pt")["model"]["next.weight"]
+        for out in ("out/shakespeare/nanoGPT-1337", "other/nanoGPT-1"))
+    assert not torch.equal(one_seed, other_seed)
+    with pytest.raises(InputError, match="elsewhere/data/shakespeare_char is not there"):
+        run_main("shakespeare", monkeypatch, *flags, "--nanogpt=elsewhere")
+
+
+def test_differences_are_taken_away(tiny_shakespeare, monkeypatch):
+    """Each of them changes the result."""
+    for table, rows in ("take_away", 12), ("give_back", 8):
+        run_main("shakespeare", monkeypatch, f"--table={table}", "--json=f.json", "--seeds=1")
+        results = json.load(open("f.json"))["results"]
+        nats = [found["nats"] for [found] in results.values()]
+        assert len(nats) == len(set(nats)) == rows
+    model = shakespeare.model_without(shakespeare.ALL, seed=1)
+    kinds = {type(module).__name__ for module in model.modules()}
+    assert {"LayerNorm", "GeluMLP"} <= kinds
+    assert not {"RMSNorm", "MLP"} & kinds
+    assert model.embed.weight.std().item() == approx(0.02, rel=0.1)

@@ -1,0 +1,373 @@
+"""
+Tiny Shakespeare in nanoGPT's recipe for a CPU: its own code beside ours, and why ours gets lower.
+
+    git clone https://github.com/karpathy/nanoGPT
+    python prepare_data.py --dataset=shakespeare
+    python -m experiments.shakespeare --table=own_code --json=F     about 10 minutes a seed
+    python -m experiments.shakespeare --table=take_away --json=F    about 25 minutes a seed
+    python -m experiments.shakespeare --table=give_back --json=F    about 20 minutes a seed
+
+own_code    nanoGPT's train.py and ours take turns. Both train 4 layers of width 128 on 64
+            characters of context, in 2,000 steps of 12 windows. nanoGPT's own program prepares its
+            data, in its folder.
+take_away   Our ar is trained without one of its differences from nanoGPT at a time, and without
+            all of them. In the last row the network is nanoGPT's: the same weights give the same
+            logits.
+give_back   All of them are taken away, and one at a time is given back.
+
+The losses are means over all windows of the validation text, in nats per character. They are exact
+for nanoGPT and ar, and bounds for mdlm and aogpt; aogpt also has an exact one, from left to right.
+nanoGPT's last weights are scored by its own model.py, those of our train.py are its best ones.
+nanoGPT predicts the first character of a window from the one before it, and ours has nothing to
+predict it from. In the second half of a window that advantage is gone, so it has its own column.
+
+Both projects have the same learning rates, beta2, weight decay and largest gradient here. All runs
+take as many threads as OMP_NUM_THREADS says. ± is the standard deviation over seeds. A finished run
+is not made again.
+"""
+import json
+import math
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from cli import (
+    ROOT, InputError, build, check_flags, command, flag, parse_flags, print_table, provenance,
+    write_json)
+from experiments.others import import_file
+from model import (
+    Config, Transformer, count_parameters, evaluation_batch, losses_in_parts, mask_generator,
+    training_batch)
+from prepare_data import Windows, load_meta
+from runs import read_run
+from train import (
+    PRESETS, Settings, learning_rate, make_optimizers, maybe_compiled, prepare_machine, train_step)
+
+# nanoGPT's README has these flags for a CPU; with the last one the last weights are kept.
+NANOGPT_FLAGS = """
+config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 --log_interval=1
+--block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000
+--lr_decay_iters=2000 --dropout=0.0 --always_save_checkpoint=True""".split()
+OUR_FLAGS = ["--preset=shakespeare", "--device=cpu"]
+
+# nanoGPT's train.py has its seed in its text. This runs it as it is, but for the seed.
+WITH_SEED = """
+import runpy, sys, torch
+seed = int(sys.argv.pop(1))
+set_seed = torch.manual_seed
+torch.manual_seed = lambda _: set_seed(seed)
+runpy.run_path("train.py", run_name="__main__")
+"""
+
+
+@dataclass
+class ShakespeareOptions:
+    """what to train"""
+    table: Literal["own_code", "take_away", "give_back"] = flag("own_code", "which of the three")
+    nanogpt: str = flag("nanoGPT", "folder of github.com/karpathy/nanoGPT")
+    text: str = flag("data/shakespeare/input.txt", "the text, which nanoGPT gets too")
+    seeds: int = flag(3, "runs of each", low=1)
+    seed: int = flag(1337, "the first of them; this one is nanoGPT's own", low=0)
+    out: str = flag("out/shakespeare", "folder for finished runs")
+    json: str = flag("", "file for the results", file=(".json",))
+
+    def __post_init__(self):
+        check_flags(self)
+
+
+# ---- Everybody's own code ------------------------------------------------------------------------
+
+def timed(arguments: list, folder) -> tuple[str, float]:
+    """What `python arguments` prints in a folder, and its seconds. Raises InputError."""
+    began = time.perf_counter()
+    program = [sys.executable, *arguments]
+    done = subprocess.run(program, cwd=folder, capture_output=True, text=True)
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        last_line = done.stderr.strip().split("\n")[-1]
+        raise InputError(f"python failed in {folder}: {last_line}")
+    return done.stdout, seconds
+
+
+def prepare_nanogpt(o: ShakespeareOptions) -> Path:
+    """The folder of nanoGPT's data, which its own program makes. Raises InputError."""
+    folder = Path(o.nanogpt, "data/shakespeare_char")
+    if not folder.exists():
+        raise InputError(f"{folder} is not there; --help says where to get nanoGPT")
+    shutil.copy(o.text, folder / "input.txt")
+    timed(["prepare.py"], folder)
+    return folder
+
+
+def run_nanogpt(o: ShakespeareOptions, data: Path, seed: int) -> dict:
+    """nanoGPT's own train.py with this seed."""
+    folder = Path(o.out, f"nanoGPT-{seed}").resolve()
+    flags = [*NANOGPT_FLAGS, f"--out_dir={folder}"]
+    printed, seconds = timed(["-c", WITH_SEED, str(seed), *flags], o.nanogpt)
+    training = 0.0
+    for step, milliseconds in re.findall(r"iter (\d+): .* time ([\d.]+)ms", printed):
+        if int(step) % 250:         # else there is an evaluation in it
+            training += float(milliseconds) / 1000
+    code = import_file(f"{o.nanogpt}/model.py")
+    checkpoint = torch.load(folder / "ckpt.pt", weights_only=True)
+    net = code.GPT(code.GPTConfig(**checkpoint["model_args"]))
+    net.load_state_dict(checkpoint["model"])
+    result = {"parameters": sum(p.numel() for p in net.parameters())}
+    result |= score_nanogpt(net.eval(), data)
+    return result | {"seconds": seconds, "training": training}
+
+
+@torch.no_grad()
+def score_nanogpt(net, data: Path) -> dict:
+    """The losses of nanoGPT's network, on the characters on which ours are scored."""
+    T = net.config.block_size
+    train = np.fromfile(data / "train.bin", np.uint16)
+    val = np.fromfile(data / "val.bin", np.uint16)
+    text = np.concatenate([train[-1:], val])        # the first window sees a character before it
+    text = torch.from_numpy(text.astype(np.int64))
+    windows = Windows("shakespeare", "val", T)
+    places = windows.spread_places(len(windows))                                # (N, T)
+    x = text[places]
+    y = text[places + 1]
+    _, nats = net(x, y)
+    y[:, :T // 2] = -1      # nanoGPT leaves out a target of -1
+    _, second_half = net(x, y)
+    return {"nats": nats.item(), "second half": second_half.item()}
+
+
+def run_ours(o: ShakespeareOptions, mode: str, seed: int) -> dict:
+    """Our own train.py with this seed."""
+    folder = Path(o.out, f"{mode}-{seed}")
+    shutil.rmtree(folder, ignore_errors=True)       # a run that was interrupted begins again
+    flags = [*OUR_FLAGS, f"--mode={mode}", f"--seed={seed}", f"--out_dir={folder}"]
+    _, seconds = timed([ROOT / "train.py", *flags], ".")
+    run = read_run(folder)
+    last = run["curve"][-1]
+    log = (folder / "log.jsonl").read_text().splitlines()
+    result = {"parameters": run["parameters"], "nats": json.loads(log[-1])["final_nll"]}
+    if "val_nll_l2r" in last:
+        result["left to right"] = last["val_nll_l2r"]
+    return result | {"seconds": seconds, "training": last["seconds"]}
+
+
+# ---- Differences in the network ------------------------------------------------------------------
+# Each function puts what nanoGPT has in the place of what our ar has.
+
+def learned_positions(model: Transformer):
+    """Position vectors that are added to tokens. They begin with the same size as those of tokens.
+
+    For ar a slot predicts the next position, so our target embedding is such a table."""
+    model.rotary[0] = 1.0           # cosines
+    model.rotary[1] = 0.0           # sines
+    model.init_weight("embed", model.embed_target.weight)
+
+
+def layer_norm(model: Transformer):
+    width = model.config.n_embd
+    model.norm = nn.LayerNorm(width, bias=False)
+    for block in model.blocks:
+        block.norm1 = nn.LayerNorm(width, bias=False)
+        block.norm2 = nn.LayerNorm(width, bias=False)
+
+
+class GeluMLP(nn.Module):
+    """It has about as many weights as SwiGLU with n_hidden = 8/3 · width."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.proj = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x):
+        return self.proj(F.gelu(self.up(x)))
+
+
+def gelu(model: Transformer):
+    for block in model.blocks:
+        block.mlp = GeluMLP(model.config.n_embd)
+        for name, p in block.mlp.named_parameters():
+            model.init_weight(name, p)
+
+
+def small_weights(model: Transformer):
+    """A standard deviation of 0.02 at any width, and less for what adds to the residual stream."""
+    for name, p in model.named_parameters():
+        if name.endswith("proj.weight"):
+            nn.init.normal_(p, std=0.02 / math.sqrt(2 * model.config.n_layer))
+        elif p.dim() == 2:
+            nn.init.normal_(p, std=0.02)
+
+
+OF_NETWORK = {
+    "rotary positions": learned_positions,
+    "RMSNorm": layer_norm,
+    "SwiGLU": gelu,
+    "initial weights": small_weights}
+OF_CONFIG = {
+    "common vector": "shared_init",
+    "target embedding": "target_embedding",
+    "target rotation": "target_rotation"}
+OF_TRAINING = ["bfloat16", "windows end to end", "decay of gains"]
+ALL = {*OF_NETWORK, *OF_CONFIG, *OF_TRAINING}
+
+
+def model_without(taken: set, seed: int) -> Transformer:
+    """Our ar without the differences that are taken away."""
+    values = PRESETS["shakespeare"] | {"vocab_size": load_meta("shakespeare")["eot"] + 1}
+    for name, field in OF_CONFIG.items():
+        values[field] = name not in taken
+    if "rotary positions" in taken:
+        values["target_embedding"] = True
+    torch.manual_seed(seed)
+    model = Transformer(build(Config, values))
+    for name, change in OF_NETWORK.items():
+        if name in taken:
+            change(model)
+    return model
+
+
+# ---- Differences in training ---------------------------------------------------------------------
+
+def decay_of_matrices(model: Transformer, s: Settings) -> list:
+    """The optimizers where the gains of norms have no weight decay."""
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    gains = [p for p in model.parameters() if p.dim() == 1]
+    betas = 0.9, s.beta2
+    return [
+        torch.optim.AdamW(matrices, betas=betas, weight_decay=s.weight_decay, fused=True),
+        torch.optim.AdamW(gains, betas=betas, weight_decay=0, fused=True)]
+
+
+def draw_anywhere(windows: Windows, rows: int, rng) -> np.ndarray:
+    """(rows, T): windows that start anywhere, some of them more often than others."""
+    T = windows.block_size
+    starts = rng.integers(len(windows.tokens) - T, size=rows)
+    places = starts[:, None] + np.arange(T)                                     # (rows, T)
+    return windows.tokens[places].astype(np.int64)
+
+
+def run_without(taken: set, seed: int) -> dict:
+    """Our ar without the differences that are taken away, trained as train.py does."""
+    dtype = "float32" if "bfloat16" in taken else "bfloat16"
+    s = build(Settings, PRESETS["shakespeare"] | {"seed": seed, "dtype": dtype})
+    device = torch.device("cpu")
+    prepare_machine(s, device)
+    torch._dynamo.reset()           # else it compiles only the first few networks
+    began = time.perf_counter()
+    model = model_without(taken, seed)
+    config = model.config
+    optimizers = make_optimizers(model, s)
+    if "decay of gains" in taken:
+        optimizers = decay_of_matrices(model, s)
+    windows = Windows(s.data, "train", config.block_size, s.windows, s.seed)
+    rng = np.random.default_rng(seed)
+    losses_of = maybe_compiled(s, device)
+    for step in range(s.max_steps):
+        x = windows.batch(step, s.batch_size)                                   # (B, T)
+        if "windows end to end" in taken:
+            x = draw_anywhere(windows, s.batch_size, rng)
+        batch = training_batch(config, torch.from_numpy(x), mask_generator(seed, step))
+        train_step(model, losses_of, optimizers, batch, s, learning_rate(s, step))
+    val = Windows(s.data, "val", config.block_size, s.windows, s.seed)
+    result = score(model, torch.from_numpy(val.spread(s.eval_windows)))
+    seconds = time.perf_counter() - began
+    return {"parameters": count_parameters(model)} | result | {"seconds": seconds}
+
+
+def score(model: Transformer, x: torch.Tensor) -> dict:
+    """The losses of an ar on windows x (N, T)."""
+    T = x.size(1)
+    batch = evaluation_batch(model.eval().config, x, None)
+    late = torch.arange(T) >= T // 2                                            # (T,)
+    weight = late / late.sum()                                                  # (T,)
+    of_late = batch._replace(weight=weight.expand(x.shape))
+    return {
+        "nats": losses_in_parts(model, batch).mean().item(),
+        "second half": losses_in_parts(model, of_late).mean().item()}
+
+
+# ---- The tables ----------------------------------------------------------------------------------
+
+COLUMNS = {
+    "parameters": ",.0f",
+    "nats": ".3f",
+    "second half": ".3f",
+    "left to right": ".3f",
+    "seconds": ".0f",
+    "training": ".0f"}
+
+
+def runs_of(o: ShakespeareOptions) -> dict:
+    """{name of a row: the function that makes a run of it from a seed}"""
+    runs = {}
+    if o.table == "own_code":
+        data = prepare_nanogpt(o)
+        runs["nanoGPT"] = partial(run_nanogpt, o, data)
+        for mode in "ar", "mdlm", "aogpt":
+            runs[mode] = partial(run_ours, o, mode)
+        return runs
+    if o.table == "take_away":
+        runs["nothing taken away"] = partial(run_without, set())
+        for name in [*OF_NETWORK, *OF_CONFIG, *OF_TRAINING]:
+            runs[f"without {name}"] = partial(run_without, {name})
+    else:
+        for name in [*OF_NETWORK, *OF_TRAINING]:
+            runs[f"only {name}"] = partial(run_without, ALL - {name})
+    runs["all taken away"] = partial(run_without, ALL)
+    return runs
+
+
+def result_of(name: str, run, seed: int, folder: str) -> dict:
+    """What a run found. It is kept in the folder, and not made again."""
+    file = Path(folder, f"{name.replace(' ', '-')}-{seed}.json")
+    if not file.exists():
+        write_json(file, run(seed))
+    result = json.loads(file.read_text())
+    print(f"seed {seed}, {name}: {result['nats']:.4f} nats per character", flush=True)
+    return result
+
+
+def cell(results: list, column: str) -> str:
+    """Mean and standard deviation over seeds; nothing where a row has no such number."""
+    values = [result[column] for result in results if column in result]
+    if not values:
+        return ""
+    form = COLUMNS[column]
+    text = format(statistics.mean(values), form)
+    if len(set(values)) > 1:
+        text += f" ± {statistics.stdev(values):{form}}"
+    return text
+
+
+def main():
+    o = build(ShakespeareOptions, parse_flags(__doc__, ShakespeareOptions))
+    load_meta("shakespeare")        # the data must be there
+    runs = runs_of(o)
+    Path(o.out).mkdir(parents=True, exist_ok=True)
+    results = {name: [] for name in runs}
+    for seed in range(o.seed, o.seed + o.seeds):
+        for name, run in runs.items():
+            results[name].append(result_of(name, run, seed, o.out))
+    table = [["", *COLUMNS]]
+    for name, found in results.items():
+        table.append([name, *(cell(found, column) for column in COLUMNS)])
+    print_table(table)
+    if o.json:
+        facts = provenance(o.seed) | {"threads": torch.get_num_threads()}
+        write_json(o.json, facts | {"results": results})
+
+
+if __name__ == "__main__":
+    command(main, "finished runs are kept in the folder of --out")
