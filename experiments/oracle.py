@@ -1,6 +1,8 @@
 """
 A perfect denoiser: an exact law in the place of a Transformer.
 
+    python -m experiments.oracle mdlm=out/toy-mdlm/samples.jsonl    how near samples come to the law
+
 A sampler can be wrong in two ways, by its own rule and by the network that it asks. With this
 module in the network's place only the first is left. The law is that of the toy, whose every word
 has a known probability given any other words of its story. A pass over a story takes about a
@@ -13,6 +15,8 @@ import math
 import numpy as np
 import torch
 
+from cli import command, parse_flags, print_table
+from diversity import read_samples
 from model import Config, slots_seen, take_slots
 from toy import TOY, Grammar, split_words
 
@@ -272,3 +276,23 @@ def distance(texts: list) -> dict:
         "kl": kl,
         "surprise": surprise,
         "grammatical_se": math.sqrt(variance / len(texts))}
+
+
+def main():
+    """A row for each file of samples of the toy; the columns are said at `distance`."""
+    files = parse_flags(__doc__, named="NAME=FILE")["named"]
+    rows = [["", "grammatical", "± s.e.", "kl", "surprise"]]
+    for name, path in files.items():
+        texts, _ = read_samples(path)
+        found = distance(texts)
+        rows.append([
+            name,
+            f"{found['grammatical']:.1%}",
+            f"{found['grammatical_se']:.1%}",
+            f"{found['kl']:.3f}",
+            f"{found['surprise']:.2f}"])
+    print_table(rows)
+
+
+if __name__ == "__main__":
+    command(main, "nothing was written")
