@@ -12,7 +12,7 @@ own_code    nanoGPT's train.py and ours take turns. Both train 4 layers of width
             data, in its folder.
 take_away   Our ar is trained without one of its differences from nanoGPT at a time, and without
             all of them. In the last row the network is nanoGPT's: the same weights give the same
-            logits.
+            logits. Our vocabulary stays, of 257 bytes where nanoGPT has 65 characters.
 give_back   All of them are taken away, and one at a time is given back.
 
 The losses are means over all windows of the validation text, in nats per character. They are exact
@@ -23,7 +23,7 @@ predict it from. In the second half of a window that advantage is gone, so it ha
 
 Both projects have the same learning rates, beta2, weight decay and largest gradient here. All runs
 take as many threads as OMP_NUM_THREADS says. ± is the standard deviation over seeds. A finished run
-is not made again.
+is kept in the folder of --out and not made again.
 """
 import json
 import math
@@ -106,6 +106,8 @@ def prepare_nanogpt(o: ShakespeareOptions) -> Path:
     folder = Path(o.nanogpt, "data/shakespeare_char")
     if not folder.exists():
         raise InputError(f"{folder} is not there; --help says where to get nanoGPT")
+    if not Path(o.text).exists():
+        raise InputError(f"{o.text} is not there; give the text that was prepared as --text=FILE")
     shutil.copy(o.text, folder / "input.txt")
     timed(["prepare.py"], folder)
     return folder
@@ -166,9 +168,9 @@ def run_ours(o: ShakespeareOptions, mode: str, seed: int) -> dict:
 # Each function puts what nanoGPT has in the place of what our ar has.
 
 def learned_positions(model: Transformer):
-    """Position vectors that are added to tokens. They begin with the same size as those of tokens.
+    """A vector for each position is added to the token's, and begins with the same size.
 
-    For ar a slot predicts the next position, so our target embedding is such a table."""
+    In ar a slot predicts the next position, so our target embedding is a table of such vectors."""
     model.rotary[0] = 1.0           # cosines
     model.rotary[1] = 0.0           # sines
     model.init_weight("embed", model.embed_target.weight)
@@ -183,7 +185,7 @@ def layer_norm(model: Transformer):
 
 
 class GeluMLP(nn.Module):
-    """It has about as many weights as SwiGLU with n_hidden = 8/3 · width."""
+    """It has about as many weights as our SwiGLU, whose n_hidden is 8/3 · width."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -229,7 +231,7 @@ def model_without(taken: set, seed: int) -> Transformer:
     for name, field in OF_CONFIG.items():
         values[field] = name not in taken
     if "rotary positions" in taken:
-        values["target_embedding"] = True
+        values["target_embedding"] = True       # it holds the learned positions
     torch.manual_seed(seed)
     model = Transformer(build(Config, values))
     for name, change in OF_NETWORK.items():
@@ -365,8 +367,8 @@ def main():
         table.append([name, *(cell(found, column) for column in COLUMNS)])
     print_table(table)
     if o.json:
-        facts = provenance(o.seed) | {"threads": torch.get_num_threads()}
-        write_json(o.json, facts | {"results": results})
+        facts = {"threads": torch.get_num_threads(), "torch": torch.__version__}
+        write_json(o.json, provenance(o.seed) | facts | {"results": results})
 
 
 if __name__ == "__main__":
