@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import cli
 import conftest
+from conftest import small_model
 from model import masking_batch, weighted_losses
 
 ROOT = Path(conftest.ROOT)
@@ -106,30 +108,36 @@ def test_links_lead_somewhere():
                 assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-def python_block(page) -> str:
-    """The first one that can be run."""
+def python_block(page, begins: str) -> str:
+    """The one that begins so."""
     text = (ROOT / page).read_text("utf-8")
-    return re.search(r"```python\n(import torch.+?)```", text, re.DOTALL)[1]
+    return re.search(rf"```python\n({begins}.+?)```", text, re.DOTALL)[1]
 
 
-def test_readmes_python_runs(trained, monkeypatch, capsys):
-    """It scores an ar exactly."""
-    code = python_block("README.md")
-    monkeypatch.chdir(trained)
-    assert code.count("out/toy-mdlm") == 1
-    for mode in "mdlm", "ar":
-        names = {}
-        exec(code.replace("out/toy-mdlm", f"out/{mode}"), names)
-        spread = names["nats"].std(dim=1)
-        assert spread.shape == (4,)
-        assert (spread.max() > 1e-3) == (mode == "mdlm")
-        assert " ± tensor" in capsys.readouterr().out
+@torch.no_grad()
+def test_readmes_ten_lines():
+    """They have the loss of model.py, for the same masks, and write a story."""
+    network = small_model("mdlm")
+    config = network.config
+    position = torch.arange(-1, config.block_size)[None]                        # (1, T+1)
+
+    def model(tokens):
+        begun = F.pad(tokens, (1, 0), value=config.bos_id)
+        return network(begun, position, position)[:, 1:]
+
+    x = torch.randint(config.bos_id, (5, config.block_size))
+    names = dict(torch=torch, F=F, model=model, x=x, MASK=config.mask_id, B=5, T=config.block_size)
+    exec(python_block("README.md", "k = "), names)
+    batch = masking_batch(config, x, names["masked"])
+    losses = weighted_losses(network, batch._replace(weight=batch.weight / names["k"]))
+    assert names["loss"].item() == pytest.approx(losses.mean().item(), abs=1e-5)
+    assert names["story"].max() < config.mask_id
 
 
 def test_the_first_exercise():
     """Its number, computed without sampling."""
     names = {}
-    exec(python_block("exercises.md"), names)
+    exec(python_block("exercises.md", "import torch"), names)
     model, x = names["model"], names["x"]
     exact = 0.0
     for masked in torch.cartesian_prod(*[torch.tensor([False, True])] * 4)[1:]:     # (4,)
