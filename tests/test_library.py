@@ -92,7 +92,7 @@ def source(*folders) -> str:
 def test_files_and_flags_of_commands_are_there(page):
     text = (ROOT / page).read_text("utf-8")
     fields = re.findall(r"^    (\w+): ", source(".", "experiments"), re.MULTILINE)
-    of_others = ["standalone", "nproc_per_node", "top_k"]       # torchrun, and an exercise
+    of_others = ["help", "standalone", "nproc_per_node", "top_k"]       # and of an exercise
     for flag in re.findall(r"--(\w+)", text):
         assert flag in [*fields, *of_others]
     for script in re.findall(r"python (\w+\.py)", text):
