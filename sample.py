@@ -41,8 +41,10 @@ class SampleOptions:
         None, "tokens a story; default: the window, or the prompt if it has blanks", low=1)
     prompt: str = flag("", "begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)")
     blank: int = flag(8, "tokens of a blank", low=1)
-    sampler: Literal["first_hitting", "ancestral", "confidence"] = flag(
-        "first_hitting", "mdlm reveals in each step: equally many, by chance, or the likeliest")
+    sampler: Literal["first_hitting", "ancestral", "confidence", "adaptive"] = flag(
+        "first_hitting", "mdlm reveals in each step: equally many, by chance, the likeliest, or as "
+        "many as it is sure of")
+    risk: float = flag(0.1, "with --sampler=adaptive: nats that a pass may be unsure of", low=0)
     order: str = flag(
         "", "aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; default: "
         "as in training")
@@ -343,6 +345,7 @@ def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t: fl
                 predict=None):
     """Tokens (B, L), drawn at the places to reveal now (B, L), and the probability (B, L) of each.
 
+    With --sampler=adaptive it is the entropy there, in nats, of what the network predicts.
     t is what a network with time_embedding=add is told, by default as the share masked implies. It
     reads block_size tokens, by the paper's protocol L, and predicts those of `now` alone; or
     `predict` from `cached_blocks` does that."""
@@ -370,6 +373,8 @@ def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t: fl
     if o.repetition_penalty != 1:
         logits = penalize(logits, tokens, now, o)
     drawn, chance = draw(logits, u[now.to(u.device)], o, temperature)       # (N,) each
+    if o.sampler == "adaptive":
+        chance = torch.distributions.Categorical(logits=logits.float()).entropy()
     probability = torch.zeros(tokens.shape, device=tokens.device)
     return tokens.masked_scatter(now, drawn), probability.masked_scatter(now, chance)
 
@@ -459,6 +464,28 @@ def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions)
         yield tokens
 
 
+def unmask_sure(model, tokens, u, o: SampleOptions):
+    """Each pass reveals as many tokens as it can without much risk; at least one.
+
+    The masked tokens of a story, with blocks those of one block, are sorted by the entropy of their
+    predictions. A pass reveals each before which there are at most o.risk nats in all (Ben-Hamu et
+    al. 2025, arXiv 2505.24857). This bounds the KL of what is drawn, independently, from the
+    network's law of these tokens together. What was drawn has no influence on what is kept."""
+    config = model.config
+    predict = cached_blocks(model, len(tokens)) if config.in_blocks else None
+    block = torch.arange(tokens.size(1), device=tokens.device) // config.block_length       # (L,)
+    while (tokens == config.mask_id).any():
+        masked = tokens == config.mask_id                                       # (B, L)
+        current = block.where(masked.any(dim=0), len(block)).min()      # for all stories of the batch
+        masked &= block == current
+        new, nats = draw_masked(model, tokens, masked, u, o, predict=predict)   # (B, L) each
+        ascending, place = nats.masked_fill(~masked, torch.inf).sort(dim=1, stable=True)
+        before = F.pad(ascending.cumsum(dim=1)[:, :-1], (1, 0))                 # (B, L)
+        now = masked.scatter(1, place, before <= o.risk) & masked
+        tokens = torch.where(now, new, tokens)
+        yield tokens
+
+
 # ---- Which sampler, and in which order -----------------------------------------------------------
 
 def times_of(order: str, u):
@@ -499,6 +526,8 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
     steps = o.steps or n
     if config.mode == "mdlm" and o.sampler == "confidence":
         return unmask_surest(model, tokens, generators, steps, o)
+    if config.mode == "mdlm" and o.sampler == "adaptive":
+        return unmask_sure(model, tokens, u, o)
     block = torch.arange(L, device=device) // config.block_length                   # (L,) or all 0
     if config.mode == "mdlm" and o.sampler == "ancestral":
         times = reveal_times(config.orders, time_of) / (int(block[-1]) + 1)     # (B, L) from 0 to 1
@@ -572,8 +601,10 @@ def check_flags_for(o: SampleOptions, mode: str):
     if o.sampler != "confidence":
         useless |= dict.fromkeys(["final_temperature", "repetition_penalty"],
                                  "without --sampler=confidence")
-    if o.draft:
-        useless["steps"] = "with --draft"
+    if o.sampler != "adaptive":
+        useless["risk"] = "without --sampler=adaptive"
+    if o.draft or o.sampler == "adaptive":
+        useless["steps"] = "with --draft" if o.draft else "with --sampler=adaptive"
     if "___" not in o.prompt:
         useless["blank"] = "without ___ in --prompt"
     for name, where in useless.items():

@@ -16,6 +16,8 @@ from scipy import stats
 from cli import InputError
 from conftest import experiment, run, small_model
 from experiments import held_out, infill, orders, planners, shakespeare
+from conftest import TINY, experiment, small_model
+from experiments import dial, held_out, infill, orders, planners
 from experiments.held_out import HeldOutOptions
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
 from model import evaluation_batch, losses_in_parts, mask_generator
@@ -142,6 +144,35 @@ def test_a_perfect_network_knows_the_conditionals_in_any_order(mode):
     for order in blocks, blocks.flip(1):
         found = orders.nats(oracle, x, order)
         assert found.numpy() == approx(expected, abs=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mode", ["mdlm", "aogpt"])
+def test_block_by_block_the_law_is_the_law(mode):
+    x = as_tokens(stories(5))
+    for N in 1, 7:
+        law = toy_oracle(mode, f"blocks:{N}")
+        above, _ = dial.above_law(law, law.config.orders, x)
+        assert abs(above) < 1e-6
+    one_by_one = toy_oracle(mode, "blocks:1")
+    losses = losses_in_parts(one_by_one, evaluation_batch(one_by_one.config, x, mask_generator(0)))
+    expected = [-log_p.sum() / 48 for log_p in log_p_of(x)]
+    assert losses.numpy() == approx(expected, abs=1e-5)
+
+
+def test_dial(workdir, monkeypatch, capsys):
+    tiny = " ".join(flag for flag in TINY if "preset" not in flag and "data=" not in flag)
+    flags = ["--blocks=8", f"--train={tiny}", "--num_samples=4", "--json=f.json", "--plot=f.png"]
+    run_main("dial", monkeypatch, *flags)
+    rows = json.load(open("f.json"))["rows"]
+    assert [row["network"] for row in rows] == ["mdlm", "aogpt", "the law"]
+    assert rows[2]["1 a pass"] == 1
+    for row in rows[:2]:
+        assert 1 < row["above the law"] < 6
+    assert (workdir / "f.png").stat().st_size > 5000
+    log = (workdir / "out/dial/mdlm-8-1/log.jsonl").read_text()
+    run_main("dial", monkeypatch, *flags)
+    assert (workdir / "out/dial/mdlm-8-1/log.jsonl").read_text() == log     # not trained again
 
 
 # ---- Orders --------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import experiments.oracle
 import sample
 from cli import InputError, plain_type
 from conftest import Running, plain_samplers, run, small_model
-from model import Config
+from model import Config, masking_batch
 from prepare_data import Tokenizer
 from sample import SampleOptions, complete, draw, generate, uniforms
 from toy import TOY
@@ -130,6 +130,7 @@ def p_value(oracle, law=None, given="....", N=20_000, **flags):
     "ar",
     "mdlm --sampler=ancestral --steps=200",
     "mdlm --sampler=first_hitting",
+    "mdlm --sampler=adaptive --risk=0",
     "aogpt",
     "aogpt --order=left_to_right",
     "aogpt --order=2,0,3,1",
@@ -147,6 +148,7 @@ def test_one_token_a_step_follows_the_exact_law(case):
 @pytest.mark.parametrize("case", [
     "mdlm --sampler=ancestral --steps=4",
     "mdlm --sampler=first_hitting --steps=2",
+    "mdlm --sampler=adaptive --risk=1.5",
     "aogpt --steps=2",
     "mdlm --sampler=confidence"])
 def test_several_tokens_a_step_do_not(case):
@@ -203,6 +205,7 @@ def test_a_broken_rule_of_acceptance_is_told_apart(monkeypatch, broken):
     (1, "mdlm"),
     (2, "mdlm"),
     (3, "mdlm"),
+    (3, "mdlm --sampler=adaptive --risk=0"),
     (2, "mdlm --sampler=ancestral --steps=400"),
     (3, "mdlm --sampler=ancestral --steps=400")])
 @pytest.mark.parametrize("given", ["....", "1.2."])
@@ -375,7 +378,9 @@ def test_cached_equals_uncached(case, given):
 
 
 @pytest.mark.parametrize("N", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("case", ["mdlm", "mdlm --steps=3", "mdlm --sampler=ancestral --steps=9"])
+@pytest.mark.parametrize("case", [
+    "mdlm", "mdlm --steps=3", "mdlm --sampler=ancestral --steps=9",
+    "mdlm --sampler=adaptive --risk=2"])
 @pytest.mark.parametrize("given", ["........", "427.....", ".2......", "42....."])
 def test_finished_blocks_are_cached(monkeypatch, N, case, given):
     """The logits of every pass, and the tokens, are those of whole windows without a cache."""
@@ -392,6 +397,7 @@ def test_finished_blocks_are_cached(monkeypatch, N, case, given):
     tokens, appeared = generate(*what)
     cached = seen.copy()
     seen.clear()
+    monkeypatch.setattr(sample, "cached_blocks", lambda *_: None)
     with plain_samplers():
         plain, appeared_plainly = generate(*what)
     assert torch.equal(tokens, plain)
@@ -416,6 +422,7 @@ def test_finished_blocks_are_cached(monkeypatch, N, case, given):
     "aogpt --draft=3",
     "mdlm",
     "mdlm --sampler=ancestral",
+    "mdlm --sampler=adaptive",
     "mdlm --sampler=confidence --steps=3"])
 def test_a_story_is_the_same_whatever_the_batch(case):
     mode, flags = read_case(case)
@@ -491,6 +498,35 @@ def test_mdlm_reads_whole_windows():
         assert (chances > 0).equal(now)
         found.append(new[:, :5])
     assert torch.equal(*found)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("orders, risk", [("random", 0.0), ("random", 3.0), ("blocks:4", 3.0)])
+def test_adaptive_reveals_what_is_within_the_risk(orders, risk):
+    """And no less: one token more of any story would exceed it."""
+    model = small_model("mdlm", orders=orders)
+    hidden = model.config.mask_id
+    before = torch.full((30, 8), hidden)
+    numbers = set()
+    for after in states(model, range(30), sampler="adaptive", risk=risk):
+        batch = masking_batch(model.config, before, before == hidden)
+        logits = model(*batch[:3], stage=batch.stage)[:, 1:]
+        p = logits.softmax(dim=-1)
+        nats = -(p * p.log()).sum(dim=-1)                                       # (30, 8)
+        for row, old, new in zip(nats, before, after):
+            shown = row[(old == hidden) & (new != hidden)]
+            if len(shown) > 0:
+                numbers.add(len(shown))
+                assert shown.sum() - shown.max() <= risk + 1e-4
+                places = (old == hidden).nonzero()[:, 0]
+                if orders != "random":
+                    places = places[places // 4 == places[0] // 4]
+                assert torch.equal(shown.sort().values, row[places].sort().values[:len(shown)])
+                if len(shown) < len(places):
+                    assert shown.sum() > risk - 1e-4
+        before = after
+    assert not (before == hidden).any()
+    assert (numbers == {1}) == (risk == 0)
 
 
 def test_confidence_keeps_what_it_wrote_and_the_penalty_lowers_what_occurs():
