@@ -14,10 +14,8 @@ from pytest import approx
 from scipy import stats
 
 from cli import InputError
-from conftest import experiment, run, small_model
-from experiments import held_out, infill, orders, planners, shakespeare
-from conftest import TINY, experiment, small_model
-from experiments import dial, held_out, infill, orders, planners
+from conftest import TINY, experiment, run, small_model
+from experiments import dial, held_out, infill, orders, planners, shakespeare
 from experiments.held_out import HeldOutOptions
 from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
 from model import evaluation_batch, losses_in_parts, mask_generator
