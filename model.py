@@ -98,7 +98,8 @@ class Config:
                                  f"not --mode={self.mode}")
         self.block_length = block_length(self.orders, self.block_size)
         self.in_blocks = self.mode == "mdlm" and self.block_length < self.block_size
-        if self.in_blocks and (self.time_embedding, self.schedule) != ("none", "uniform"):
+        one_share = self.time_embedding == "add" or self.schedule == "cosine"
+        if self.in_blocks and one_share:
             raise InputError(f"--orders={self.orders} needs --schedule=uniform and "
                              "--time_embedding=none: each block has a masked share of its own")
         if self.objective == "nelbo" and self.schedule == "cosine":
@@ -177,7 +178,8 @@ def slots_seen(stage: Tensor) -> Tensor:
         the same, to train it     -1  1  1  0  0  2  2     see `two_streams`
 
     The first two need no stages: fast kernels know what their slots see, see `attend`."""
-    own, other = stage[:, :, None], stage[:, None, :]                    # (1, S, 1) and (1, 1, S)
+    own = stage[:, :, None]                                                     # (1, S, 1)
+    other = stage[:, None, :]                                                   # (1, 1, S)
     known = other % 2 == 1
     return (other == own) | (known & (other < own))
 
@@ -195,7 +197,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool
     # The same, written out, because on a CPU the backward pass of that function is slow.
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))                    # (B, H, S, n)
     if causal:
-        visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
+        visible = ones.tril()
     if visible is not None:
         scores = scores.masked_fill(~visible, -math.inf)
     return scores.softmax(dim=-1).to(v.dtype) @ v
@@ -540,14 +543,14 @@ def one_block_batch(config: Config, x: Tensor, generator) -> Batch:
     same for all blocks at once: see `all_blocks_batch`."""
     B, T = x.shape
     block = torch.arange(T) // config.block_length                              # (T,)
-    chosen = block[torch.randint(T, (B, 1), generator=generator)]               # (B, 1) this is b
-    here = block == chosen                                                      # (B, T)
-    size = here.sum(dim=1, keepdim=True)                                        # (B, 1)
+    b = block[torch.randint(T, (B, 1), generator=generator)]                    # (B, 1)
+    size = (block == b).sum(dim=1, keepdim=True)                                # (B, 1)
     k = 1 + (torch.rand(B, 1, generator=generator) * size).long()               # (B, 1)
-    masked = here & (ranks_in_blocks(config, B, T, generator) < k)              # (B, T)
-    batch = masking_batch(config, x, masked | (block > chosen))
-    beyond = config.block_size - T
-    return batch._replace(weight=F.pad(masked / k, (1, beyond)))
+    rank = ranks_in_blocks(config, B, T, generator)                             # (B, T)
+    masked = (block == b) & (rank < k)
+    batch = masking_batch(config, x, masked | (block > b))
+    weight = F.pad(masked / k, (1, config.block_size - T))                      # (B, T+1)
+    return batch._replace(weight=weight)
 
 
 def paper_batch(config: Config, x: Tensor, generator) -> Batch:
@@ -558,7 +561,8 @@ def paper_batch(config: Config, x: Tensor, generator) -> Batch:
     ratio = 1 - torch.cos(math.pi / 2 * t) ** 2                                 # (B,)
     masked = torch.rand(x.shape, generator=generator) < ratio[:, None]          # (B, T)
     told = timestep(config, ratio)      # t itself, if the network was trained with this schedule
-    return pool(two_streams(config, masking_batch(config, x, masked, told)))
+    batch = masking_batch(config, x, masked, told)
+    return pool(two_streams(config, batch))
 
 
 def pool(batch: Batch) -> Batch:
@@ -645,8 +649,8 @@ def all_blocks_batch(config: Config, x: Tensor, generator) -> Batch:
     block = torch.arange(T) // config.block_length                              # (T,)
     size = block.bincount()                                         # (M,) tokens of the M blocks
     k = mask_counts(B, size, generator)[:, block]                               # (B, T)
-    masked = ranks_in_blocks(config, B, T, generator) < k                       # (B, T)
-    batch = masking_batch(config, x, masked)
+    rank = ranks_in_blocks(config, B, T, generator)                             # (B, T)
+    batch = masking_batch(config, x, masked=rank < k)       # k in each block, at random places
     batch.weight[:, 1:T + 1] *= size[block] / T / k
     return two_streams(config, batch)
 

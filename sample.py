@@ -341,8 +341,7 @@ def write_and_confirm(model, tokens, order, given: int, generators: list, o: Sam
 LOGITS_AT_ONCE = 2 ** 28        # a gigabyte of them
 
 
-def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t: float | None = None,
-                predict=None):
+def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t=None, predict=None):
     """Tokens (B, L), drawn at the places to reveal now (B, L), and the probability (B, L) of each.
 
     With --sampler=adaptive it is the entropy there, in nats, of what the network predicts.
@@ -395,7 +394,7 @@ def penalize(logits, tokens, now, o: SampleOptions):
 
 
 def cached_blocks(model, rows: int):
-    """For --orders=blocks:N, a function that runs one block, and keeps what it computed before.
+    """A function that runs one block, and keeps what it has computed; None without blocks.
 
     A slot sees its own block and those before, so a finished block need not be read again. But what
     the cache has of a block that still had [MASK]s is not final. It is overwritten by the block's
@@ -408,6 +407,8 @@ def cached_blocks(model, rows: int):
         block 1 again                           3 4
     """
     config = model.config
+    if not config.in_blocks:
+        return None
     N = config.block_length
     keys_values = new_keys_values(model, rows, config.block_size + 1)
     final = 0           # slots before it are in the cache as they will stay
@@ -418,13 +419,14 @@ def cached_blocks(model, rows: int):
         first = int(wanted.any(dim=0).nonzero()[0])
         start = 1 + (first - 1) // N * N                # of the block
         end = min(start + N, wanted.size(1))
-        tokens, position = batch.tokens[:, final:end], batch.key_pos[:, final:end]
-        slots = torch.arange(final, end, device=tokens.device).expand(rows, -1)     # (B, S)
-        visible = slots_seen(batch.stage[:, :end])[:, None, final:]                 # (1, 1, S, end)
-        select = wanted[:, final:end].flatten().nonzero().T                         # (1, n)
-        cache = Cache(keys_values, slots, visible)
-        [logits] = model(tokens, position, position, select=select, cache=cache)    # (n, V)
+        read = slice(final, end)                        # S slots
         final = start
+        slots = torch.arange(end, device=wanted.device)[read]
+        visible = slots_seen(batch.stage[:, :end])[:, None, read]                   # (1, 1, S, end)
+        cache = Cache(keys_values, slots.expand(rows, -1), visible)
+        position = batch.key_pos[:, read]
+        select = wanted[:, read].flatten().nonzero().T                              # (1, n)
+        [logits] = model(batch.tokens[:, read], position, position, select=select, cache=cache)
         return logits
 
     return predict
@@ -434,7 +436,7 @@ def unmask(model, tokens, reveal_step, u, o: SampleOptions):
     """Step s reveals the tokens where reveal_step (B, L) is s. Without any it takes no pass.
 
     With --orders=blocks:N the tokens of a step are all in one block."""
-    predict = cached_blocks(model, len(tokens)) if model.config.in_blocks else None
+    predict = cached_blocks(model, len(tokens))
     for step in range(int(reveal_step.max()) + 1):
         now = reveal_step == step                                               # (B, L)
         if now.any():
@@ -472,17 +474,20 @@ def unmask_sure(model, tokens, u, o: SampleOptions):
     al. 2025, arXiv 2505.24857). This bounds the KL of what is drawn, independently, from the
     network's law of these tokens together. What was drawn has no influence on what is kept."""
     config = model.config
-    predict = cached_blocks(model, len(tokens)) if config.in_blocks else None
-    block = torch.arange(tokens.size(1), device=tokens.device) // config.block_length       # (L,)
+    predict = cached_blocks(model, len(tokens))
+    position = torch.arange(tokens.size(1), device=tokens.device)
+    block = position // config.block_length                                     # (L,)
     while (tokens == config.mask_id).any():
         masked = tokens == config.mask_id                                       # (B, L)
-        current = block.where(masked.any(dim=0), len(block)).min()      # for all stories of the batch
-        masked &= block == current
+        unfinished = block[masked.any(dim=0)]
+        masked &= block == unfinished[0]        # the stories of a batch keep pace with each other
         new, nats = draw_masked(model, tokens, masked, u, o, predict=predict)   # (B, L) each
-        ascending, place = nats.masked_fill(~masked, torch.inf).sort(dim=1, stable=True)
-        before = F.pad(ascending.cumsum(dim=1)[:, :-1], (1, 0))                 # (B, L)
-        now = masked.scatter(1, place, before <= o.risk) & masked
-        tokens = torch.where(now, new, tokens)
+        nats = nats.masked_fill(~masked, torch.inf)
+        ascending, place = nats.sort(dim=1, stable=True)
+        total = ascending.cumsum(dim=1)
+        before = F.pad(total[:, :-1], (1, 0))                                   # (B, L)
+        within = torch.zeros_like(masked).scatter(1, place, before <= o.risk)
+        tokens = torch.where(within & masked, new, tokens)
         yield tokens
 
 
@@ -528,9 +533,10 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
         return unmask_surest(model, tokens, generators, steps, o)
     if config.mode == "mdlm" and o.sampler == "adaptive":
         return unmask_sure(model, tokens, u, o)
-    block = torch.arange(L, device=device) // config.block_length                   # (L,) or all 0
+    block = torch.arange(L, device=device) // config.block_length                   # (L,)
     if config.mode == "mdlm" and o.sampler == "ancestral":
-        times = reveal_times(config.orders, time_of) / (int(block[-1]) + 1)     # (B, L) from 0 to 1
+        blocks = int(block[-1]) + 1
+        times = reveal_times(config.orders, time_of) / blocks                   # (B, L) from 0 to 1
         reveal_step = (times * steps).long().to(device) + block
         return unmask(model, tokens, reveal_step.where(free, -1), u, o)
 
@@ -644,8 +650,8 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
         raise InputError(f"--prompt has {len(ids)} tokens, its blanks included, of {o.length} in "
                          "all; leave something to write")
     usual_steps = min(100, n) if paper and config.mode == "mdlm" else n
-    o = replace(o, steps=o.steps or usual_steps, full_length=o.full_length or windows == "paper",
-                order=o.order or config.orders)
+    o = replace(o, steps=o.steps or usual_steps, full_length=o.full_length or windows == "paper")
+    o = replace(o, order=o.order or config.orders)
     if paper and o.sampler == "confidence" and o.final_temperature is None:
         o = replace(o, final_temperature=o.temperature * 2 / 5)
 
