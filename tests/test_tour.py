@@ -1,0 +1,120 @@
+"""tour.ipynb runs from top to bottom, and what it prints is right. Here models train for a step."""
+import os
+import re
+import shutil
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+from conftest import ROOT
+from prepare_data import PrepareOptions, prepare
+
+TOUR = Path(ROOT, "tour.ipynb")
+LINES = "ROMEO:\nBut, soft! what light through yonder window breaks?\n\n"
+
+
+@pytest.fixture
+def folder(workdir, monkeypatch):
+    """A folder with the project's files and a small toy, for a kernel that has one core."""
+    for path in Path(ROOT).glob("*.py"):
+        shutil.copy(path, workdir)
+    prepare(PrepareOptions(max_tokens=20000))
+    monkeypatch.setenv("NANOMDLM_TOUR_STEPS", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return workdir
+
+
+def printed(cell):
+    """What a cell has printed."""
+    return "".join(output.text for output in cell.outputs if output.output_type == "stream")
+
+
+def execute(folder, *names):
+    """What the cells of these names print, {name: text}; by default all. None of them may fail."""
+    notebook = nbformat.read(TOUR, as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    if names:
+        cells = [cell for cell in cells if cell.id in names]
+    notebook.cells = cells
+    resources = {"metadata": {"path": str(folder)}}
+    nbclient.NotebookClient(notebook, timeout=120, resources=resources).execute()
+    return {cell.id: printed(cell) for cell in cells}
+
+
+def law_table(text):
+    """The numbers in each row: the law, from left to right, the bound, and its standard error."""
+    rows = re.findall(r"(\d+\.\d) +(\d+\.\d) +(\d+\.\d) +(\d+\.\d)$", text, re.MULTILINE)
+    return [[float(number) for number in row] for row in rows]
+
+
+def test_every_cell_runs(folder):
+    shakespeare = folder / "data" / "shakespeare" / "input.txt"     # so nothing is downloaded
+    shakespeare.parent.mkdir()
+    shakespeare.write_text(300 * LINES)
+    said = execute(folder)
+
+    # The files are there, so nothing is fetched or installed; and no command or library complains.
+    assert said["set-up"] == ""
+    for text in said.values():
+        assert "warning" not in text.lower()
+
+    # One token a pass: after 6 of 48 passes there are 42 blanks, and at the end there is none.
+    steps = said["watch"].split("after ")[1:]
+    assert [step.count("░░░") for step in steps] == [42, 36, 30, 24, 18, 12, 6, 0]
+
+    # Only the three tokens of the blank change.
+    filled = re.findall(r"^ +(One day, a .+)$", said["blank"], re.MULTILINE)
+    assert len(filled) == 6
+    for text in filled[:3]:
+        assert text.endswith("found a red ball in the park. She took it to her mom")
+
+    # A draft and its check take two passes and add at least two tokens.
+    one_by_one, drafted = re.findall(r"(\d+\.\d) +\d+%", said["draft"])
+    assert float(one_by_one) == 1
+    assert float(drafted) >= 1.9
+    revealed = said["draft"].splitlines()[-1].split()
+    assert sum(map(int, revealed)) == 48
+
+    # After one step the model knows little, so every number is far above the law's.
+    rows = law_table(said["law"])
+    assert len(rows) == 8 + 1
+    for law, left_to_right, bound, error in rows:
+        assert law + 20 < left_to_right
+        assert law + 20 < bound
+        assert 0 < error < 5
+
+    # Both models learned from the text that was there, and stand in the table.
+    assert said["train-two"].count("on data/shakespeare, 1 steps") == 2
+    for mode in "ar", "mdlm":
+        assert re.search(rf"^{mode} +\d\.\d{{4}}", said["compare"], re.MULTILINE)
+    right, wrong = said["choose"].splitlines()[-2:]
+    assert re.search(r"… river .+\d +possible$", right)
+    assert re.search(r"… pond .+\d +impossible$", wrong)
+
+
+def test_without_a_network_it_goes_on_with_the_toy(folder, monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")     # where nobody listens
+    said = execute(folder, "set-up", "shakespeare")
+    first, second = said["shakespeare"].splitlines()
+    assert first.startswith("Tiny Shakespeare could not be downloaded")
+    assert second == "The next cells take the toy instead."
+
+
+def test_the_outputs_that_are_kept_are_small_and_of_one_execution():
+    notebook = nbformat.read(TOUR, as_version=4)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert 10 <= len(cells) <= 15
+    assert os.path.getsize(TOUR) < 200_000
+    numbers = [cell.execution_count for cell in cells]
+    assert numbers == list(range(1, len(cells) + 1))        # from top to bottom, in one go
+    for cell in cells:
+        assert all(output.output_type != "error" for output in cell.outputs)
+        assert max(map(len, cell.source.splitlines())) <= 100
+
+    # On average over the stories no score is below the law.
+    [of_law] = [cell for cell in cells if cell.id == "law"]
+    law, left_to_right, bound, error = law_table(printed(of_law))[-1]
+    assert law < left_to_right
+    assert law < bound
