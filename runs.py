@@ -247,11 +247,14 @@ class Stopwatch:
             return self.before
         return self.before + time.perf_counter() - self.started
 
+    def stop(self):
+        self.before, self.started = self.read(), None
+
     @contextlib.contextmanager
     def paused(self):
         """In this block it does not run."""
         running = self.started is not None
-        self.before, self.started = self.read(), None
+        self.stop()
         yield
         if running:
             self.start()
@@ -319,6 +322,7 @@ class Run:
                       disable=True if RANK else None) as self.bar:
                 yield
         finally:
+            self.clock.stop()
             self.bar.close()
             for kind, handler in handlers.items():
                 signal.signal(kind, handler)
