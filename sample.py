@@ -3,13 +3,15 @@ Write stories with a trained model, or fill the blanks of one.
 
     python sample.py --out_dir=out/toy-mdlm --num_samples=1000 --steps=24
     python sample.py --out_dir=out/toy-mdlm --prompt="One day, a ___ the park." --show
+    python sample.py --out_dir=out/toy-mdlm --num_samples=1000 --sampler=adaptive
     python sample.py --out_dir=out/toy-aogpt --draft=16
 
 A pass is one run of the network. ar writes one token a pass, from left to right. aogpt writes in a
 random or a given order, one token a pass, or several that are drawn independently of each other,
 which is faster but not exact. With --draft it is exact: a second pass accepts or rejects each of
-them. mdlm reveals masked tokens anywhere, and each of its passes reads the whole window. Stories
-are cut at the first end-of-text.
+them. mdlm reveals masked tokens anywhere, and each of its passes reads the whole window; if it was
+trained with --orders=blocks:N, it finishes one block after another, and a pass reads N tokens.
+Stories are cut at the first end-of-text.
 """
 import itertools
 import json

@@ -219,6 +219,8 @@ def how_written(settings: dict) -> str:
     way = ways.get(settings["mode"], settings["mode"]).replace("_", " ")
     if settings["draft"]:
         return f"{way}, drafts of {settings['draft']}"
+    if way == "adaptive":
+        return f"{way}, risk {settings['risk']:g}"
     return f"{way}, {settings['steps']} steps"
 
 
