@@ -8,7 +8,8 @@ Several runs in one table, JSON and figure; and how likely each of them finds a 
 The first compares validation losses at equal steps and at equal seconds. With --text the whole text
 is scored, also where it is longer than the window: see `score_text`. ar's score is exact. That of
 mdlm and aogpt is an upper bound, an average over --draws masks or orders; with --order it is exact,
-for a model that writes in this order. For mdlm that takes a pass for each token.
+for a model that writes in this order. For mdlm that takes a pass for each token. A model that was
+trained on stories predicts the end of each, too.
 """
 import itertools
 import math
@@ -43,6 +44,10 @@ class CompareOptions:
 
     def __post_init__(self):
         check_flags(self)
+        for name in "order", "draws", "stride":
+            value = getattr(self, name)
+            if not self.text and value != getattr(CompareOptions, name):
+                raise InputError(f"--{name}={value} means nothing without --text; leave it out")
 
 
 def loss_at(curve: list, key: str, at: float) -> float:
@@ -69,11 +74,11 @@ def score_texts(model: Transformer, texts: list, order="bound", draws=32, stride
     Of two texts that begin alike, the model finds the continuation of the one with fewer nats
     likelier. What `order`, `draws` and `stride` mean is said at the flags of these names."""
     bar = tqdm(texts, unit="text", leave=False, disable=None)
-    return [score_text(model, ids, order, draws, stride) for ids in bar]
+    return [score_text(model, ids, order, draws, stride, seed) for seed, ids in enumerate(bar)]
 
 
-def score_text(model: Transformer, ids: list, order="bound", draws=32, stride=None) -> Score:
-    """The Score of a text of any length, which is a list of token ids.
+def score_text(model: Transformer, ids: list, order="bound", draws=32, stride=None, seed=0):
+    """The Score of a text of any length, which is a list of token ids. The seed is for the draws.
 
     By the chain rule −log p(text) is a sum over parts of −log p(part | what comes before). The
     first part is a window of T tokens, or the text, if it is shorter. Each other one is the next
@@ -95,7 +100,7 @@ def score_text(model: Transformer, ids: list, order="bound", draws=32, stride=No
         window = torch.tensor(ids[max(0, end - T):end])                         # (L,)
         new = end - start
         rows = 1 if exact else draws
-        batch = part_batch(config, window, new, order, rows, mask_generator(start))
+        batch = part_batch(config, window, new, order, rows, mask_generator(seed, start))
         losses = losses_in_parts(model, batch)      # (rows,) of the part, or (new,) of its tokens
         if exact:
             nats += losses.sum().item()
@@ -134,18 +139,21 @@ def masked_at_random(config: Config, window, new: int, rows: int, generator) -> 
     """For mdlm: (rows,) losses, each a draw of the bound in nats.
 
     It is the bound of model.nelbo_batch or model.one_block_batch, for the new tokens alone. The
-    numbers k of masked tokens are spread evenly over the rows, which lowers the noise."""
+    blocks, and the numbers k of masked tokens, are spread evenly over the rows, for less noise."""
+    def spread():
+        """(rows, 1) uniform numbers, one in each of `rows` parts of [0, 1), in random order."""
+        part = torch.randperm(rows, generator=generator)[:, None]
+        return (part + torch.rand(rows, 1, generator=generator)) / rows
+
     L = len(window)
     position = torch.arange(L)
     is_new = position >= L - new                                                # (L,)
     block = position // config.block_length                                     # (L,) 0 if random
-    some_new = L - new + torch.randint(new, (rows, 1), generator=generator)
+    some_new = L - new + (spread() * new).long()
     chosen = block[some_new]                                                    # (rows, 1)
     here = is_new & (block == chosen)                                           # (rows, L)
     size = here.sum(dim=1, keepdim=True)                                        # (rows, 1)
-    stratum = torch.randperm(rows, generator=generator)[:, None]
-    u = (stratum + torch.rand(rows, 1, generator=generator)) / rows             # (rows, 1)
-    k = 1 + (u * size).long()                                                   # (rows, 1)
+    k = 1 + (spread() * size).long()                                            # (rows, 1)
     lot = torch.rand(rows, L, generator=generator).masked_fill(~here, 1)
     masked = here & (lot.argsort(dim=1).argsort(dim=1) < k)                     # (rows, L)
     batch = masking_batch(config, window.expand(rows, L), masked | (block > chosen))
@@ -207,6 +215,8 @@ def main():
     flags = parse_flags(__doc__, CompareOptions, named="NAME=FOLDER")
     o = build(CompareOptions, flags)
     folders = flags["named"]
+    if o.text:
+        measure(o.text.split(","))      # it can be read, or this raises
     runs = {name: read_run(folder) for name, folder in folders.items()}
     ends = [run["curve"][-1] for run in runs.values()]
     step = min(end["step"] for end in ends)             # all runs have come as far as this

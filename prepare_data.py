@@ -167,14 +167,21 @@ BLOCK = 2 ** 20             # characters that are read at a time
 LONGEST_STORY = 2 ** 20     # characters; a longer one is cut into several
 
 
+def open_text(path: str):
+    """The open file. Raises InputError for a pipe, because files are read twice; OSError."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise InputError(f"{path} is no file but a folder or a pipe; give a text file")
+    return open(path, encoding="utf-8-sig")
+
+
 def read_blocks(path: str):
     """The text of a UTF-8 file, about a million characters at a time. Raises InputError.
 
     Line ends become "\\n". A byte order mark is dropped, also where files were joined."""
-    if Path(path).suffix == ".json":
+    if Path(path).suffix.lower() == ".json":
         raise InputError(f"{path} is JSON; give .txt, or .jsonl with an object with a text a line")
     try:
-        with open(path, encoding="utf-8") as file:
+        with open_text(path) as file:
             while block := file.read(BLOCK):
                 yield block.replace("\ufeff", "")
     except UnicodeDecodeError as e:
@@ -186,7 +193,7 @@ def read_blocks(path: str):
 def read_jsonl(path: str):
     """The field "text" of each line of a .jsonl file, and a mark after each. Raises InputError."""
     try:
-        with open(path, encoding="utf-8-sig") as file:
+        with open_text(path) as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield json.loads(line)["text"].replace("\r\n", "\n")
@@ -227,22 +234,36 @@ def split_at_marks(blocks):
 
 
 def is_jsonl(path: str) -> bool:
-    return Path(path).suffix == ".jsonl"
+    return Path(path).suffix.lower() == ".jsonl"
 
 
 def measure(paths: list) -> tuple:
-    """How many characters the files have, and whether stories are marked in them."""
-    characters = 0
+    """How many characters the files have, and whether stories are marked in them.
+
+    If they are, the first is not known. Raises InputError where only some have marks."""
+    counts = {path: count_without_marks(path) for path in paths}
+    marked = [path for path, count in counts.items() if count is None]
+    if not marked:
+        return sum(counts.values()), False
     for path in paths:
-        if is_jsonl(path):
-            return 0, True
-        end = ""                # of the block before, in which a mark may have begun
-        for block in read_blocks(path):
-            if EOT in end + block:
-                return 0, True
-            characters += len(block)
-            end = block[-len(EOT):]
-    return characters, False
+        if path not in marked:
+            raise InputError(f"{path} has no {EOT}, but {marked[0]} has marked stories; mark the "
+                             f"ends of its stories too, or prepare it alone")
+    return 0, True
+
+
+def count_without_marks(path: str):
+    """The characters of a file in which no stories are marked; None where they are."""
+    if is_jsonl(path):
+        return None
+    count = 0
+    end = ""                    # of the block before, in which a mark may have begun
+    for block in read_blocks(path):
+        if EOT in end + block:
+            return None
+        count += len(block)
+        end = block[-len(EOT):]
+    return count
 
 
 def read_part(paths: list, first: int, last: int):
@@ -293,6 +314,10 @@ def download_shakespeare() -> str:
 
 # ---- Preparing a data set ------------------------------------------------------------------------
 
+# Data sets that train.py prepares by itself, by their names.
+KNOWN = re.compile(r"(toy|shakespeare|tinystories)(-bytes|-\d+)?")
+
+
 @dataclass
 class PrepareOptions:
     """which text, and how much of it"""
@@ -330,9 +355,11 @@ class PrepareOptions:
                 self.name += f"-{self.vocab_size}"
             elif self.tokenizer != usual:
                 self.name += f"-{self.tokenizer}"
-        if self.name == "toy" and not self.toy:
-            raise InputError("data/toy is the grammar's; give another --name=NAME")
-        if Path(self.name).name != self.name:
+        known = KNOWN.fullmatch(self.name)
+        source = self.dataset if self.toy or self.dataset != "toy" else self.text
+        if known and known[1] != source:
+            raise InputError(f"data/{self.name} is for --dataset={known[1]}; give another --name")
+        if Path(self.name).name != self.name or self.name == "..":
             raise InputError(f"--name={self.name} must be a plain name, of a folder in data/")
         if not self.max_tokens:
             self.max_tokens = 4_000_000 if self.toy else 50_000_000
@@ -359,6 +386,9 @@ def open_source(o: PrepareOptions) -> Source:
     train = o.text.split(",") if o.text else [download_shakespeare()]
     val = o.val.split(",") if o.val else []
     characters, marked = measure(train)
+    if val and measure(val)[1] != marked:
+        raise InputError(f"--text={o.text} and --val={o.val} are of two kinds; mark the stories of "
+                         f"both by {EOT}, or of none")
     if marked and val:
         return Source("stories", read_stories(*train), read_stories(*val))
     if marked:
@@ -368,23 +398,21 @@ def open_source(o: PrepareOptions) -> Source:
     train_part = read_part(train, 0, train_ends)
     val_part = read_part(train, train_ends, characters)
     if val:
-        characters, marked = measure(val)
-        if marked:
-            raise InputError(f"--val={o.val} has marked stories, --text={o.text} has none; mark "
-                             f"the stories of both by {EOT}, or of none")
-        val_part = read_part(val, 0, characters)
+        val_part = read_part(val, 0, measure(val)[0])
     return Source("continuous", cut_between_words(train_part), cut_between_words(val_part))
 
 
 def data_to_prepare(name: str):
     """The options that make data/<name>, if it is missing and the name says what it is."""
-    match = re.fullmatch(r"toy|shakespeare|tinystories(-bytes|-\d+)?", name)
-    if not match or Path(DATA_DIR, name, "meta.json").exists():
+    known = KNOWN.fullmatch(name)
+    if not known or Path(DATA_DIR, name, "meta.json").exists():
         return None
-    dataset, _, rest = name.partition("-")
-    if rest == "bytes":
+    dataset, suffix = known[1], known[2] or ""
+    if suffix == "-bytes":
         return PrepareOptions(dataset, name=name, tokenizer="bytes")
-    return PrepareOptions(dataset, name=name, vocab_size=int(rest or 50257))
+    if suffix:
+        return PrepareOptions(dataset, name=name, tokenizer="gpt2", vocab_size=int(suffix[1:]))
+    return PrepareOptions(dataset, name=name)
 
 
 def prepare(o: PrepareOptions) -> Path:
@@ -409,8 +437,10 @@ def prepare(o: PrepareOptions) -> Path:
         splits["train"] = write_split(new / "train.bin", train, tokenizer, mark, o.max_tokens)
         for split, counts in splits.items():
             if not counts["tokens"]:
-                raise InputError(f"{o.text or o.dataset} holds no text for {split}, or none that "
-                                 f"is not in val; give more text or --val=FILE")
+                source_of_split = o.val if split == "val" and o.val else o.text
+                raise InputError(f"{source_of_split} holds no text for {split}, or none that is "
+                                 f"not in val; of marked stories every 20th is held out, so give "
+                                 f"20 or more, or --val=FILE")
         meta = {"format": FORMAT, "kind": source.kind, "splits": splits, "eot": tokenizer.eot}
         meta["tokenizer"] = tokenizer.to_dict()
         if o.toy:
@@ -442,6 +472,9 @@ def write_split(path: Path, texts, tokenizer: Tokenizer, mark: list, max_tokens:
                disable=None)        # None hides the bar where nobody looks, as in a log file
     with open(path, "wb") as file, bar:
         for text, ids in encode_all(texts, tokenizer):
+            if not mark and len(ids) > max_tokens - counts["tokens"]:
+                ids = ids[:max_tokens - counts["tokens"]]       # a story is kept whole, this is not
+                text = tokenizer.decode(ids)
             tokens = np.array(mark + ids, dtype=np.uint16)
             file.write(tokens)
             counts["stories"] += len(mark)
@@ -521,6 +554,8 @@ class Windows:
             self.tokens = self.tokens[~is_eot]
         self.tokens_per_byte = len(self.tokens) / self.meta["splits"][file]["bytes"]
 
+        if kind == "aligned" and not is_eot.any():
+            raise InputError(f"{DATA_DIR}/{name} has no marked stories; leave --windows out")
         end_to_end = np.arange(len(self.tokens) // block_size) * block_size
         self.phases = 1         # in each epoch all windows move by 0 … phases - 1 tokens
         if kind == "aligned":
@@ -600,14 +635,12 @@ def main():
         texts = f"{n['stories']:,} stories, " if stories else ""
         print(f"{folder}/{split}.bin: {texts}{n['tokens']:,} tokens, {n['bytes']:,} bytes")
     if o.text and meta["splits"]["train"]["tokens"] >= o.max_tokens:
-        print(f"the text may have more; --max_tokens={o.max_tokens} ended it")
+        print(f"--max_tokens={o.max_tokens:,} ended it; the text may be longer")
     if o.toy:
         print(f"entropy {meta['entropy']:.4f} nats per token")
     beginning = np.fromfile(folder / "val.bin", np.uint16, count=33)
     print(f"it begins: {o.make_tokenizer().decode_story(beginning[stories:])} …")
-    preset = {"toy": "toy", "shakespeare": "shakespeare"}.get(o.dataset, "laptop")
-    if o.dataset == "toy" and not o.toy:
-        preset = "laptop"
+    preset = {"words": "toy", "bytes": "shakespeare"}.get(meta["tokenizer"]["kind"], "laptop")
     print(f"next: python train.py --mode=mdlm --data={shlex.quote(o.name)} --preset={preset}")
 
 

@@ -51,7 +51,8 @@ class SampleOptions:
         "", "aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; default: "
         "as in training")
     steps: int | None = flag(
-        None, "steps a story; default: one for each token. Fewer: faster, worse", low=1)
+        None, "passes a story, or a few more in blocks; default: one a token. Fewer: faster, worse",
+        low=1)
     temperature: float = flag(
         1.0, "1 samples the model's distribution, 0 takes the likeliest token", low=0)
     top_p: float = flag(

@@ -478,7 +478,7 @@ def announce(run: Run, why: str, windows: Windows, law):
           f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
     print(f"{parameters:,} parameters, {megaflops:.1f} training MFLOP per token; "
           f"{WORLD_SIZE} x {machine}, {s.dtype}")
-    if s.windows == "random":
+    if s.windows != "aligned":
         print("windows and samples begin anywhere in the text")
     if law is not None:
         print(f"the true law of the toy itself scores {law.mean():.4f} nats per token")

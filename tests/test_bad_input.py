@@ -93,6 +93,7 @@ BAD = {
     "prepare_data.py --text=none.txt": "none.txt cannot be read",
     "prepare_data.py --vocab_size=300": "the toy has a tokenizer of its own",
     "prepare_data.py --text=a.txt --tokenizer=bytes --vocab_size=300": "there are 256 bytes",
+    "compare.py ar=out/ar --order=random": "--order=random means nothing without --text",
     "compare.py ar=out/ar --text=none.txt": "none.txt cannot be read",
     "compare.py ar=out/none": "out/none holds no readable run",
     "compare.py ar=out/ar ar=out/mdlm": "every NAME once",

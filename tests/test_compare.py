@@ -67,7 +67,7 @@ def test_the_probabilities_of_all_texts_sum_to_one(mode, orders, order):
     """Also of texts longer than the window."""
     model = small_model(mode, dtype=torch.float64, vocab_size=3, block_size=3, orders=orders)
     texts = [list(text) for text in itertools.product(range(3), repeat=5)]
-    scores = score_texts(model, texts, order, stride=2)
+    scores = [score_text(model, text, order, stride=2) for text in texts]    # in the same order
     assert sum(math.exp(-score.nats) for score in scores) == pytest.approx(1)
 
 
@@ -122,6 +122,13 @@ def test_the_bound_is_the_mean_over_all_masks_or_orders(mode, orders):
     error = math.sqrt(found.variance)
     assert error < 0.05
     assert abs(found.nats - bound) < 4 * error
+
+
+def test_each_text_has_draws_of_its_own():
+    """Else the errors of many texts would not average out, as score_files takes them to do."""
+    model = small_model("mdlm")
+    first, second = score_texts(model, [TEXT[:5], TEXT[:5]])
+    assert first.nats != second.nats
 
 
 def test_what_cannot_be_scored():

@@ -1,6 +1,7 @@
 """The tokenizer, the preparation of data, and the windows that training reads."""
 import io
 import json
+import os
 import random
 import sys
 import types
@@ -205,8 +206,33 @@ def test_a_text_without_marks_is_continuous(gpt2, workdir, monkeypatch):
 def test_a_text_and_val_of_two_kinds_are_refused(workdir):
     write_text(workdir / "s.txt", 5)
     Path("t.txt").write_text("no marks")
-    with pytest.raises(InputError, match="--val=s.txt has marked stories, --text=t.txt has none"):
-        prepare(PrepareOptions(text="t.txt", val="s.txt", tokenizer="bytes"))
+    for text, val in ("s.txt", "t.txt"), ("t.txt", "s.txt"):
+        with pytest.raises(InputError, match="are of two kinds"):
+            prepare(PrepareOptions(text=text, val=val, tokenizer="bytes"))
+    with pytest.raises(InputError, match="t.txt has no .* but s.txt has marked stories"):
+        prepare(PrepareOptions(text="s.txt,t.txt", tokenizer="bytes"))
+
+
+@pytest.mark.parametrize("name", ["shakespeare", "tinystories-300", "toy", "..", "a/b"])
+def test_names_that_a_text_cannot_have(name):
+    with pytest.raises(InputError, match="--name"):
+        PrepareOptions(text="a.txt", name=name)
+
+
+def test_a_pipe_is_refused(workdir):
+    os.mkfifo("pipe")
+    with pytest.raises(InputError, match="no file but a folder or a pipe"):
+        prepare(PrepareOptions(text="pipe", tokenizer="bytes"))
+
+
+def test_a_continuous_text_ends_at_max_tokens(workdir):
+    Path("t.txt").write_text("naïve " * 10_000, encoding="utf-8")
+    prepare(PrepareOptions(text="t.txt", tokenizer="bytes", max_tokens=1000))
+    splits = load_meta("t-bytes")["splits"]
+    assert splits["train"]["tokens"] == splits["train"]["bytes"] == 1000
+    assert splits["val"]["tokens"] == 50
+    with pytest.raises(InputError, match="has no marked stories; leave --windows out"):
+        Windows("t-bytes", "train", 8, "aligned")
 
 
 def test_bytes_need_no_vocabulary(workdir, monkeypatch):
