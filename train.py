@@ -112,8 +112,8 @@ PRESETS = {
         lr=1e-3,
         final_lr=0.1,
         weight_decay=0.1,
-        eval_interval=250,
-        eval_windows=2000,
+        eval_interval=500,
+        eval_windows=2000,      # all of the text held out
     ),
     "laptop": SMALL | dict(
         data="tinystories-4096",
