@@ -523,7 +523,7 @@ def one_story(model, tokenizer: Tokenizer, s: Settings) -> str:
     return textwrap.shorten(story, 300, placeholder=" …")
 
 
-FINAL_DRAWS = 8         # masks or orders for each window in the last evaluation
+FINAL_DRAWS = 16        # masks or orders for each window in the last evaluation
 
 
 def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
