@@ -160,6 +160,7 @@ def test_block_by_block_the_law_is_the_law(mode):
 
 def test_dial(workdir, monkeypatch, capsys):
     tiny = " ".join(flag for flag in TINY if "preset" not in flag and "data=" not in flag)
+    prepare(PrepareOptions(max_tokens=30_000))
     flags = ["--blocks=8", f"--train={tiny}", "--num_samples=4", "--json=f.json", "--plot=f.png"]
     run_main("dial", monkeypatch, *flags)
     rows = json.load(open("f.json"))["rows"]
