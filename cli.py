@@ -132,7 +132,7 @@ def read_value(name: str, kind, text: str):
 
 
 def add_flags(group, options_class, names):
-    """Tells a group of argparse about those fields of an options dataclass that have these names."""
+    """Tells a group of argparse about the fields of an options dataclass with these names."""
     for f in fields(options_class):
         if f.name not in names:
             continue

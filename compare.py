@@ -24,7 +24,7 @@ from tqdm import tqdm
 from cli import (InputError, build, check_flags, command, flag, parse_flags, print_table,
                  provenance, write_json)
 from model import (Batch, Config, Transformer, draw_orders, losses_in_parts, mask_generator,
-                   masking_batch, order_batch, reveal_times)
+                   masking_batch, one_block_batch, order_batch, reveal_times)
 from prepare_data import measure, read_part, read_stories
 from runs import open_model, read_run
 from show import draw_losses
@@ -114,10 +114,12 @@ def part_batch(config: Config, window, new: int, order: str, rows: int, generato
     """What predicts the last `new` tokens of a window (L,) from those before, which are known."""
     if config.mode != "mdlm":
         return in_some_order(config, window, new, order == "left_to_right", rows, generator)
+    L = len(window)
     if order == "bound":
-        return masked_at_random(config, window, new, rows, generator)
+        batch = one_block_batch(config, window.expand(rows, L), generator, known=L - new)
+        return batch._replace(weight=batch.weight * new)
     orders = config.orders if order == "random" else order
-    u = torch.rand(1, len(window), generator=generator)                         # (1, L)
+    u = torch.rand(1, L, generator=generator)                                   # (1, L)
     time = reveal_times(orders, u)[0, -new:]                                    # (new,)
     return unmasked_in_turn(config, window, turn=time.argsort().argsort())
 
@@ -133,32 +135,6 @@ def in_some_order(config: Config, window, new: int, left_to_right: bool, rows: i
     is_new = is_new.gather(1, known_first)                                      # (rows, L)
     batch = order_batch(config, x, order)
     return batch._replace(weight=is_new.float())
-
-
-def masked_at_random(config: Config, window, new: int, rows: int, generator) -> Batch:
-    """For mdlm: (rows,) losses, each a draw of the bound in nats.
-
-    It is the bound of model.nelbo_batch or model.one_block_batch, for the new tokens alone. The
-    blocks, and the numbers k of masked tokens, are spread evenly over the rows, for less noise."""
-    def spread():
-        """(rows, 1) uniform numbers, one in each of `rows` parts of [0, 1), in random order."""
-        part = torch.randperm(rows, generator=generator)[:, None]
-        return (part + torch.rand(rows, 1, generator=generator)) / rows
-
-    L = len(window)
-    position = torch.arange(L)
-    is_new = position >= L - new                                                # (L,)
-    block = position // config.block_length                                     # (L,) 0 if random
-    some_new = L - new + (spread() * new).long()
-    chosen = block[some_new]                                                    # (rows, 1)
-    here = is_new & (block == chosen)                                           # (rows, L)
-    size = here.sum(dim=1, keepdim=True)                                        # (rows, 1)
-    k = 1 + (spread() * size).long()                                            # (rows, 1)
-    lot = torch.rand(rows, L, generator=generator).masked_fill(~here, 1)
-    masked = here & (lot.argsort(dim=1).argsort(dim=1) < k)                     # (rows, L)
-    batch = masking_batch(config, window.expand(rows, L), masked | (block > chosen))
-    weight = F.pad(masked * new / k, (1, config.block_size - L))                # (rows, T+1)
-    return batch._replace(weight=weight)
 
 
 def unmasked_in_turn(config: Config, window, turn) -> Batch:

@@ -526,28 +526,26 @@ def nelbo_batch(config: Config, x: Tensor, generator) -> Batch:
     return batch._replace(weight=batch.weight / k)
 
 
-def ranks_in_blocks(config: Config, B: int, T: int, generator) -> Tensor:
-    """Numbers (B, T) from 0 on, which in each block of a row come once each, in random order."""
-    u = torch.rand(B, T, generator=generator)
-    order = reveal_times(config.orders, u).argsort(dim=1)
-    return order % config.block_length
-
-
-def one_block_batch(config: Config, x: Tensor, generator) -> Batch:
+def one_block_batch(config: Config, x: Tensor, generator, known: int = 0) -> Batch:
     """The bound of block diffusion in its plainest form: each row predicts k tokens of one block b.
 
         −log p(x) / T  ≤  E_b E_k E_M [ (1/k) Σ_{i in M} −log p(x_i | b outside M, blocks before) ]
 
     For each block that is the bound of `nelbo_batch`. b is the block of a random token, because a
-    shorter last block counts less. Later blocks are all [MASK], and not seen. Training takes the
-    same for all blocks at once: see `all_blocks_batch`."""
+    shorter last block counts less. Later blocks are all [MASK], and not seen. Where the first
+    `known` tokens are given, it is the bound on −log p of the others, per token of these. Training
+    takes all blocks at once: see `all_blocks_batch`."""
     B, T = x.shape
-    block = torch.arange(T) // config.block_length                              # (T,)
-    b = block[torch.randint(T, (B, 1), generator=generator)]                    # (B, 1)
-    size = (block == b).sum(dim=1, keepdim=True)                                # (B, 1)
-    k = 1 + (torch.rand(B, 1, generator=generator) * size).long()               # (B, 1)
-    rank = ranks_in_blocks(config, B, T, generator)                             # (B, T)
-    masked = (block == b) & (rank < k)
+    place = torch.arange(T)
+    block = place // config.block_length                            # (T,) 0 if orders are random
+    some_token = known + (spread(B, generator) * (T - known)).long()            # (B,)
+    b = block[some_token][:, None]                                              # (B, 1)
+    here = (block == b) & (place >= known)                                      # (B, T)
+    size = here.sum(dim=1, keepdim=True)                                        # (B, 1)
+    k = 1 + (spread(B, generator)[:, None] * size).long()                       # (B, 1)
+    lot = torch.rand(B, T, generator=generator).masked_fill(~here, 1)
+    rank = lot.argsort(dim=1).argsort(dim=1)                                    # (B, T)
+    masked = here & (rank < k)
     batch = masking_batch(config, x, masked | (block > b))
     weight = F.pad(masked / k, (1, config.block_size - T))                      # (B, T+1)
     return batch._replace(weight=weight)
@@ -627,6 +625,13 @@ def mask_generator(*seed: int) -> torch.Generator:
 
 # ---- The same losses, less noisy and faster ------------------------------------------------------
 
+def spread(n: int, generator) -> Tensor:
+    """Uniform numbers (n,), one in each of n equal parts of [0, 1), in random order."""
+    part = torch.randperm(n, generator=generator)
+    u = (part + torch.rand(n, generator=generator)) / n
+    return u.clamp(max=1 - 2 ** -24)        # a float32 may have been rounded up to 1
+
+
 def mask_counts(B: int, size: Tensor, generator) -> Tensor:
     """How many tokens of each of M blocks a row masks (B, M): each k of 1 … size (M,) is as likely.
 
@@ -635,10 +640,7 @@ def mask_counts(B: int, size: Tensor, generator) -> Tensor:
     the second. So k is not uniform for a given row; but in training rows come in random order, and
     in evaluation a pair is one row twice. B must be even."""
     M = len(size)
-    count = B // 2 * M
-    stratum = torch.randperm(count, generator=generator)                        # (B/2 · M,)
-    u = stratum + torch.rand(count, generator=generator)
-    u = u.view(-1, M) / (2 * count)                     # (B/2, M) each in its part of [0, 1/2)
+    u = spread(B // 2 * M, generator).view(-1, M) / 2                           # (B/2, M)
     k = 1 + (u * size).long()                                                   # (B/2, M)
     return torch.stack([k, size + 1 - k], dim=1).view(B, M)
 
@@ -649,7 +651,9 @@ def all_blocks_batch(config: Config, x: Tensor, generator) -> Batch:
     block = torch.arange(T) // config.block_length                              # (T,)
     size = block.bincount()                                         # (M,) tokens of the M blocks
     k = mask_counts(B, size, generator)[:, block]                               # (B, T)
-    rank = ranks_in_blocks(config, B, T, generator)                             # (B, T)
+    u = torch.rand(B, T, generator=generator)
+    order = reveal_times(config.orders, u).argsort(dim=1)       # block by block
+    rank = order % config.block_length      # (B, T) in each block 0, 1, … once, in random order
     batch = masking_batch(config, x, masked=rank < k)       # k in each block, at random places
     batch.weight[:, 1:T + 1] *= size[block] / T / k
     return two_streams(config, batch)

@@ -25,10 +25,9 @@ import shlex
 import tempfile
 import urllib.request
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import tiktoken
@@ -335,6 +334,7 @@ class PrepareOptions:
 
     def __post_init__(self):
         check_flags(self)
+        own_text = self.text and self.dataset == "toy"      # which is the default of --dataset
         self.toy = self.dataset == "toy" and not self.text
         if self.val and not self.text:
             raise InputError("--val needs --text")
@@ -348,16 +348,13 @@ class PrepareOptions:
         if cut and self.tokenizer == "bytes":
             raise InputError("--vocab_size is for --tokenizer=gpt2; there are 256 bytes")
         if not self.name:
-            self.name = self.dataset
-            if self.text and self.dataset == "toy":
-                self.name = Path(self.text.split(",")[0]).stem
+            self.name = Path(self.text.split(",")[0]).stem if own_text else self.dataset
             if cut:
                 self.name += f"-{self.vocab_size}"
             elif self.tokenizer != usual:
                 self.name += f"-{self.tokenizer}"
         known = KNOWN.fullmatch(self.name)
-        source = self.dataset if self.toy or self.dataset != "toy" else self.text
-        if known and known[1] != source:
+        if known and (own_text or known[1] != self.dataset):
             raise InputError(f"data/{self.name} is for --dataset={known[1]}; give another --name")
         if Path(self.name).name != self.name or self.name == "..":
             raise InputError(f"--name={self.name} must be a plain name, of a folder in data/")
@@ -370,36 +367,32 @@ class PrepareOptions:
         return Tokenizer(self.tokenizer, self.vocab_size)
 
 
-class Source(NamedTuple):
-    """Where the texts of a data set come from."""
-    kind: Literal["stories", "continuous"]
-    train: Iterator         # of stories, or of pieces of one text
-    val: Iterator           # likewise
+def open_source(o: PrepareOptions) -> tuple:
+    """The texts that the options ask for: their kind, and iterators for training and validation.
 
-
-def open_source(o: PrepareOptions) -> Source:
-    """The texts that the options ask for. Raises InputError."""
+    These give the stories, or the pieces of one continuous text. Raises InputError."""
     if o.toy:
-        return Source("stories", toy_stories(o.seed), toy_stories(o.seed + 1))
+        return "stories", toy_stories(o.seed), toy_stories(o.seed + 1)
     if o.dataset == "tinystories" and not o.text:
-        return Source("stories", download_stories("train"), download_stories("validation"))
+        return "stories", download_stories("train"), download_stories("validation")
     train = o.text.split(",") if o.text else [download_shakespeare()]
     val = o.val.split(",") if o.val else []
     characters, marked = measure(train)
-    if val and measure(val)[1] != marked:
+    val_characters, val_marked = measure(val)
+    if val and val_marked != marked:
         raise InputError(f"--text={o.text} and --val={o.val} are of two kinds; mark the stories of "
                          f"both by {EOT}, or of none")
     if marked and val:
-        return Source("stories", read_stories(*train), read_stories(*val))
+        return "stories", read_stories(*train), read_stories(*val)
     if marked:
         every_20th = itertools.islice(read_stories(*train), 19, None, 20)
-        return Source("stories", read_stories(*train), every_20th)
+        return "stories", read_stories(*train), every_20th
     train_ends = characters if val else characters * 9 // 10
     train_part = read_part(train, 0, train_ends)
     val_part = read_part(train, train_ends, characters)
     if val:
-        val_part = read_part(val, 0, measure(val)[0])
-    return Source("continuous", cut_between_words(train_part), cut_between_words(val_part))
+        val_part = read_part(val, 0, val_characters)
+    return "continuous", cut_between_words(train_part), cut_between_words(val_part)
 
 
 def data_to_prepare(name: str):
@@ -407,12 +400,13 @@ def data_to_prepare(name: str):
     known = KNOWN.fullmatch(name)
     if not known or Path(DATA_DIR, name, "meta.json").exists():
         return None
-    dataset, suffix = known[1], known[2] or ""
+    dataset, suffix = known.groups()
+    options = {}
     if suffix == "-bytes":
-        return PrepareOptions(dataset, name=name, tokenizer="bytes")
-    if suffix:
-        return PrepareOptions(dataset, name=name, tokenizer="gpt2", vocab_size=int(suffix[1:]))
-    return PrepareOptions(dataset, name=name)
+        options["tokenizer"] = "bytes"
+    elif suffix:
+        options |= {"tokenizer": "gpt2", "vocab_size": int(suffix[1:])}
+    return PrepareOptions(dataset, name=name, **options)
 
 
 def prepare(o: PrepareOptions) -> Path:
@@ -421,13 +415,12 @@ def prepare(o: PrepareOptions) -> Path:
     All is written in a folder beside it and then moved. If anything fails, what was there stays."""
     folder = Path(DATA_DIR, o.name)
     tokenizer = o.make_tokenizer()
-    source = open_source(o)
-    train, val = source.train, source.val
-    mark = [tokenizer.eot] if source.kind == "stories" else []      # before each story
+    kind, train, val = open_source(o)
+    mark = [tokenizer.eot] if kind == "stories" else []     # before each story
     folder.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as unfinished:
         new = Path(unfinished)
-        if source.kind == "stories":
+        if kind == "stories":
             # Validation is written first, and its stories are remembered. Training gets the others.
             held_out = set()
             val = remember(val, held_out)
@@ -441,7 +434,7 @@ def prepare(o: PrepareOptions) -> Path:
                 raise InputError(f"{source_of_split} holds no text for {split}, or none that is "
                                  f"not in val; of marked stories every 20th is held out, so give "
                                  f"20 or more, or --val=FILE")
-        meta = {"format": FORMAT, "kind": source.kind, "splits": splits, "eot": tokenizer.eot}
+        meta = {"format": FORMAT, "kind": kind, "splits": splits, "eot": tokenizer.eot}
         meta["tokenizer"] = tokenizer.to_dict()
         if o.toy:
             meta["entropy"] = TOY.entropy() / (TOY.mean_words() + 1)    # nats per token

@@ -469,7 +469,7 @@ def unmask_surest(model, tokens, generators: list, steps: int, o: SampleOptions)
         yield tokens
 
 
-def unmask_sure(model, tokens, u, o: SampleOptions):
+def unmask_within_risk(model, tokens, u, o: SampleOptions):
     """Each pass reveals as many tokens as it can without much risk; at least one.
 
     The masked tokens of a story, with blocks those of one block, are sorted by the entropy of their
@@ -535,7 +535,7 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
     if config.mode == "mdlm" and o.sampler == "confidence":
         return unmask_surest(model, tokens, generators, steps, o)
     if config.mode == "mdlm" and o.sampler == "adaptive":
-        return unmask_sure(model, tokens, u, o)
+        return unmask_within_risk(model, tokens, u, o)
     block = torch.arange(L, device=device) // config.block_length                   # (L,)
     if config.mode == "mdlm" and o.sampler == "ancestral":
         blocks = int(block[-1]) + 1
