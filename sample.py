@@ -665,16 +665,16 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
     times_of(o.order, torch.zeros(1, o.length))         # raises for what is no order
     pattern = torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))      # (L,)
-    if config.in_blocks:
-        if o.sampler == "confidence":
-            raise InputError(f"--sampler=confidence is not for --orders={config.orders}, by which "
-                             "this model was trained; take another")
+    if config.in_blocks and o.sampler == "confidence":
+        raise InputError(f"--sampler=confidence is not for --orders={config.orders}, by which this "
+                         "model was trained; take another")
+    if config.mode != "ar" and config.block_length < config.block_size:
         is_given = pattern != config.mask_id
         block = torch.arange(o.length) // config.block_length
         last_given = block.where(is_given, 0).max()
         if (~is_given & (block < last_given)).any():
-            raise InputError(f"--prompt has words in a later block than a blank; {config.orders}, "
-                             "by which this model was trained, does not see them")
+            raise InputError("--prompt has words in a later block than a blank; a model that was "
+                             f"trained with --orders={config.orders} cannot make use of them")
     if config.mode not in ("mdlm", "aogpt"):
         [own_order] = draw_orders(config, pattern[None], None, l2r_fraction=0.0)
         free = pattern[own_order] == config.mask_id
