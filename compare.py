@@ -87,6 +87,8 @@ def score_text(model: Transformer, ids: list, order="bound", draws=32, stride=No
     for a text without tokens, and for a stride longer than the window."""
     config = model.config
     T = config.block_size
+    if config.orders == "infill":
+        order = "left_to_right"         # half of its training, and a text has no span that is last
     stride = stride or max(1, T // 2)
     if not ids:
         raise InputError("a text without tokens has no likelihood; give a longer one")

@@ -21,7 +21,8 @@ at another position or the same one (target_pos). A mode is a row of this table:
            model that uses only this order.
     mdlm*  block diffusion (Arriola et al. 2025, arXiv 2503.09573), which is --orders=blocks:N. A
            token sees its own block of N and those before it: see `slots_seen`. The same orders, N
-           by N from left to right but random inside a block, are for aogpt too.
+           by N from left to right but random inside a block, are for aogpt too. So is
+           --orders=infill, a GPT that fills in the middle: see `infill_order`.
 
 So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask, in
 which each slot predicts its own position. BOS, which begins every window, is the end-of-text token.
@@ -68,9 +69,10 @@ class Config:
         "uniform", "mdlm: distribution of the share masked; nelbo needs uniform")
     orders: str = flag(
         "random", "mdlm, aogpt: tokens become known in random order, left_to_right, or blocks:N, "
-        "which are N tokens in random order, then the next N")
+        "which are N tokens in random order, then the next N; aogpt: infill, a span last")
     l2r_fraction: float = flag(
-        0.1, "aogpt: fraction of rows trained in the left-to-right order", low=0, high=1)
+        0.1, "aogpt: fraction of rows trained from left to right; 0.5 if infill is asked for",
+        low=0, high=1)
     dropout: float = flag(
         0.0, "share of what each layer adds that training drops", low=0, high=1)
     token_noise: float = flag(
@@ -98,6 +100,9 @@ class Config:
                                  f"not --mode={self.mode}")
         self.block_length = block_length(self.orders, self.block_size)
         self.in_blocks = self.mode == "mdlm" and self.block_length < self.block_size
+        if self.orders == "infill" and self.mode == "mdlm":
+            raise InputError("--orders=infill is for --mode=aogpt; mdlm with --orders=random fills "
+                             "blanks as it is")
         one_share = self.time_embedding == "add" or self.schedule == "cosine"
         if self.in_blocks and one_share:
             raise InputError(f"--orders={self.orders} needs --schedule=uniform and "
@@ -122,13 +127,13 @@ PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", s
 
 def block_length(orders: str, T: int) -> int:
     """N of the orders of a text of T tokens. Raises InputError for what names no orders."""
-    named = {"random": T, "left_to_right": 1}
+    named = {"random": T, "left_to_right": 1, "infill": 1}
     if orders in named:
         return named[orders]
     word, _, number = orders.partition(":")
     if word != "blocks" or not number.isdecimal() or int(number) == 0:
-        raise InputError(f"an order must be random, left_to_right, or blocks:N with N of 1 or "
-                         f"more, not {orders:.40}")
+        raise InputError(f"an order must be random, left_to_right, infill, or blocks:N with N of "
+                         f"1 or more, not {orders:.40}")
     return min(int(number), T)
 
 
@@ -141,6 +146,24 @@ def reveal_times(orders: str, u: Tensor) -> Tensor:
     position = torch.arange(T, device=u.device)
     block = position // block_length(orders, T)
     return block + u.double()       # a float32 could round a time up to the next block's
+
+
+def infill_order(hidden: Tensor, before: Tensor) -> Tensor:
+    """Left to right, but the hidden (B, T) places come last: an order (B, T+m) of positions.
+
+    The positions before (B, m) are read a second time, each before the hidden place on its right.
+    For T = 6, where the places 2 and 3 are hidden, the order is
+
+        0  1  4  5  1  2  3
+
+    So the slot that predicts place 2 holds the token of place 1, as it does from left to right. If
+    it held that of place 5, a GPT would hardly learn to jump. Fill-in-the-middle as published marks
+    the jump by a special token (Bavarian et al. 2022, arXiv 2207.14255)."""
+    place = torch.arange(hidden.size(1), device=hidden.device)                  # (T,)
+    positions = torch.cat([place.expand_as(hidden), before], dim=1)             # (B, T+m)
+    # Among the hidden places each comes at its number, and what is read again just before.
+    times = torch.cat([place * hidden, before + 0.5], dim=1)                    # (B, T+m)
+    return positions.gather(1, times.argsort(dim=1, stable=True))
 
 
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks --------------------------------
@@ -444,24 +467,40 @@ def weighted_losses(model: nn.Module, batch: Batch) -> Tensor:
 def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
     """The chain rule in an order σ (B, T): slot j predicts x_σ(j) from those before it.
 
-        −log p(x) / T  =  (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1))"""
+        −log p(x) / T  =  (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1))
+
+    A position that an order has twice, see `infill_order`, is predicted once."""
     targets = x.gather(1, order)                                                # (B, T)
     tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                # (B, T)
     key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                            # (B, T)
-    weight = torch.full(x.shape, 1 / x.size(1), device=x.device)                # (B, T)
+    weight = torch.full(order.shape, 1 / x.size(1), device=x.device)            # (B, T)
+    if order.size(1) > x.size(1):
+        same = order[:, :, None] == order[:, None, :]                           # (B, S, S)
+        predicted_before = same.tril(diagonal=-1).any(dim=2)                    # (B, S)
+        weight = weight.masked_fill(predicted_before, 0)
     return Batch(tokens, key_pos, order, targets, weight)
 
 
 def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Tensor:
-    """The orders (B, T) in which the rows of x (B, T) are predicted.
+    """The orders (B, T) in which the rows of x (B, T) are predicted, or (B, T+1) with infill.
 
     That of ar is 0 … T-1. Those of aogpt are drawn as config.orders says, but l2r_fraction of them
     are 0 … T-1 too. If that is 0, the mean loss of aogpt is an upper bound on −log p(x)/T, where
     p(x) is the mean over all such orders of the probability that each gives to x: −log of a mean is
-    at most the mean of −log (Jensen's inequality)."""
+    at most the mean of −log (Jensen's inequality).
+
+    With infill one span of a row comes last. Spans of 1, of 2 to 3, of 4 to 7 … tokens are equally
+    frequent, and it begins at any place but the first."""
     left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
-    if config.mode == "ar":
+    if config.mode == "ar" or l2r_fraction == 1:
         return left_to_right
+    if config.orders == "infill":
+        T = x.size(1)
+        u = torch.rand(3, len(x), 1, generator=generator)
+        length = (T ** u[0]).long().clamp(max=T - 1)                            # (B, 1)
+        start = 1 + (u[1] * (T - length)).long()                                # (B, 1)
+        inside = (left_to_right >= start) & (left_to_right < start + length)    # (B, T)
+        return infill_order(inside & (u[2] >= l2r_fraction), before=start - 1)
     u = torch.rand(x.shape, generator=generator)                                # (B, T)
     order = reveal_times(config.orders, u).argsort(dim=1)                       # (B, T)
     chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)

@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from cli import InputError, build, check_flags, command, flag, parse_flags, provenance, write_json
-from model import (Cache, Config, Transformer, draw_orders, masking_batch, new_keys_values,
-                   order_batch, reveal_times, slots_seen)
+from model import (Cache, Config, Transformer, draw_orders, infill_order, masking_batch,
+                   new_keys_values, order_batch, reveal_times, slots_seen)
 from runs import open_locked, open_model
 from show import play, token_texts
 from toy import TOY
@@ -48,8 +48,8 @@ class SampleOptions:
         "many as it is sure of")
     risk: float = flag(0.1, "with --sampler=adaptive: nats that a pass may be unsure of", low=0)
     order: str = flag(
-        "", "aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; default: "
-        "as in training")
+        "", "aogpt: random, left_to_right, infill, blocks:N, or all positions as wanted: 2,0,1; "
+        "default: as in training")
     steps: int | None = flag(
         None, "passes a story, or a few more in blocks; default: one a token. Fewer: faster, worse",
         low=1)
@@ -146,10 +146,10 @@ def u_at(u, position):
 
 # ---- The plain samplers: one token a pass --------------------------------------------------------
 # tokens (B, L) has what is given, and [MASK] elsewhere; each sampler yields it after every pass.
-# order (B, L) has the positions in the order of writing, and the first `given` of them are known.
-# u (B, L) has a number for every position. Who only wants to know how these models write can stop
-# reading after these three. The command runs faster ones, which write the same stories, and a test
-# compares them.
+# order (B, L) has the positions in the order of writing, and the first `given` of them are known; it
+# may have one of these twice, see `infill_order`. u (B, L) has a number for every position. Who only
+# wants to know how these models write can stop reading after these three. The command runs faster
+# ones, which write the same stories, and a test compares them.
 
 def write_left_to_right(model, tokens, given: int, u, o: SampleOptions):
     """ar: each new token takes a pass over all before it."""
@@ -164,7 +164,7 @@ def write_left_to_right(model, tokens, given: int, u, o: SampleOptions):
 
 def write_in_any_order(model, tokens, order, given: int, u, o: SampleOptions):
     """aogpt: slot j sees BOS and the first j tokens of the order, and predicts the next one."""
-    for j in range(given, tokens.size(1)):
+    for j in range(given, order.size(1)):
         batch = order_batch(model.config, tokens, order)        # the slots after j are not seen
         logits = model(batch.tokens, batch.key_pos, batch.target_pos)       # (B, L, V)
         position = order[:, j:j + 1]                                        # (B, 1)
@@ -301,8 +301,9 @@ def write_and_confirm(model, tokens, order, given: int, generators: list, o: Sam
     (B, L), device = order.shape, order.device
     m = min(o.draft, L - given)
     held, predict = slots_in_order(model, tokens, order, spare=m + 1)
-    order = F.pad(order, (0, m + 1), value=L)       # what goes beyond the end goes into a bin at L
-    tokens = F.pad(tokens, (0, 1))                                              # (B, L+1)
+    nowhere = tokens.size(1)        # where goes what lies beyond the end
+    order = F.pad(order, (0, m + 1), value=nowhere)
+    tokens = F.pad(tokens, (0, 1))                                              # (B, nowhere+1)
     known = torch.full((B, 1), given, device=device)        # how many tokens each story has
     unread = -given       # from known + unread on slots are read: in the first round all given ones
 
@@ -314,7 +315,7 @@ def write_and_confirm(model, tokens, order, given: int, generators: list, o: Sam
         """The tokens with the first `count` of new (B, m+1) after the known ones."""
         ahead = known + torch.arange(m + 1, device=device)                      # (B, m+1)
         held.scatter_(1, ahead + 1, new)
-        position = order.gather(1, ahead).where(ahead < known + count, L)       # (B, m+1)
+        position = order.gather(1, ahead).where(ahead < known + count, nowhere)     # (B, m+1)
         return tokens.scatter(1, position, new)
 
     while (known < L).any():
@@ -324,7 +325,7 @@ def write_and_confirm(model, tokens, order, given: int, generators: list, o: Sam
         q = laws(known + torch.arange(unread, m, device=device), known)         # (B, m, V)
         draft = invert(q, u[:, :m])                                             # (B, m)
         tokens = written(F.pad(draft, (0, 1)).to(device), 1)
-        yield tokens[:, :L]
+        yield tokens[:, :nowhere]
         if (known >= L - 1).all():
             return
 
@@ -336,7 +337,7 @@ def write_and_confirm(model, tokens, order, given: int, generators: list, o: Sam
         tokens = written(new, count)
         known = (known + count).clamp(max=L)
         unread = 0
-        yield tokens[:, :L]
+        yield tokens[:, :nowhere]
 
 
 # ---- mdlm: several tokens a pass -----------------------------------------------------------------
@@ -496,13 +497,27 @@ def unmask_within_risk(model, tokens, u, o: SampleOptions):
 
 # ---- Which sampler, and in which order -----------------------------------------------------------
 
+def left_of_blank(free):
+    """The place (1,) before the blank among free (L,), or (0,) if no word comes after a free place.
+
+    Raises InputError unless it is one blank between words, which is what infill is trained for."""
+    left, right = free[:-1], free[1:]
+    place = (~left & right).nonzero()[:, 0]
+    if not (left & ~right).any():
+        return place[:0]
+    if free[0] or len(place) > 1:
+        raise InputError("--prompt must have words, one blank, and words, and --length no more, "
+                         "for a model of --orders=infill")
+    return place
+
+
 def times_of(order: str, u):
     """When each position is written, in any unit: (B, L) or (L,). u (B, L) is uniform.
 
     Raises InputError, where `order` is none."""
     positions = order.split(",")
     if not positions[0].isdecimal():
-        return reveal_times(order, u)       # of random, left_to_right or blocks:N
+        return reveal_times(order, u)       # of random, left_to_right, infill or blocks:N
     L = u.size(1)
     if sorted(positions) != sorted(str(position) for position in range(L)):
         raise InputError(f"--order={order:.40} must have each of the positions 0 to {L - 1} once, "
@@ -544,7 +559,8 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
         return unmask(model, tokens, reveal_step.where(free, -1), u, o)
 
     if config.mode in ("mdlm", "aogpt"):
-        times = times_of(o.order or config.orders, time_of)
+        order_words = o.order or config.orders
+        times = times_of(order_words, time_of)
     else:       # the mode knows one order only, in which it was trained
         times = draw_orders(config, tokens.cpu(), None, l2r_fraction=0.0).argsort(dim=1)
     times = times.to(device).expand(free.shape)
@@ -556,9 +572,13 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
         reveal_step = (rank * steps // n + block).where(free, -1)
         _, number = reveal_step.unique(return_inverse=True)     # steps without gaps, from 0 on
         return unmask(model, tokens, number - int(n < L), u, o)
+    if config.mode == "aogpt" and order_words == "infill":
+        before = left_of_blank(free[0])                                             # (0 or 1,)
+        order = infill_order(free, before.expand(len(free), -1))                    # (B, L+1)
+    given = order.size(1) - n
     if o.draft:
-        return write_and_confirm(model, tokens, order, L - n, generators, o)
-    return write_in_order(model, tokens, order, L - n, u, steps, o)
+        return write_and_confirm(model, tokens, order, given, generators, o)
+    return write_in_order(model, tokens, order, given, u, steps, o)
 
 
 @torch.no_grad()
@@ -668,8 +688,11 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
     if config.in_blocks and o.sampler == "confidence":
         raise InputError(f"--sampler=confidence is not for --orders={config.orders}, by which this "
                          "model was trained; take another")
-    if config.mode != "ar" and config.block_length < config.block_size:
-        is_given = pattern != config.mask_id
+    is_given = pattern != config.mask_id
+    if o.order == "infill":
+        left_of_blank(~is_given)        # raises for what it cannot write
+    in_blocks = config.block_length < config.block_size and config.orders != "infill"
+    if config.mode != "ar" and in_blocks:
         block = torch.arange(o.length) // config.block_length
         last_given = block.where(is_given, 0).max()
         if (~is_given & (block < last_given)).any():

@@ -24,7 +24,7 @@ from cli import (
     InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
 from experiments.held_out import check_tokenizer, difference
 from experiments.oracle import toy_conditionals
-from model import losses_in_parts, masking_batch, order_batch
+from model import infill_order, losses_in_parts, masking_batch, order_batch
 from prepare_data import Windows
 from runs import open_model
 from sample import (
@@ -62,10 +62,11 @@ def nats(model, x, start: int, length: int):
         order = place
         if config.mode == "aogpt":
             known = place[~inside]
-            order = torch.cat([known, place[inside]])
-        batch = order_batch(config, x, order.expand_as(x))
-        weight = inside[order] / length                                         # (T,)
-        batch = batch._replace(weight=weight.expand_as(x))
+            again = place[start - 1:start] if config.orders == "infill" else place[:0]
+            order = torch.cat([known, again, place[inside]])                    # (T or T+1,)
+        batch = order_batch(config, x, order.expand(len(x), -1))
+        weight = inside[order] / length                                         # (T or T+1,)
+        batch = batch._replace(weight=weight.expand(len(x), -1))
         return losses_in_parts(model, batch)
     total = torch.zeros(len(x), dtype=torch.float64)
     for next_place in range(start, start + length):
@@ -109,8 +110,11 @@ def fill(model, x, start: int, length: int, seed: int):
         return torch.cat([filled, x[:, end:]], dim=1)
     known = tokens != config.mask_id
     order = time_of.masked_fill(known, -1).argsort(dim=1)                       # (N, T)
+    if config.orders == "infill":
+        before = torch.full((N, 1), start - 1)
+        order = infill_order(~known, before)                                    # (N, T+1)
     write = unmask_one_by_one if config.mode == "mdlm" else write_in_any_order
-    *_, filled = write(model, tokens, order, T - length, u, o)
+    *_, filled = write(model, tokens, order, order.size(1) - length, u, o)
     return filled
 
 

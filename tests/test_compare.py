@@ -61,7 +61,7 @@ def test_the_chain_rule_token_by_token(mode, length, stride):
 
 @pytest.mark.parametrize("mode, orders", [
     ("ar", "random"), ("mdlm", "random"), ("aogpt", "random"), ("mdlm", "blocks:2"),
-    ("aogpt", "blocks:2")])
+    ("aogpt", "blocks:2"), ("aogpt", "infill")])
 @pytest.mark.parametrize("order", ["left_to_right", "random"])
 def test_the_probabilities_of_all_texts_sum_to_one(mode, orders, order):
     """Also of texts longer than the window."""

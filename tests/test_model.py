@@ -14,8 +14,8 @@ from model import (
     PAPER_MDLM, Cache, Config, Transformer, count_parameters, flops_per_token, mask_counts,
     new_keys_values, pack_pairs, pool, timestep, weighted_losses)
 from model import (
-    draw_orders, evaluation_batch, masking_batch, nelbo_batch, one_block_batch, order_batch,
-    paper_batch, slots_seen, training_batch, two_streams)
+    draw_orders, evaluation_batch, infill_order, masking_batch, nelbo_batch, one_block_batch,
+    order_batch, paper_batch, slots_seen, training_batch, two_streams)
 from runs import load, save
 
 modes = pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
@@ -321,6 +321,41 @@ def test_probabilities_of_all_sequences_sum_to_one(mode):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("start, length", [(1, 1), (1, 3), (2, 2), (3, 1)])
+def test_reading_a_word_twice_is_still_a_likelihood(start, length):
+    model = exact_model("aogpt", vocab_size=3, block_size=T, orders="infill")
+    sequences = itertools.product(range(3), repeat=T)
+    x = torch.tensor(list(sequences))
+    hidden = torch.zeros_like(x, dtype=torch.bool)
+    hidden[:, start:start + length] = True
+    order = infill_order(hidden, torch.full((len(x), 1), start - 1))
+    losses = weighted_losses(model, order_batch(model.config, x, order))
+    assert torch.exp(-T * losses).sum().item() == pytest.approx(1, abs=1e-9)
+    one_place = order[0].tolist()
+    assert sorted(one_place) == sorted([*range(T), start - 1])
+    assert one_place[-length - 1:] == list(range(start - 1, start + length))
+
+
+@torch.no_grad()
+def test_the_bound_of_infill_is_the_mean_over_its_spans():
+    model = exact_model("aogpt", vocab_size=5, block_size=T, orders="infill")
+    x = tokens(model, rows=1)
+    bound = 0.0
+    for length in range(1, T):
+        chance = math.log((length + 1) / length) / math.log(T)
+        for start in range(1, T - length + 1):
+            place = torch.arange(T)
+            hidden = (place >= start) & (place < start + length)
+            order = infill_order(hidden[None], torch.tensor([[start - 1]]))
+            [loss] = weighted_losses(model, order_batch(model.config, x, order))
+            bound += chance / (T - length) * loss.item()
+    batch = evaluation_batch(model.config, x.expand(20_000, T), rng(3))
+    assert_mean(weighted_losses(model, batch), bound)
+    half = draw_orders(model.config, x.expand(4000, T), rng(), l2r_fraction=0.5)
+    assert_mean((half[:, :T] == torch.arange(T)).all(dim=1).double(), 0.5)
+
+
+@torch.no_grad()
 def test_both_estimators_of_the_bound_have_one_mean_and_ours_less_variance():
     from experiments.estimator import EstimatorOptions, variances
     model = small_model("mdlm")
@@ -600,6 +635,7 @@ def test_pack_pairs_changes_no_loss_and_no_gradient(weights, orders):
     dict(mode="aogpt"),
     dict(mode="mdlm", time_embedding="add"),
     dict(mode="mdlm", objective="masked_ce"),
+    dict(mode="aogpt", orders="infill"),
     dict(mode="mdlm", orders="blocks:3"),
     dict(mode="mdlm", orders="blocks:4", objective="masked_ce"),
     dict(mode="mdlm", objective="masked_ce", schedule="cosine")])
@@ -633,7 +669,7 @@ def test_the_loss_of_bfloat16_logits_is_not_rounded_to_bfloat16():
 
 
 @pytest.mark.parametrize("mode, orders", [
-    ("ar", "random"), ("mdlm", "random"), ("mdlm", "blocks:4")])
+    ("ar", "random"), ("mdlm", "random"), ("mdlm", "blocks:4"), ("aogpt", "infill")])
 def test_the_loss_compiles_as_a_whole_and_stays_the_same(mode, orders):
     torch._dynamo.reset()
     model = exact_model(mode, orders=orders)
@@ -769,7 +805,7 @@ def test_flops_per_token_counts_the_matrix_products(mode):
     (dict(mode="mdlm", orders="blocks:4", time_embedding="add"), "needs --schedule=uniform"),
     (dict(mode="aogpt", orders="blocks:0"), "N of 1 or more, not blocks:0"),
     (dict(mode="aogpt", orders="blocks:x"), "not blocks:x"),
-    (dict(mode="aogpt", orders="infill"), "not infill")])
+    (dict(mode="mdlm", orders="infill"), "--orders=infill is for --mode=aogpt")])
 def test_config_refuses_what_does_not_fit_and_names_what_would(fields, named):
     with pytest.raises(InputError, match=named):
         Config(**fields)

@@ -15,7 +15,7 @@ import experiments.oracle
 import sample
 from cli import InputError, plain_type
 from conftest import Running, plain_samplers, run, small_model
-from model import Config, masking_batch
+from model import Config, infill_order, masking_batch
 from prepare_data import Tokenizer
 from sample import SampleOptions, complete, draw, generate, uniforms
 from toy import TOY
@@ -139,7 +139,8 @@ def p_value(oracle, law=None, given="....", N=20_000, **flags):
     "aogpt --draft=2",
     "aogpt --draft=4",
     "aogpt --draft=2 --order=left_to_right",
-    "aogpt --draft=4 --order=left_to_right"])
+    "aogpt --draft=4 --order=left_to_right",
+    "aogpt --draft=3 --order=infill"])
 def test_one_token_a_step_follows_the_exact_law(case):
     mode, flags = read_case(case)
     assert p_value(Oracle(mode), **flags) > 1e-3
@@ -161,6 +162,8 @@ def test_several_tokens_a_step_do_not(case):
     ("mdlm", ".1.2"),
     ("aogpt", ".1.2"),
     ("aogpt --draft=2", "..0."),
+    ("aogpt --order=infill", "1..2"),
+    ("aogpt --order=infill --draft=2", "1..2"),
     ("aogpt --draft=4 --order=left_to_right", "1...")])
 def test_what_is_written_has_the_law_given_the_rest(case, given):
     mode, flags = read_case(case)
@@ -319,6 +322,10 @@ def write_one_by_one(model, stories, pattern, o):
     times = sample.times_of(o.order or model.config.orders, time_of)
     times = times.expand(len(stories), -1).masked_fill(is_given, -1)
     order = times.argsort(dim=1, stable=True)                                       # (B, L)
+    if model.config.orders == "infill":
+        before = sample.left_of_blank(~is_given).expand(len(stories), -1)
+        order = infill_order(tokens == model.config.mask_id, before)                # (B, L+1)
+        given = order.size(1) - len(pattern) + given
     if model.config.mode == "aogpt":
         return sample.write_in_any_order(model, tokens, order, given, u, o)
     return sample.unmask_one_by_one(model, tokens, order, given, u, o)
@@ -334,15 +341,19 @@ def write_one_by_one(model, stories, pattern, o):
     "aogpt --order=blocks:3",
     "mdlm",
     "mdlm --temperature=0.7 --top_p=0.8"])
-@pytest.mark.parametrize("orders", ["random", "blocks:3"])
+@pytest.mark.parametrize("orders", ["random", "blocks:3", "infill"])
 def test_plain_and_fast_samplers_write_the_same(case, orders):
     """One token a pass, from the same random numbers, after every pass."""
     mode, flags = read_case(case)
     if mode == "ar" and orders != "random":
         pytest.skip("ar has one order only")
+    if orders == "infill" and (mode == "mdlm" or "order" in flags):
+        pytest.skip("infill is an order, of aogpt only")
     model = small_model(mode, orders=orders)
     texts = ["........", "427....."]
-    if mode == "aogpt" or (mode, orders) == ("mdlm", "random"):     # others see no later block
+    if orders == "infill":
+        texts += ["42...917", "4......7"]       # one blank between words
+    elif mode == "aogpt" or (mode, orders) == ("mdlm", "random"):     # others see no later block
         texts.append("4..2...7")
     for given in texts:
         pattern = pattern_of(model, given)
@@ -435,11 +446,12 @@ def test_a_story_is_the_same_whatever_the_batch(case):
     assert (together < model.config.vocab_size).all()
 
 
-@pytest.mark.parametrize("given", ["........", ".......4", ".....427"])
+@pytest.mark.parametrize("given, orders", [
+    ("........", "random"), (".......4", "random"), (".....427", "random"), ("42...917", "infill")])
 @pytest.mark.parametrize("draft", [1, 2, 5, 20])
-def test_drafts(draft, given):
+def test_drafts(draft, given, orders):
     """Greedy ones are the tokens of one token a pass. A story takes no more passes than tokens."""
-    model = small_model("aogpt")
+    model = small_model("aogpt", orders=orders)
     pattern = pattern_of(model, given)
     greedy = write(model, range(9), pattern, temperature=0)
     drafted = write(model, range(9), pattern, temperature=0, draft=draft)
@@ -686,6 +698,17 @@ def test_what_blocks_cannot_write_is_refused(mode):
     why = "is not for --orders=blocks:3" if mode == "mdlm" else "means nothing for aogpt"
     with pytest.raises(InputError, match=f"sampler=confidence {why}"):
         pattern_for(sampler="confidence")
+
+
+@pytest.mark.parametrize("prompt, length", [
+    ("___ day", None), ("One ___ day ___ a", None), ("One ___ day", 8)])
+def test_infill_fills_one_blank_between_words(prompt, length):
+    config = Config("aogpt", vocab_size=WORDS.vocab_size, block_size=9, orders="infill")
+    one_blank = SampleOptions(prompt="One ___ day", blank=3)
+    _, pattern = complete(one_blank, config, WORDS, "aligned")
+    assert len(pattern) == 5
+    with pytest.raises(InputError, match="must have words, one blank, and words"):
+        complete(SampleOptions(prompt=prompt, blank=2, length=length), config, WORDS, "aligned")
 
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])

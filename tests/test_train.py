@@ -223,6 +223,13 @@ def test_a_resumed_run_keeps_its_settings(trained, monkeypatch):
         assert getattr(s, name) == value
 
 
+@pytest.mark.parametrize("flags, fraction", [
+    ({}, 0.1), ({"orders": "infill"}, 0.5), ({"orders": "infill", "l2r_fraction": 0.2}, 0.2)])
+def test_infill_is_trained_from_left_to_right_in_half_of_the_rows(flags, fraction):
+    config, *_ = resolve({"mode": "aogpt", "preset": "toy"} | flags)
+    assert config.l2r_fraction == fraction
+
+
 def test_a_run_from_before_a_setting_was_added_goes_on_with_its_default(trained):
     shutil.copytree(trained / "out/ar", trained / "out/older")
     path = trained / "out/older/ckpt.pt"
