@@ -6,8 +6,8 @@ How fast training is, with random weights and random tokens.
 
 "tuned" is what train.py does by default. "baseline" is eager float32 with logits of every slot, as
 in the code of arXiv 2603.22075. All of it is measured in one process, by turns, because a machine
-is not equally fast all the time. It takes minutes. What writing costs is in
-experiments/sampling_cost.py.
+is not equally fast all the time. It takes minutes. What writing costs is measured by
+experiments/denoiser.py.
 """
 import functools
 import math

@@ -34,8 +34,8 @@ import torch
 
 from cli import (
     ROOT, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
+from experiments.denoiser import write
 from experiments.oracle import toy_oracle
-from experiments.steps import StepsOptions, write
 from model import evaluation_batch, mask_generator
 from prepare_data import Tokenizer, Windows, load_meta
 from runs import open_model, read_run
@@ -88,17 +88,17 @@ def above_law(model, orders: str, x) -> tuple:
 def sampled(model, tokenizer, o: DialOptions) -> dict:
     """Shares of stories that obey the grammar, sampler by sampler; seconds of one at 1 a pass."""
     config = model.config
-    how = StepsOptions(num_samples=o.num_samples)
     found = {}
     for per in PER_PASS:
         if config.mode == "aogpt" or per <= config.block_length:
             began = time.perf_counter()
-            stories = write(model, tokenizer, how, {"steps": config.block_size // per})
+            steps = {"steps": config.block_size // per}
+            stories = write(model, tokenizer, o.num_samples, "first_hitting", steps)
             found[f"{per} a pass"] = stories["grammatical"]
             seconds = (time.perf_counter() - began) / o.num_samples
             found.setdefault("story, s", seconds)
     if config.mode == "mdlm":
-        stories = write(model, tokenizer, how, {"sampler": "adaptive"})
+        stories = write(model, tokenizer, o.num_samples, "adaptive", {})
         found |= {"adaptive": stories["grammatical"], "its tokens": stories["tokens_per_pass"]}
     return found
 

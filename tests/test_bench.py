@@ -8,8 +8,8 @@ import torch
 import bench
 from bench import BenchOptions, bench_train, by_turns, training_step
 from cli import InputError
-from conftest import experiment, run, small_model
-from experiments import others, sampling_cost
+from conftest import run
+from experiments import others
 from model import Config, flops_per_token
 
 SIZES = dict(vocab_size=50, block_size=8, n_layer=1, n_head=2, n_embd=16, n_hidden=16)
@@ -90,37 +90,6 @@ def test_turns_are_taken_and_the_first_does_not_count(monkeypatch):
 def test_what_cannot_be_measured(flags, problem):
     with pytest.raises(InputError, match=problem):
         bench.begin(BenchOptions(device="cpu"), flags)
-
-
-# ---- What writing costs --------------------------------------------------------------------------
-
-def test_sampling_cost(tmp_path):
-    flags = [flag for flag in FLAGS if "block_size" not in flag]
-    done = experiment("sampling_cost", "--length=16", "--few=8", "--json=s.json", "--device=cpu",
-                      *flags, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    seconds = json.load(open(tmp_path / "s.json"))["seconds"]
-    assert len(seconds) == 7
-    assert min(seconds.values()) > 0
-
-
-@pytest.mark.parametrize("steps", [32, 8])
-def test_the_first_steps_of_writing_do_not_count(monkeypatch, steps):
-    """A story's cost is that of its steps at four places. The first place comes twice."""
-    now = [0.0]
-    slow = [100.0] * 4          # the first four steps, of which three are timed
-
-    def states(model, stories, pattern, o):
-        to_write = (pattern == model.config.mask_id).sum().item()
-        assert o.steps == round(steps * to_write / 32)
-        for _ in range(o.steps):
-            now[0] += slow.pop() if slow else 0.5
-            yield torch.zeros(3, 32)
-
-    monkeypatch.setattr(sampling_cost, "states", states)
-    monkeypatch.setattr(sampling_cost.time, "perf_counter", lambda: now[0])
-    model = small_model("aogpt", block_size=32)
-    assert sampling_cost.story_seconds(model, 3, steps) == 0.5 * steps
 
 
 # ---- Others' code --------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ from scipy import stats
 
 from cli import InputError
 from conftest import TINY, experiment, run, small_model
-from experiments import dial, held_out, infill, orders, planners, shakespeare
+from experiments import denoiser, dial, held_out, infill, orders, shakespeare
+from experiments.denoiser import DenoiserOptions
 from experiments.held_out import HeldOutOptions
-from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
-from model import evaluation_batch, losses_in_parts, mask_generator
+from experiments.oracle import choices_of, distance, toy_oracle
+from model import evaluation_batch, losses_in_parts, mask_generator, masking_batch
 from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
 from runs import load
 from sample import SampleOptions, generate
@@ -112,29 +113,26 @@ def test_a_perfect_network_fills_blanks_by_the_law(length):
     assert found.numpy() == approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("rule, per_step, passes", [
-    ("entropy", 1, 48),
-    ("margin", 1, 48),
-    ("confidence", 1, 48),
-    ("bounded", 0.0, 15)])
-def test_a_rule_that_looks_at_the_token_it_drew_is_biased(rule, per_step, passes):
-    x, took = planners.write(toy_conditionals, rule, per_step, 100, seed=1)
-    texts = [WORDS.decode_story(ids) for ids in x.tolist()]
-    figures = distance(texts)
-    assert took.mean() == approx(passes, abs=3)
-    assert figures["grammatical"] == 1
-    biased = figures["kl"] > 1
-    assert biased == (rule == "confidence")
-    assert biased or abs(figures["kl"]) < 0.2
+@pytest.mark.parametrize("sampler, settings, passes", [
+    ("first_hitting", {"steps": 48}, 48),
+    ("confidence", {"steps": 48}, 48),
+    ("adaptive", {"risk": 0.0}, 15),
+    ("threshold", {"surety": 1.0}, 21)])
+def test_a_rule_that_looks_at_the_token_it_drew_is_biased(sampler, settings, passes):
+    oracle = toy_oracle("mdlm")
+    found = denoiser.write(oracle, WORDS, 100, sampler, settings, seed=1)
+    assert found["passes"] == approx(passes, abs=3)
+    assert found["tokens_per_pass"] == approx(48 / found["passes"])
+    assert found["grammatical"] == 1
+    biased = found["kl"] > 1
+    assert biased == (sampler == "confidence")
+    assert biased or abs(found["kl"]) < 0.2
 
 
 @pytest.mark.parametrize("mode", ["mdlm", "aogpt"])
 def test_a_perfect_network_knows_the_conditionals_in_any_order(mode):
     x = as_tokens(stories(5))
     oracle = toy_oracle(mode)
-    errors = planners.errors(oracle, x.numpy(), seed=1)
-    for kl, _ in errors.values():
-        assert abs(kl) < 1e-5
     expected = []
     for log_p in log_p_of(x):
         expected.append(-log_p.sum() / 48)
@@ -172,6 +170,81 @@ def test_dial(workdir, monkeypatch, capsys):
     log = (workdir / "out/dial/mdlm-8-1/log.jsonl").read_text()
     run_main("dial", monkeypatch, *flags)
     assert (workdir / "out/dial/mdlm-8-1/log.jsonl").read_text() == log     # not trained again
+
+
+# ---- denoiser: two more rules, and what is counted -----------------------------------------------
+
+@torch.no_grad()
+@pytest.mark.parametrize("surety", [1.0, 0.155])
+def test_what_the_threshold_reveals(surety):
+    """What is sure enough, and the likeliest; with 1.0 and random weights that one alone."""
+    model = small_model("mdlm")
+    before = torch.full((20, 8), model.config.mask_id)
+    counts = set()
+    for tokens in denoiser.passes_of(model, range(20), "threshold", {"surety": surety}, seed=1):
+        masked = before == model.config.mask_id
+        batch = masking_batch(model.config, before, masked)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t)
+        p = logits.softmax(dim=-1)[:, 1:].amax(dim=-1)                          # (20, 8)
+        p = p.masked_fill(~masked, 0)
+        likeliest = p == p.amax(dim=1, keepdim=True)
+        expected = masked & ((p >= surety) | likeliest)
+        assert torch.equal(tokens != before, expected)
+        counts |= set(expected.sum(dim=1).tolist())
+        before = tokens
+    one_a_pass = max(counts) == 1
+    assert one_a_pass == (surety == 1)
+
+
+def test_masking_nothing_again_is_first_hitting():
+    """Pass by pass. What is masked again does not change how many tokens are known."""
+    model = small_model("mdlm")
+    settings = {"steps": 4}
+    plain = list(denoiser.passes_of(model, range(20), "first_hitting", settings, seed=1))
+    same = denoiser.passes_of(model, range(20), "remask", settings | {"eta": 0.0}, seed=1)
+    assert all(map(torch.equal, plain, same))
+    other = denoiser.passes_of(model, range(20), "remask", settings | {"eta": 0.5}, seed=1)
+    before = torch.full((20, 8), model.config.mask_id)
+    hidden = []
+    for tokens, expected in zip(other, plain, strict=True):
+        masked = tokens == model.config.mask_id                                 # (20, 8)
+        number = (expected == model.config.mask_id).sum(dim=1)                  # (20,)
+        assert torch.equal(masked.sum(dim=1), number)
+        again = masked & (before != model.config.mask_id)
+        hidden.append(again.sum(dim=1).unique().tolist())
+        before = tokens
+    assert hidden == [[0], [1], [2], [0]]
+
+
+def test_what_a_mode_writes_with():
+    def names(config, **flags):
+        o = DenoiserOptions(**flags)
+        return {sampler for sampler, _ in denoiser.ways(config, o)}
+
+    blocks = toy_oracle("mdlm", "blocks:8").config
+    assert names(blocks) == {"first_hitting", "adaptive"}
+    random_order = toy_oracle("mdlm").config
+    assert names(random_order, samplers="remask,draft,threshold") == {"remask", "threshold"}
+    ways = list(denoiser.ways(random_order, DenoiserOptions()))
+    assert ("remask", {"steps": 12, "eta": 0.05}) in ways
+    assert len(ways) == 29
+
+
+@pytest.mark.parametrize("at_once", [1, 64])
+def test_the_first_batch_of_stories_is_not_timed(monkeypatch, at_once):
+    """By a clock of our own."""
+    now = [0.0]
+    slow = [100.0]
+
+    def passes_of(model, stories, *_):
+        assert len(stories) == at_once
+        now[0] += slow.pop() if slow else 0.5
+        yield torch.zeros(at_once, 48)
+
+    monkeypatch.setattr(denoiser, "passes_of", passes_of)
+    monkeypatch.setattr(denoiser.time, "perf_counter", lambda: now[0])
+    o = DenoiserOptions(seconds=100)
+    assert denoiser.seconds_a_story(None, at_once, "adaptive", {}, o) == 0.5 / at_once
 
 
 # ---- Orders --------------------------------------------------------------------------------------
@@ -380,12 +453,10 @@ ALL = "--models=out/ar,out/mdlm,out/aogpt"
     ("estimator",
      {},
      ["--models=out/mdlm", "--repeats=2"]),
-    ("steps",
-     {"STEPS": [6], "DRAFTS": [4]},
-     [ALL, "--num_samples=5", "--plot=f.png"]),
-    ("planners",
-     {"PER_STEP": [16], "BOUNDS": [0.5], "MASKED": [4, 47]},
-     ["--models=out/mdlm,out/aogpt", "--num_samples=5"]),
+    ("denoiser",
+     {"AT_ONCE": [1, 2]},
+     ["ar=out/ar", "mdlm=out/mdlm", "aogpt=out/aogpt", "--num_samples=2", "--seconds=1",
+      "--samplers=left_to_right,first_hitting,remask,draft", "--plot=f.png"]),
     ("infill",
      {"LENGTHS": [1, 3]},
      [ALL, "--data=t", "--windows=9", "--plot=f.png"]),
