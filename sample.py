@@ -146,10 +146,10 @@ def u_at(u, position):
 
 # ---- The plain samplers: one token a pass --------------------------------------------------------
 # tokens (B, L) has what is given, and [MASK] elsewhere; each sampler yields it after every pass.
-# order (B, L) has the positions in the order of writing, and the first `given` of them are known; it
-# may have one of these twice, see `infill_order`. u (B, L) has a number for every position. Who only
-# wants to know how these models write can stop reading after these three. The command runs faster
-# ones, which write the same stories, and a test compares them.
+# order (B, L) has the positions in the order of writing, and the first `given` of them are known;
+# one of these may come twice, see `infill_order`. u (B, L) has a number for every position. Who
+# only wants to know how these models write can stop reading after these three. The command runs
+# faster ones, which write the same stories, and a test compares them.
 
 def write_left_to_right(model, tokens, given: int, u, o: SampleOptions):
     """ar: each new token takes a pass over all before it."""
