@@ -167,9 +167,9 @@ def test_dial(workdir, monkeypatch, capsys):
     for row in rows[:2]:
         assert 1 < row["above the law"] < 6
     assert (workdir / "f.png").stat().st_size > 5000
-    log = (workdir / "out/dial/mdlm-8-1/log.jsonl").read_text()
+    log = (workdir / "out/dial-toy/mdlm-8-1/log.jsonl").read_text()
     run_main("dial", monkeypatch, *flags)
-    assert (workdir / "out/dial/mdlm-8-1/log.jsonl").read_text() == log     # not trained again
+    assert (workdir / "out/dial-toy/mdlm-8-1/log.jsonl").read_text() == log     # not trained again
 
 
 # ---- denoiser: two more rules, and what is counted -----------------------------------------------
