@@ -61,6 +61,7 @@ TRAINING = {
 PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in each pass
 STORIES = 8                 # of real text that are written at once, to count passes and seconds
 DRAWS = 8                   # masks or orders of a bound on real text
+COLOURS = {"mdlm": "C1", "aogpt": "C2", LAW: "C7"}
 
 
 @dataclass
@@ -188,28 +189,38 @@ def rows_of(path: str) -> list:
 def means(rows: list, column: str) -> dict:
     """{network: ([N, …], [mean over seeds, …], [their standard deviation, …])} of a column."""
     found = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row["N"]):
         if column in row:
             found.setdefault(row["network"], {}).setdefault(row["N"], []).append(row[column])
-    return {network: (list(of_network), [np.mean(values) for values in of_network.values()],
-                      [np.std(values, ddof=len(values) > 1) for values in of_network.values()])
-            for network, of_network in found.items()}
+    lines = {}
+    for network, of_network in found.items():
+        values = [np.array(of_seeds) for of_seeds in of_network.values()]
+        spread = [of_seeds.std(ddof=len(of_seeds) > 1) for of_seeds in values]
+        lines[network] = list(of_network), [of_seeds.mean() for of_seeds in values], spread
+    return lines
 
 
 def draw_dial(rows: list, path: str):
-    """Of the toy grammatical shares against N, a panel for each sampler; else the losses."""
-    columns = ["1 a pass", "2 a pass", "adaptive"]
-    factor, label = 100, "grammatical stories, %"
+    """Each column against N, in a panel of its own; bars are standard deviations over seeds."""
+    columns = {
+        "above the law": "nats per token above the law",
+        "1 a pass": "grammatical, 1 token a pass, %",
+        "2 a pass": "grammatical, 2 tokens a pass, %",
+        "adaptive": "grammatical, adaptive, %"}
     if "bound" in rows[0]:
-        columns = ["bound", "left to right"]
-        factor, label = 1, "nats per token"
-    with figure(path, (9, 4), columns=len(columns)) as panels:
-        for axes, column in zip(panels, columns):
+        columns = {"bound": "bound, nats per token", "left to right": "left to right, exact"}
+    with figure(path, (3 * len(columns), 3.4), len(columns), one_scale=False) as panels:
+        for axes, (column, label) in zip(panels, columns.items()):
+            factor = 100 if label.endswith("%") else 1
             for network, (lengths, mean, spread) in means(rows, column).items():
                 axes.errorbar(lengths, factor * np.array(mean), factor * np.array(spread),
-                              fmt="o-", ms=4, capsize=3, label=network)
-            axes.set(xscale="log", xlabel="N, tokens of a block", title=column)
-        panels[0].set_ylabel(label)
+                              color=COLOURS[network], fmt="o-", ms=4, capsize=3, label=network)
+            axes.set(xscale="log", xlabel="N, tokens of a block", ylim=(0, 104 if factor > 1 else None))
+            axes.set_title(label, fontsize=9)
+            axes.set_xticks(lengths, lengths)
+            axes.minorticks_off()
+        if "above the law" in columns:          # the legend is that of the first panel
+            panels[0].plot([], [], "o-", ms=4, color=COLOURS[LAW], label=LAW)
 
 
 def main():

@@ -1,0 +1,184 @@
+"""
+Fills the numbers of README.md and of the pages in results/ from the files in results/data/.
+
+    python -m experiments.report            after run_all.sh
+
+Between <!--NAME--> and <!--end--> a page has what `values` returns for NAME, a table or a number
+within a sentence. So no number is typed, and none is forgotten when experiments are made again. A
+name that no file has is an error. It takes a second.
+"""
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+
+from cli import ROOT, InputError, command, parse_flags
+
+DATA = ROOT / "results/data"
+MARKED = re.compile(r"<!--([^ ]+)-->.*?<!--end-->", re.DOTALL)
+
+
+def read(name: str) -> dict:
+    return json.loads((DATA / f"{name}.json").read_text())
+
+
+# ---- How numbers are written ---------------------------------------------------------------------
+
+def percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f}%"
+
+
+def with_spread(numbers: list, digits: int, factor: float = 1, unit: str = "") -> str:
+    """The mean over seeds, and their standard deviation if there are several."""
+    numbers = factor * np.array(numbers)
+    text = f"{numbers.mean():.{digits}f}{unit}"
+    if len(numbers) > 1:
+        text += f" ± {numbers.std(ddof=1):.{digits}f}"
+    return text
+
+
+def table(head: list, rows: list) -> str:
+    """A Markdown table, with empty lines around."""
+    lines = [head, ["---"] * len(head), *rows]
+    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return f"\n\n{text}\n\n"
+
+
+# ---- The dial ------------------------------------------------------------------------------------
+# {column of a row of dial.py: (head in the table, digits, factor, unit)}
+
+TOY_COLUMNS = {
+    "above the law": ("above the law", 4, 1, ""),
+    "1 a pass": ("1 token a pass", 1, 100, "%"),
+    "2 a pass": ("2", 1, 100, "%"),
+    "4 a pass": ("4", 1, 100, "%"),
+    "adaptive": ("adaptive", 1, 100, "%"),
+    "its tokens": ("its tokens a pass", 1, 1, ""),
+    "step, s": ("step, ms", 0, 1000, "")}
+STORY_COLUMNS = {
+    "bound": ("bound", 2, 1, ""),
+    "left to right": ("left to right, exact", 2, 1, ""),
+    "adaptive: tokens a pass": ("adaptive, tokens a pass", 2, 1, ""),
+    "16: tokens a pass": ("--draft=16, tokens a pass", 2, 1, ""),
+    "step, s": ("step, ms", 0, 1000, ""),
+    "story, s": ("a story, s", 2, 1, "")}
+NETWORKS = {"mdlm": "`mdlm`", "aogpt": "`aogpt`", "the law": "perfect"}
+
+
+def dial(file: str, columns: dict) -> dict:
+    """The table of a file of dial.py, and {file.network.N.column: number}."""
+    cells = {}
+    for row in read(file)["rows"]:
+        for column in columns:
+            if column in row:
+                key = row["N"], row["network"], column
+                cells.setdefault(key, []).append(row[column])
+    found = {}
+    for (N, network, column), numbers in cells.items():
+        _, digits, factor, unit = columns[column]
+        name = f"{file}.{network}.{N}.{column}".replace(" ", "-")
+        found[name] = f"{factor * np.mean(numbers):.{digits}f}{unit}"
+    rows = []
+    for N in sorted({N for N, _, _ in cells}):
+        for network, shown in NETWORKS.items():
+            if (N, network, "1 a pass") in cells or (N, network, "bound") in cells:
+                row = [str(N), shown]
+                for column, (_, digits, factor, unit) in columns.items():
+                    numbers = cells.get((N, network, column))
+                    row.append(with_spread(numbers, digits, factor, unit) if numbers else "")
+                rows.append(row)
+    heads = [head for head, *_ in columns.values()]
+    found[f"{file}.table"] = table(["N", "network", *heads], rows)
+    return found
+
+
+# ---- Samplers ------------------------------------------------------------------------------------
+
+def samplers() -> dict:
+    """The table of denoiser.json, and {write.network.sampler.settings.column: number}."""
+    rows_of = {}            # {(sampler, settings): {network: row}}
+    found = {}
+    for row in read("denoiser")["rows"]:
+        settings = ", ".join(f"{name}={value}" for name, value in row["settings"].items())
+        rows_of.setdefault((row["sampler"], settings), {})[row["network"]] = row
+        name = f"write.{row['network']}.{row['sampler']}.{settings}".replace(" ", "-")
+        found[f"{name}.grammatical"] = percent(row["grammatical"])
+        found[f"{name}.kl"] = f"{row['kl']:.2f}"
+        found[f"{name}.passes"] = f"{row['passes']:.1f}"
+        found[f"{name}.tokens"] = f"{row['tokens_per_pass']:.1f}"
+    lines = []
+    for (sampler, settings), of_networks in rows_of.items():
+        law = of_networks.pop("the law")
+        [trained] = of_networks.values()
+        seconds = [f"{1000 * value:.0f}" for value in trained["seconds"]] or ["", ""]
+        lines.append([
+            f"`{sampler.replace(' ', '` ', 1)}" if " " in sampler else f"`{sampler}`",
+            settings.replace("=", " "),
+            f"{trained['tokens_per_pass']:.1f}",
+            percent(law["grammatical"]),
+            percent(trained["grammatical"]),
+            f"{law['kl']:.2f}",
+            f"{trained['kl']:.2f}",
+            *seconds])
+    head = ["sampler", "setting", "tokens a pass", "law", "trained", "kl, law", "kl, trained",
+            "ms alone", "ms of 64"]
+    found["write.table"] = table(head, lines)
+    return found
+
+
+# ---- Blanks --------------------------------------------------------------------------------------
+
+def blanks(file: str) -> dict:
+    """The table of a file of infill.py, and {file.run.length: nats}."""
+    found = {}
+    rows = []
+    for folder, run in read(file)["runs"].items():
+        name = folder.split("/")[-1]
+        row = [f"`{name}`"]
+        for length, blank in run["blanks"].items():
+            nats = f"{blank['nats']:.{4 if 'grammatical' in blank else 2}f}"
+            found[f"{file}.{name}.{length}"] = nats
+            row.append(f"{nats} ± {blank['nats_se']:.{4 if 'grammatical' in blank else 2}f}")
+        rows.append(row)
+    lengths = list(run["blanks"])
+    found[f"{file}.table"] = table(["tokens of the blank", *lengths], rows)
+    return found
+
+
+# ---- Pages ---------------------------------------------------------------------------------------
+
+def values() -> dict:
+    """{name: text} of all that a page may ask for."""
+    return {
+        **dial("dial", TOY_COLUMNS),
+        **dial("dial-stories", STORY_COLUMNS),
+        **samplers(),
+        **blanks("blanks-toy"),
+        **blanks("blanks-stories")}
+
+
+def filled(page: str, found: dict) -> str:
+    """The text of a page with its numbers. Raises InputError for a name that no file has."""
+    def fill(match):
+        name = match[1]
+        if name not in found:
+            raise InputError(f"{name} is in none of the files of results/data")
+        return f"<!--{name}-->{found[name]}<!--end-->"
+
+    return MARKED.sub(fill, page)
+
+
+def pages() -> list:
+    return [ROOT / "README.md", *sorted(Path(ROOT, "results").glob("*.md"))]
+
+
+def main():
+    parse_flags(__doc__)
+    found = values()
+    for page in pages():
+        page.write_text(filled(page.read_text(), found))
+
+
+if __name__ == "__main__":
+    command(main, "some pages may not be filled; run it again")

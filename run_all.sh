@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Makes the numbers of results/ again:
+#
+#     ./run_all.sh TRAIN VALID          two files of TinyStories; without them they are downloaded
+#
+# Each line of the list below makes one file in results/data, which takes about as many minutes on
+# one core of a CPU as it says. A file that is there is not made again, and no run in out/ is
+# trained again, so it can be stopped at any time and goes on where it was. To make a number anew,
+# delete its file. Two cores share the work best with two copies of a list cut in two, and with
+# OMP_NUM_THREADS=1.
+set -euo pipefail
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+mkdir -p results/data results/figures
+
+made() {        # made NAME MINUTES COMMAND …: results/data/NAME.json by this command
+    local file=results/data/$1.json
+    echo "== $1, about $2 minutes"
+    shift 2
+    [ -e "$file" ] || "$@" --json="$file"
+}
+
+run() {         # run NAME FLAGS …: the run out/NAME
+    local folder=out/$1
+    shift
+    [ -e "$folder/loss.png" ] || python train.py --quiet --seed=1 --out_dir="$folder" "$@"
+}
+
+toy() { run "toy/$1" --preset=toy "${@:2}"; }
+stories() {     # the sizes and steps of experiments/dial.py
+    run "stories/$1" --preset=laptop --data=stories --batch_size=8 --n_embd=128 --n_hidden=352 \
+        --max_steps=1250 --eval_interval=625 "${@:2}"
+}
+
+[ -e data/toy ] || python prepare_data.py
+[ -e data/unseen ] || python -m experiments.texts ${1:+--train="$1" --valid="$2"}
+
+# How long should a block be?
+made dial 160 python -m experiments.dial --seeds=1,2,3 --plot=results/figures/dial.png
+made dial-stories 65 python -m experiments.dial --text=stories --plot=results/figures/dial-stories.png
+
+# What does a sampler lose by its own rule, and what by its network?
+toy ar --mode=ar
+made denoiser 40 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
+    blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
+    --num_samples=2000 --seconds=64 --plot=results/figures/denoiser.png
+
+# What is gained by seeing both sides of a blank, and is a GPT that fills in the middle enough?
+toy infill --mode=aogpt --orders=infill
+made blanks-toy 15 python -m experiments.infill --data=toy \
+    --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
+stories ar --mode=ar
+stories infill --mode=aogpt --orders=infill
+made blanks-stories 30 python -m experiments.infill --data=unseen --windows=400 \
+    --models=out/stories/ar,out/stories/infill,out/dial-stories/aogpt-256-1,out/dial-stories/mdlm-256-1
+
+python -m experiments.report
+echo "computing time of all programs:"
+times
