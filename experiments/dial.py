@@ -215,7 +215,8 @@ def draw_dial(rows: list, path: str):
             for network, (lengths, mean, spread) in means(rows, column).items():
                 axes.errorbar(lengths, factor * np.array(mean), factor * np.array(spread),
                               color=COLOURS[network], fmt="o-", ms=4, capsize=3, label=network)
-            axes.set(xscale="log", xlabel="N, tokens of a block", ylim=(0, 104 if factor > 1 else None))
+            axes.set(xscale="log", xlabel="N, tokens of a block")
+            axes.set_ylim(0, 104 if factor == 100 else None)
             axes.set_title(label, fontsize=9)
             axes.set_xticks(lengths, lengths)
             axes.minorticks_off()
