@@ -15,6 +15,7 @@ Stories are cut at the first end-of-text.
 """
 import itertools
 import json
+import math
 import os
 import re
 import time
@@ -528,22 +529,23 @@ def times_of(order: str, u):
 def states(model: Transformer, stories, pattern, o: SampleOptions):
     """Yields (B, L) tokens after every pass of writing the stories with these numbers.
 
-    pattern (L,) has the tokens that are given, and [MASK] elsewhere. A story does not depend on the
-    others in its batch. Tokens of one pass are drawn independently of each other. So one token a
-    pass is exact, except with --sampler=confidence. Several are not, except with --draft.
+    pattern, (L,) or (B, L), has the tokens that are given, and [MASK] elsewhere. A story does not
+    depend on the others in its batch. Tokens of one pass are drawn independently of each other. So
+    one token a pass is exact, except with --sampler=confidence. Several are not, except with
+    --draft.
 
     mdlm's ancestral sampler gives each position a uniform time in [0, 1) and cuts time into equal
     steps, so each masked token is revealed with the probability that the masking process gives it.
     first_hitting reveals equally many in each step. In blocks both finish one block after another,
     and a step in which tokens of two blocks are due becomes two. Raises InputError if all is given.
     """
-    config, device, L = model.config, model.head.weight.device, len(pattern)
+    config, device, L = model.config, model.head.weight.device, pattern.size(-1)
     generators = [np.random.default_rng((o.seed, story)) for story in stories]
     time_of = uniforms(generators, L, device)                                       # (B, L)
     u = uniforms(generators, L, device)                                             # (B, L)
     tokens = pattern.to(device).expand(time_of.shape)
     free = tokens == config.mask_id                                                 # (B, L)
-    n = int((pattern == config.mask_id).sum())      # tokens to write
+    n = int(free[0].sum())      # tokens to write, in each row as many
     if n == 0:
         raise InputError("the prompt leaves nothing to write: the pattern has no [MASK]")
     steps = o.steps or n
@@ -586,14 +588,43 @@ def generate(model: Transformer, stories, pattern, o: SampleOptions):
     """Tokens (B, L) of the stories with these numbers, and the pass (B, L) at which each appeared.
 
     The latter is -1 where a token was given. ar stops when every story has ended, and leaves [MASK]
-    from there on. `states` says what the arguments are."""
+    from there on. `states` says what the arguments are. A pattern (L,) that is longer than the
+    window is written in parts, see `generate_in_parts`."""
     config = model.config
-    free = (pattern == config.mask_id).to(model.head.weight.device)                 # (L,)
-    appeared = torch.where(free, 0, -1).repeat(len(stories), 1)                     # (B, L)
+    if pattern.size(-1) > config.block_size:
+        return generate_in_parts(model, stories, pattern, o)
+    free = (pattern == config.mask_id).to(model.head.weight.device)                 # (L,) or (B, L)
+    appeared = torch.where(free, 0, -1).expand(len(stories), -1).clone()            # (B, L)
     for tokens in states(model, stories, pattern, o):
         appeared += tokens == config.mask_id        # it counts the passes that left a token masked
-        ended = (tokens[:, free] == config.bos_id).any(dim=1)                       # (B,)
+        ended = (free & (tokens == config.bos_id)).any(dim=1)                       # (B,)
         if config.mode == "ar" and not o.full_length and ended.all():
+            break
+    return tokens, appeared
+
+
+def generate_in_parts(model: Transformer, stories, pattern, o: SampleOptions):
+    """The same for a pattern (L,) of more than T tokens: one window, then half a window at a time.
+
+    Rotary positions and target embeddings end with the window. So each part is the second half of a
+    window whose first half the model has written before, and this window's positions begin at 0."""
+    config = model.config
+    L, T = len(pattern), config.block_size
+    tokens = pattern.to(model.head.weight.device).repeat(len(stories), 1)           # (B, L)
+    appeared = torch.where(tokens == config.mask_id, 0, -1)                         # (B, L)
+    n = int((pattern == config.mask_id).sum())
+    passes = 0
+    for end in [*range(T, L, max(1, T // 2)), L]:
+        window = slice(end - T, end)
+        new = int((tokens[0, window] == config.mask_id).sum())
+        if new:
+            steps = math.ceil((o.steps or n) * new / n)
+            seed = (o.seed + 10 ** 6 * end) % 10 ** 15      # other random numbers for each part
+            part = replace(o, steps=steps, seed=seed)
+            tokens[:, window], when = generate(model, stories, tokens[:, window], part)
+            appeared[:, window] = torch.where(when < 0, appeared[:, window], passes + when)
+            passes += int(when.max()) + 1
+        if (tokens[:, window] == config.mask_id).any():     # ar has ended
             break
     return tokens, appeared
 
@@ -679,11 +710,13 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
         o = replace(o, final_temperature=o.temperature * 2 / 5)
 
     # What cannot be.
-    if o.length > config.block_size:
-        raise InputError(f"--length={o.length} must not exceed the window, {config.block_size}")
+    if o.length > config.block_size and (windows == "aligned" or blanks or paper):
+        raise InputError(f"--length={o.length} must not exceed the window, {config.block_size}; only "
+                         "without blanks, and if windows began anywhere, can a text go on")
     if o.steps > n and o.sampler != "ancestral":
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
-    times_of(o.order, torch.zeros(1, o.length))         # raises for what is no order
+    length_at_once = min(o.length, config.block_size)
+    times_of(o.order, torch.zeros(1, length_at_once))       # raises for what is no order
     pattern = torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))      # (L,)
     if config.in_blocks and o.sampler == "confidence":
         raise InputError(f"--sampler=confidence is not for --orders={config.orders}, by which this "

@@ -2,6 +2,7 @@
 import collections
 import itertools
 import json
+import math
 import signal
 from dataclasses import fields
 
@@ -444,6 +445,39 @@ def test_a_story_is_the_same_whatever_the_batch(case):
     assert torch.equal(together[4:5], alone)
     assert not torch.equal(together, others)
     assert (together < model.config.vocab_size).all()
+
+
+@pytest.mark.parametrize("case", [
+    "ar", "aogpt --draft=3", "aogpt --steps=11", "aogpt --order=7,1,0,2,6,5,3,4", "mdlm",
+    "mdlm --sampler=adaptive", "mdlm --sampler=confidence --steps=9"])
+@pytest.mark.parametrize("orders", ["random", "blocks:3"])
+def test_a_text_longer_than_the_window_goes_on(case, orders):
+    """Half a window at a time: what is new is written as after a prompt of the half before."""
+    mode, flags = read_case(case)
+    if orders != "random" and (mode == "ar" or flags.get("sampler") == "confidence"):
+        pytest.skip("not with this order")
+    model = small_model(mode, orders=orders)
+    pattern = torch.tensor([4, 2] + [model.config.mask_id] * 17)
+    tokens = write(model, range(6), pattern, full_length=True, **flags)
+    assert tokens.shape == (6, 19)
+    assert (tokens < model.config.vocab_size).all()
+    assert torch.equal(tokens[4:5], write(model, [4], pattern, full_length=True, **flags))
+    half = tokens[:, 4:8]
+    prompts = torch.cat([half, torch.full_like(half, model.config.mask_id)], dim=1)
+    if "steps" in flags:
+        flags["steps"] = math.ceil(flags["steps"] * 4 / 17)
+    seed = 5 + 12 * 10 ** 6
+    again = write(model, range(6), prompts, full_length=True, seed=seed, **flags)
+    assert torch.equal(again, tokens[:, 4:12])
+
+
+def test_only_a_text_that_could_begin_anywhere_is_longer_than_the_window():
+    config = Config("ar", vocab_size=WORDS.vocab_size, block_size=9)
+    long = SampleOptions(length=30)
+    _, pattern = complete(long, config, WORDS, "random")
+    assert len(pattern) == 30
+    with pytest.raises(InputError, match="length=30 must not exceed the window, 9"):
+        complete(long, config, WORDS, "aligned")
 
 
 @pytest.mark.parametrize("given, orders", [

@@ -1,0 +1,44 @@
+"""The numbers of the pages are those of the data, which were made by one version of the code."""
+import json
+import subprocess
+
+import pytest
+
+from cli import ROOT
+from experiments import report
+
+FROZEN = ["model.py", "train.py", "sample.py", "toy.py", "prepare_data.py"]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return report.values()
+
+
+def test_the_pages_have_the_numbers_of_the_data(found):
+    """What `python -m experiments.report` writes is there already."""
+    for page in report.pages():
+        text = page.read_text()
+        assert report.filled(text, found) == text, f"{page}: run python -m experiments.report"
+
+
+def test_all_data_are_of_one_version_of_the_code():
+    def files_at(commit):
+        git = ["git", "ls-tree", commit, *FROZEN]
+        return subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout
+
+    commits = {json.loads(path.read_text())["commit"] for path in report.DATA.glob("*.json")}
+    versions = {files_at(commit) for commit in commits}
+    if "" in versions:
+        pytest.skip("the history of git is not here")
+    assert len(versions) == 1
+
+
+def number(found, name: str) -> float:
+    return float(found[name].rstrip("%").split(" ")[0])
+
+
+@pytest.mark.parametrize("smaller, larger", [])
+def test_what_the_pages_say_of_the_numbers(found, smaller, larger):
+    """Each pair is an inequality that a page states in words."""
+    assert number(found, smaller) < number(found, larger)
