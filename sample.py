@@ -711,8 +711,8 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
 
     # What cannot be.
     if o.length > config.block_size and (windows == "aligned" or blanks or paper):
-        raise InputError(f"--length={o.length} must not exceed the window, {config.block_size}; only "
-                         "without blanks, and if windows began anywhere, can a text go on")
+        raise InputError(f"--length={o.length} must not exceed the window, {config.block_size}; a "
+                         "text can go on only if it has no blanks and windows began anywhere")
     if o.steps > n and o.sampler != "ancestral":
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
     length_at_once = min(o.length, config.block_size)
