@@ -412,40 +412,6 @@ def run_main(name, monkeypatch, *flags):
     importlib.import_module(f"experiments.{name}").main()
 
 
-def test_confounds(workdir, monkeypatch, capsys):
-    """The gap is between a variant of both modes, with its partner's, or with ar as it is."""
-    levels = {
-        "mdlm": {
-            "as it is": 3,
-            "AdamW": 3.5,
-            "masked_ce": 3.2,
-            "its init, untied head": 4},
-        "ar": {
-            "as it is": 2,
-            "AdamW": 2.1,
-            "its init": 3.75}}
-    for mode, variants in levels.items():
-        names = {}
-        runs = {}
-        for name, nats in variants.items():
-            for seed in range(3):
-                scores = [nats + seed / 100] * 20
-                runs[f"{nats}-{seed}"] = {"nats": scores, "epochs": 1}
-            names[name] = f"{nats}-0,{nats}-1,{nats}-2"
-        with open(f"{mode}.json", "w") as file:
-            json.dump({"names": names, "runs": runs}, file)
-    run_main("confounds", monkeypatch, "--mdlm=mdlm.json", "--ar=ar.json", "--json=gaps.json")
-    gaps = json.load(open("gaps.json"))["gaps"]
-    found = {name: gap["above"] for name, gap in gaps.items()}
-    assert found == approx({
-        "as it is": 1,
-        "AdamW": 1.4,
-        "masked_ce": 1.2,
-        "its init, untied head": 0.25})
-    table = capsys.readouterr().out
-    assert "3.510 ± 0.010  2.110 ± 0.010          1.400 ± 0.008" in table
-
-
 ALL = "--models=out/ar,out/mdlm,out/aogpt"
 
 
