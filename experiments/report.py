@@ -8,6 +8,7 @@ within a sentence. So no number is typed, and none is forgotten when experiments
 name that no file has is an error. It takes a second.
 """
 import json
+import math
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import numpy as np
 from cli import ROOT, InputError, command, parse_flags
 
 DATA = ROOT / "results/data"
-MARKED = re.compile(r"<!--([^ ]+)-->.*?<!--end-->", re.DOTALL)
+MARKED = re.compile(r"<!--(\S+?)-->.*?<!--end-->", re.DOTALL)
 
 
 def read(name: str) -> dict:
@@ -24,10 +25,6 @@ def read(name: str) -> dict:
 
 
 # ---- How numbers are written ---------------------------------------------------------------------
-
-def percent(share: float, digits: int = 1) -> str:
-    return f"{100 * share:.{digits}f}%"
-
 
 def with_spread(numbers: list, digits: int, factor: float = 1, unit: str = "") -> str:
     """The mean over seeds, and their standard deviation if there are several."""
@@ -94,37 +91,60 @@ def dial(file: str, columns: dict) -> dict:
 
 
 # ---- Samplers ------------------------------------------------------------------------------------
+# The rows of denoiser.json that the page shows. {sampler: settings}
+
+SHOWN = {
+    "ar left_to_right": [""],
+    "aogpt any_order": ["steps 48", "steps 24", "steps 12"],
+    "aogpt draft": ["draft 4", "draft 16", "draft 48"],
+    "mdlm first_hitting": ["steps 48", "steps 24", "steps 12"],
+    "mdlm ancestral": ["steps 48"],
+    "mdlm confidence": ["steps 48", "steps 24"],
+    "mdlm adaptive": ["risk 0.01", "risk 0.1", "risk 1.0"],
+    "mdlm threshold": ["surety 0.5", "surety 0.7", "surety 0.9"],
+    "mdlm remask": ["steps 24, eta 0.1", "steps 12, eta 0.1"],
+    "mdlm blocks:8 first_hitting": ["steps 48", "steps 24"],
+    "mdlm blocks:8 adaptive": ["risk 0.1", "risk 1.0"]}
+
 
 def samplers() -> dict:
-    """The table of denoiser.json, and {write.network.sampler.settings.column: number}."""
-    rows_of = {}            # {(sampler, settings): {network: row}}
+    """The table of denoiser.json, and {write.sampler.setting.law or trained.what: number}."""
     found = {}
+    rows = {}           # {(sampler, setting): {"law" or "trained": row}}
     for row in read("denoiser")["rows"]:
-        settings = ", ".join(f"{name}={value}" for name, value in row["settings"].items())
-        rows_of.setdefault((row["sampler"], settings), {})[row["network"]] = row
-        name = f"write.{row['network']}.{row['sampler']}.{settings}".replace(" ", "-")
-        found[f"{name}.grammatical"] = percent(row["grammatical"])
-        found[f"{name}.kl"] = f"{row['kl']:.2f}"
+        setting = ", ".join(f"{name} {value}" for name, value in row["settings"].items())
+        network = "law" if row["network"] == "the law" else "trained"
+        rows.setdefault((row["sampler"], setting), {})[network] = row
+        name = f"write.{row['sampler']}.{setting}.{network}".replace(" ", "-")
+        found[f"{name}.grammatical"] = f"{100 * row['grammatical']:.1f}%"
         found[f"{name}.passes"] = f"{row['passes']:.1f}"
         found[f"{name}.tokens"] = f"{row['tokens_per_pass']:.1f}"
+        found[f"{name}.kl"] = distance(row)
+        if row["surprise"] is not None:
+            found[f"{name}.times"] = f"{math.exp(-row['surprise']):.0f}"
     lines = []
-    for (sampler, settings), of_networks in rows_of.items():
-        law = of_networks.pop("the law")
-        [trained] = of_networks.values()
-        seconds = [f"{1000 * value:.0f}" for value in trained["seconds"]] or ["", ""]
-        lines.append([
-            f"`{sampler.replace(' ', '` ', 1)}" if " " in sampler else f"`{sampler}`",
-            settings.replace("=", " "),
-            f"{trained['tokens_per_pass']:.1f}",
-            percent(law["grammatical"]),
-            percent(trained["grammatical"]),
-            f"{law['kl']:.2f}",
-            f"{trained['kl']:.2f}",
-            *seconds])
-    head = ["sampler", "setting", "tokens a pass", "law", "trained", "kl, law", "kl, trained",
-            "ms alone", "ms of 64"]
+    for sampler, settings in SHOWN.items():
+        for setting in settings:
+            trained, law = rows[sampler, setting]["trained"], rows[sampler, setting]["law"]
+            seconds = [f"{1000 * value:.1f}" for value in trained["seconds"]]
+            lines.append([
+                sampler.replace("_", " "),
+                setting,
+                f"{trained['tokens_per_pass']:.1f}",
+                f"{100 * law['grammatical']:.1f}%",
+                f"{100 * trained['grammatical']:.1f}%",
+                distance(law),
+                distance(trained),
+                *seconds])
+    head = ["sampler", "setting", "tokens a pass", "grammatical, law", "trained", "kl, law",
+            "trained", "ms a story, alone", "of 64"]
     found["write.table"] = table(head, lines)
     return found
+
+
+def distance(row: dict) -> str:
+    """The kl in two digits, or nothing where too few stories were grammatical for one."""
+    return "" if row["kl"] is None else f"{row['kl']:.2f}"
 
 
 # ---- Blanks --------------------------------------------------------------------------------------
@@ -134,7 +154,7 @@ def blanks(file: str) -> dict:
     found = {}
     rows = []
     for folder, run in read(file)["runs"].items():
-        name = folder.split("/")[-1]
+        name = folder.split("/")[-1].split("-")[0]
         row = [f"`{name}`"]
         for length, blank in run["blanks"].items():
             nats = f"{blank['nats']:.{4 if 'grammatical' in blank else 2}f}"

@@ -5,7 +5,6 @@ Tiny Shakespeare in nanoGPT's recipe for a CPU: its own code beside ours, and wh
     python prepare_data.py --dataset=shakespeare
     python -m experiments.shakespeare --table=own_code --json=F     about 10 minutes a seed
     python -m experiments.shakespeare --table=take_away --json=F    about 25 minutes a seed
-    python -m experiments.shakespeare --table=give_back --json=F    about 20 minutes a seed
 
 own_code    nanoGPT's train.py and ours take turns. Both train 4 layers of width 128 on 64
             characters of context, in 2,000 steps of 12 windows. nanoGPT's own program prepares its
@@ -13,7 +12,6 @@ own_code    nanoGPT's train.py and ours take turns. Both train 4 layers of width
 take_away   Our ar is trained without one of its differences from nanoGPT at a time, and without
             all of them. In the last row the network is nanoGPT's: the same weights give the same
             logits. Our vocabulary stays, of 257 bytes where nanoGPT has 65 characters.
-give_back   All of them are taken away, and one at a time is given back.
 
 The losses are means over all windows of the validation text, in nats per character. They are exact
 for nanoGPT and ar, and bounds for mdlm and aogpt; aogpt also has an exact one, from left to right.
@@ -75,7 +73,7 @@ runpy.run_path("train.py", run_name="__main__")
 @dataclass
 class ShakespeareOptions:
     """what to train"""
-    table: Literal["own_code", "take_away", "give_back"] = flag("own_code", "which of the three")
+    table: Literal["own_code", "take_away"] = flag("own_code", "which of the two")
     nanogpt: str = flag("nanoGPT", "folder of github.com/karpathy/nanoGPT")
     text: str = flag("data/shakespeare/input.txt", "the text, which nanoGPT gets too")
     seeds: int = flag(3, "runs of each", low=1)
@@ -320,13 +318,9 @@ def runs_of(o: ShakespeareOptions) -> dict:
         for mode in "ar", "mdlm", "aogpt":
             runs[mode] = partial(run_ours, o, mode)
         return runs
-    if o.table == "take_away":
-        runs["nothing taken away"] = partial(run_without, set())
-        for name in [*OF_NETWORK, *OF_CONFIG, *OF_TRAINING]:
-            runs[f"without {name}"] = partial(run_without, {name})
-    else:
-        for name in [*OF_NETWORK, *OF_TRAINING]:
-            runs[f"only {name}"] = partial(run_without, ALL - {name})
+    runs["nothing taken away"] = partial(run_without, set())
+    for name in [*OF_NETWORK, *OF_CONFIG, *OF_TRAINING]:
+        runs[f"without {name}"] = partial(run_without, {name})
     runs["all taken away"] = partial(run_without, ALL)
     return runs
 

@@ -428,10 +428,7 @@ ALL = "--models=out/ar,out/mdlm,out/aogpt"
      [ALL, "--data=t", "--windows=9", "--plot=f.png"]),
     ("orders",
      {"BLOCKS": [16]},
-     ["a=out/aogpt,out/aogpt", "--data=t", "--windows=9", "--orders=2"]),
-    ("gpu_smoke",
-     {},
-     ["--device=cpu", "--n_layer=1", "--n_embd=16", "--vocab_size=100", "--steps=2"])])
+     ["a=out/aogpt,out/aogpt", "--data=t", "--windows=9", "--orders=2"])])
 def test_commands(trained, monkeypatch, capsys, name, constants, flags):
     monkeypatch.chdir(trained)
     monkeypatch.setattr(torch, "compile", lambda of, **_: of)
@@ -557,11 +554,10 @@ def test_nanogpt_and_ours_take_turns(tiny_shakespeare, monkeypatch, capsys):
 
 def test_differences_are_taken_away(tiny_shakespeare, monkeypatch):
     """Each of them changes the result."""
-    for table, rows in ("take_away", 12), ("give_back", 8):
-        run_main("shakespeare", monkeypatch, f"--table={table}", "--json=f.json", "--seeds=1")
-        results = json.load(open("f.json"))["results"]
-        nats = [found["nats"] for [found] in results.values()]
-        assert len(nats) == len(set(nats)) == rows
+    run_main("shakespeare", monkeypatch, "--table=take_away", "--json=f.json", "--seeds=1")
+    results = json.load(open("f.json"))["results"]
+    nats = [found["nats"] for [found] in results.values()]
+    assert len(nats) == len(set(nats)) == 12
     model = shakespeare.model_without(shakespeare.ALL, seed=1)
     kinds = {type(module).__name__ for module in model.modules()}
     assert {"LayerNorm", "GeluMLP"} <= kinds
