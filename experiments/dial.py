@@ -16,6 +16,7 @@ On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
     1, 2, 4 a pass  the share of 1,000 stories that obey the grammar, with so many tokens a pass.
                     mdlm cannot write more tokens a pass than a block has
     adaptive        the same of mdlm with --sampler=adaptive, and how many tokens a pass that is
+    drafts          the same of aogpt with --draft=16
     step, story     seconds of a training step, and of a story at one token a pass
 
 and the same samplers write with a perfect network, the law. On real text, 1,250 steps of 8 windows
@@ -59,6 +60,7 @@ TRAINING = {
     "stories": "--preset=laptop --data=stories --batch_size=8 --n_embd=128 --n_hidden=352 "
                "--max_steps=1250 --eval_interval=625"}
 PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in each pass
+DRAFT = 16                  # tokens that aogpt guesses at once with --draft
 STORIES = 8                 # of real text that are written at once, to count passes and seconds
 DRAWS = 8                   # masks or orders of a bound on real text
 COLOURS = {"mdlm": "C1", "aogpt": "C2", LAW: "C7"}
@@ -126,6 +128,9 @@ def written(model, tokenizer, o: DialOptions) -> dict:
     if config.mode == "mdlm":
         stories = write(model, tokenizer, o.num_samples, "adaptive", {})
         found |= {"adaptive": stories["grammatical"], "its tokens": stories["tokens_per_pass"]}
+    if config.mode == "aogpt":
+        stories = write(model, tokenizer, o.num_samples, "draft", {"draft": DRAFT})
+        found |= {"drafts": stories["grammatical"], "their tokens": stories["tokens_per_pass"]}
     return found
 
 
@@ -147,7 +152,7 @@ def on_stories(model, o: DialOptions) -> dict:
     if config.mode == "aogpt":
         batch = evaluation_batch(config, x, mask_generator(0), left_to_right=True)
         found["left to right"] = losses_in_parts(model, batch).mean().item()
-        faster = {"draft": 16}
+        faster = {"draft": DRAFT}
     blank = torch.full((config.block_size,), config.mask_id)
     for name, flags in ("", {}), (f"{[*faster.values()][0]}: ", faster):
         began = time.perf_counter()

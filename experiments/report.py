@@ -52,6 +52,7 @@ TOY_COLUMNS = {
     "4 a pass": ("4", 1, 100, "%"),
     "adaptive": ("adaptive", 1, 100, "%"),
     "its tokens": ("its tokens a pass", 1, 1, ""),
+    "their tokens": ("--draft=16, tokens a pass", 1, 1, ""),
     "step, s": ("step, ms", 0, 1000, "")}
 STORY_COLUMNS = {
     "bound": ("bound", 2, 1, ""),
