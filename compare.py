@@ -9,7 +9,8 @@ The first compares validation losses at equal steps and at equal seconds. With -
 is scored, also where it is longer than the window: see `score_text`. ar's score is exact. That of
 mdlm and aogpt is an upper bound, an average over --draws masks or orders; with --order it is exact,
 for a model that writes in this order. For mdlm that takes a pass for each token. A model that was
-trained on stories predicts the end of each, too.
+trained with --orders=infill is scored from left to right. A model that was trained on stories
+predicts the end of each, too.
 """
 import itertools
 import math
@@ -88,7 +89,7 @@ def score_text(model: Transformer, ids: list, order="bound", draws=32, stride=No
     config = model.config
     T = config.block_size
     if config.orders == "infill":
-        order = "left_to_right"         # half of its training, and a text has no span that is last
+        order = "left_to_right"         # a part of its training; a text has no span that is last
     stride = stride or max(1, T // 2)
     if not ids:
         raise InputError("a text without tokens has no likelihood; give a longer one")

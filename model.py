@@ -91,6 +91,9 @@ class Config:
             nearest = max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head
             raise InputError(f"--n_embd={self.n_embd} over --n_head={self.n_head} must be an even "
                              f"number; try --n_embd={nearest}")
+        if self.orders == "infill" and self.mode != "aogpt":
+            raise InputError("--orders=infill is for --mode=aogpt; mdlm with --orders=random fills "
+                             "blanks as it is")
         belongs_to = {"time_embedding": ["mdlm"], "objective": ["mdlm"], "schedule": ["mdlm"],
                       "l2r_fraction": ["aogpt"], "orders": ["mdlm", "aogpt"]}
         for name, modes in belongs_to.items():
@@ -100,9 +103,6 @@ class Config:
                                  f"not --mode={self.mode}")
         self.block_length = block_length(self.orders, self.block_size)
         self.in_blocks = self.mode == "mdlm" and self.block_length < self.block_size
-        if self.orders == "infill" and self.mode == "mdlm":
-            raise InputError("--orders=infill is for --mode=aogpt; mdlm with --orders=random fills "
-                             "blanks as it is")
         one_share = self.time_embedding == "add" or self.schedule == "cosine"
         if self.in_blocks and one_share:
             raise InputError(f"--orders={self.orders} needs --schedule=uniform and "

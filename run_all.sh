@@ -13,16 +13,23 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 mkdir -p results/data results/figures
 
 made() {        # made NAME MINUTES COMMAND …: results/data/NAME.json by this command
-    local file=results/data/$1.json
+    local file=results/data/$1.json part=results/data/$1.part.json
+    [ -e "$file" ] && return
     echo "== $1, about $2 minutes"
     shift 2
-    [ -e "$file" ] || "$@" --json="$file"
+    "$@" --json="$part"
+    mv "$part" "$file"
 }
 
-run() {         # run NAME FLAGS …: the run out/NAME
+run() {         # run NAME FLAGS …: the run out/NAME, from its beginning or from where it stopped
     local folder=out/$1
     shift
-    [ -e "$folder/loss.png" ] || python train.py --quiet --seed=1 --out_dir="$folder" "$@"
+    grep -qs final_nll "$folder/log.jsonl" && return
+    if [ -e "$folder/ckpt.pt" ]; then
+        python train.py --resume --out_dir="$folder"
+    else
+        python train.py --quiet --seed=1 --out_dir="$folder" "$@"
+    fi
 }
 
 toy() { run "toy/$1" --preset=toy "${@:2}"; }
@@ -32,7 +39,7 @@ stories() {     # the sizes and steps of experiments/dial.py
 }
 
 [ -e data/toy ] || python prepare_data.py
-[ -e data/unseen ] || python -m experiments.texts ${1:+--train="$1" --valid="$2"}
+[ -e data/unseen ] || python -m experiments.texts ${2:+--train="$1" --valid="$2"}
 
 # How long should a block be?
 made dial 160 python -m experiments.dial --seeds=1,2,3 --plot=results/figures/dial.png
@@ -40,13 +47,13 @@ made dial-stories 65 python -m experiments.dial --text=stories --plot=results/fi
 
 # What does a sampler lose by its own rule, and what by its network?
 toy ar --mode=ar
-made denoiser 40 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
+made denoiser 30 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
     blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
-    --num_samples=2000 --seconds=64 --plot=results/figures/denoiser.png
+    --seconds=64 --plot=results/figures/denoiser.png
 
 # What is gained by seeing both sides of a blank, and is a GPT that fills in the middle enough?
 toy infill --mode=aogpt --orders=infill
-made blanks-toy 15 python -m experiments.infill --data=toy \
+made blanks-toy 8 python -m experiments.infill --data=toy --windows=100 \
     --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
 stories ar --mode=ar
 stories infill --mode=aogpt --orders=infill

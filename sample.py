@@ -52,7 +52,7 @@ class SampleOptions:
         "", "aogpt: random, left_to_right, infill, blocks:N, or all positions as wanted: 2,0,1; "
         "default: as in training")
     steps: int | None = flag(
-        None, "passes a story, or a few more in blocks; default: one a token. Fewer: faster, worse",
+        None, "passes a story, or a few more in blocks and beyond the window; default: one a token",
         low=1)
     temperature: float = flag(
         1.0, "1 samples the model's distribution, 0 takes the likeliest token", low=0)
@@ -555,8 +555,9 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
         return unmask_within_risk(model, tokens, u, o)
     block = torch.arange(L, device=device) // config.block_length                   # (L,)
     if config.mode == "mdlm" and o.sampler == "ancestral":
-        blocks = int(block[-1]) + 1
-        times = reveal_times(config.orders, time_of) / blocks                   # (B, L) from 0 to 1
+        first = int(block[free[0]][0])          # all before it is given
+        times = reveal_times(config.orders, time_of) - first                    # (B, L) from 0 on
+        times = times / (int(block[-1]) + 1 - first)                            # up to 1
         reveal_step = (times * steps).long().to(device) + block
         return unmask(model, tokens, reveal_step.where(free, -1), u, o)
 
@@ -588,8 +589,8 @@ def generate(model: Transformer, stories, pattern, o: SampleOptions):
     """Tokens (B, L) of the stories with these numbers, and the pass (B, L) at which each appeared.
 
     The latter is -1 where a token was given. ar stops when every story has ended, and leaves [MASK]
-    from there on. `states` says what the arguments are. A pattern (L,) that is longer than the
-    window is written in parts, see `generate_in_parts`."""
+    from there on. `states` says what the arguments are. A pattern that is longer than the window is
+    written in parts, see `generate_in_parts`."""
     config = model.config
     if pattern.size(-1) > config.block_size:
         return generate_in_parts(model, stories, pattern, o)
@@ -604,16 +605,16 @@ def generate(model: Transformer, stories, pattern, o: SampleOptions):
 
 
 def generate_in_parts(model: Transformer, stories, pattern, o: SampleOptions):
-    """The same for a pattern (L,) of more than T tokens: one window, then half a window at a time.
+    """The same for a pattern of more than T tokens: one window, then half a window at a time.
 
     Rotary positions and target embeddings end with the window. So each part is the second half of a
     window whose first half the model has written before, and this window's positions begin at 0."""
     config = model.config
-    L, T = len(pattern), config.block_size
-    tokens = pattern.to(model.head.weight.device).repeat(len(stories), 1)           # (B, L)
+    L, T = pattern.size(-1), config.block_size
+    tokens = pattern.to(model.head.weight.device).expand(len(stories), L).clone()   # (B, L)
     appeared = torch.where(tokens == config.mask_id, 0, -1)                         # (B, L)
-    n = int((pattern == config.mask_id).sum())
-    passes = 0
+    n = int((tokens[0] == config.mask_id).sum())
+    passes = torch.zeros_like(tokens[:, :1])        # (B, 1) of each story, in the parts before
     for end in [*range(T, L, max(1, T // 2)), L]:
         window = slice(end - T, end)
         new = int((tokens[0, window] == config.mask_id).sum())
@@ -623,7 +624,7 @@ def generate_in_parts(model: Transformer, stories, pattern, o: SampleOptions):
             part = replace(o, steps=steps, seed=seed)
             tokens[:, window], when = generate(model, stories, tokens[:, window], part)
             appeared[:, window] = torch.where(when < 0, appeared[:, window], passes + when)
-            passes += int(when.max()) + 1
+            passes += when.amax(dim=1, keepdim=True) + 1
         if (tokens[:, window] == config.mask_id).any():     # ar has ended
             break
     return tokens, appeared
@@ -722,8 +723,13 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
         raise InputError(f"--sampler=confidence is not for --orders={config.orders}, by which this "
                          "model was trained; take another")
     is_given = pattern != config.mask_id
-    if o.order == "infill":
-        left_of_blank(~is_given)        # raises for what it cannot write
+    if config.orders == "infill":
+        has_gap = len(left_of_blank(~is_given)) > 0     # raises for what it cannot write
+        if has_gap and o.order != "infill":
+            raise InputError(f"--order={o.order:.40} cannot fill a blank with a model that was "
+                             "trained with --orders=infill; leave it out")
+    elif o.order == "infill":
+        raise InputError("--order=infill is for a model that was trained with --orders=infill")
     in_blocks = config.block_length < config.block_size and config.orders != "infill"
     if config.mode != "ar" and in_blocks:
         block = torch.arange(o.length) // config.block_length

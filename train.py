@@ -307,7 +307,7 @@ def resolve(flags: dict):
     if preset == "paper" and flags.get("mode") == "mdlm":
         values |= PAPER_MDLM
     values |= flags
-    if values.get("orders") == "infill":
+    if values.get("mode") == "aogpt" and values.get("orders") == "infill":
         values.setdefault("l2r_fraction", 0.5)
     values["preset"] = preset
     values.setdefault("data", Settings.data)

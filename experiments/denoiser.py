@@ -198,7 +198,7 @@ def measure(network: str, model, tokenizer, o: DenoiserOptions) -> list:
     """A row for each way to write."""
     config = model.config
     kind = config.mode
-    if config.in_blocks:
+    if config.mode != "ar" and config.orders not in ("random", f"blocks:{config.block_size}"):
         kind += f" {config.orders}"
     rows = []
     for sampler, settings in ways(config, o):

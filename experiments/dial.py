@@ -38,6 +38,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -87,11 +88,14 @@ class DialOptions:
 # ---- A run and its row ---------------------------------------------------------------------------
 
 def train(mode: str, N: int, seed: str, o: DialOptions) -> str:
-    """The folder of the run, which is trained if there is none."""
+    """The folder of the run, which is trained, or trained on, if it is not there or not finished."""
     folder = f"out/dial-{o.text}/{mode}-{N}-{seed}"
     flags = [*TRAINING[o.text].split(), "--quiet", f"--mode={mode}", f"--orders=blocks:{N}",
              f"--seed={seed}", f"--out_dir={folder}", *o.train.split()]
-    if not os.path.exists(folder):
+    if os.path.exists(f"{folder}/ckpt.pt"):
+        flags = [f"--out_dir={folder}", "--resume"]
+    log = Path(folder, "log.jsonl")
+    if not log.exists() or "final_nll" not in log.read_text():
         subprocess.run([sys.executable, ROOT / "train.py", *flags], check=True)
     return folder
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import stats
 from tqdm import tqdm
 
 from cli import (
@@ -169,6 +168,7 @@ def compare(results: list, first: list, key: str = "nats", key_of_first: str = "
     results, first      what `measure` found for each seed
     The interval is Student's t, whose degrees of freedom come from those of the seeds and of the
     groups of stories (Welch & Satterthwaite)."""
+    from scipy import stats         # not at the top, because nothing else needs it
     ours = np.array([result[key] for result in results])                        # (seeds, N)
     theirs = np.array([result[key_of_first] for result in first])               # (seeds, N)
     above, error = difference(ours.mean(axis=0), theirs.mean(axis=0))

@@ -40,8 +40,9 @@ class InfillOptions:
     """what to hide"""
     models: str = flag("", "folders of runs on the same kind of data: A,B,…")
     data: str = flag("", "data set whose validation stories are hidden in part")
-    windows: int = flag(300, "windows of them")
-    places: int = flag(4, "blanks at so many places of each, evenly spaced, the ends left out")
+    windows: int = flag(300, "windows of them", low=1)
+    places: int = flag(
+        4, "blanks at so many places of each, evenly spaced, the ends left out", low=1)
     seed: int = flag(1337, "of the fillings")
     json: str = flag("", "file for the results", file=(".json",))
     plot: str = flag("", "file for a figure", file=(".png", ".svg", ".pdf"))

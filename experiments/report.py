@@ -145,7 +145,7 @@ def samplers() -> dict:
 
 def distance(row: dict) -> str:
     """The kl in two digits, or nothing where too few stories were grammatical for one."""
-    return "" if row["kl"] is None else f"{row['kl']:.2f}"
+    return "" if row["kl"] is None else f"{row['kl']:.2f}".replace("-0.00", "0.00")
 
 
 # ---- Blanks --------------------------------------------------------------------------------------
