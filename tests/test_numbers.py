@@ -38,7 +38,21 @@ def number(found, name: str) -> float:
     return float(found[name].rstrip("%").split(" ")[0])
 
 
-@pytest.mark.parametrize("smaller, larger", [])
+@pytest.mark.parametrize("smaller, larger", [
+    ("dial.mdlm.1.above-the-law", "dial.mdlm.48.above-the-law"),
+    ("dial.aogpt.1.above-the-law", "dial.aogpt.48.above-the-law"),
+    ("dial.the-law.8.2-a-pass", "dial.the-law.48.2-a-pass"),
+    ("dial.mdlm.8.2-a-pass", "dial.mdlm.48.2-a-pass"),
+    ("dial.mdlm.8.2-a-pass", "dial.mdlm.8.adaptive"),
+    ("dial-stories.aogpt.1.bound", "dial-stories.aogpt.256.bound"),
+    ("dial-stories.aogpt.16.bound", "dial-stories.mdlm.16.bound"),
+    ("write.mdlm-adaptive.risk-0.1.trained.passes", "write.mdlm-threshold.surety-0.9.trained.passes"),
+    ("write.mdlm-adaptive.risk-0.1.law.kl", "write.mdlm-confidence.steps-48.law.kl"),
+    ("write.mdlm-remask.steps-12,-eta-0.1.law.grammatical",
+     "write.mdlm-adaptive.risk-0.1.law.grammatical"),
+    ("blanks-stories.aogpt.1", "blanks-stories.infill.1"),
+    ("blanks-stories.infill.8", "blanks-stories.aogpt.8"),
+    ("blanks-toy.infill.8", "blanks-toy.ar.8")])
 def test_what_the_pages_say_of_the_numbers(found, smaller, larger):
     """Each pair is an inequality that a page states in words."""
     assert number(found, smaller) < number(found, larger)
