@@ -218,6 +218,7 @@ def draw_dial(rows: list, path: str):
         "adaptive": "grammatical, adaptive, %"}
     if "bound" in rows[0]:
         columns = {"bound": "bound, nats per token", "left to right": "left to right, exact"}
+    every_length = sorted({row["N"] for row in rows})
     with figure(path, (3 * len(columns), 3.4), len(columns), one_scale=False) as panels:
         for axes, (column, label) in zip(panels, columns.items()):
             factor = 100 if label.endswith("%") else 1
@@ -227,7 +228,7 @@ def draw_dial(rows: list, path: str):
             axes.set(xscale="log", xlabel="N, tokens of a block")
             axes.set_ylim(0, 104 if factor == 100 else None)
             axes.set_title(label, fontsize=9)
-            axes.set_xticks(lengths, lengths)
+            axes.set_xticks(every_length, every_length)
             axes.minorticks_off()
         if "above the law" in columns:          # the legend is that of the first panel
             panels[0].plot([], [], "o-", ms=4, color=COLOURS[LAW], label=LAW)
