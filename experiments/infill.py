@@ -6,7 +6,8 @@ What is gained by seeing both sides of a blank?
 A span of a window is hidden, and the rest is known. Every model is scored exactly by the chain
 rule, −log p of the span from left to right, in nats per token: ar sees the left side only, while
 mdlm and aogpt see both. "nats" is the mean over windows and places, "above_first" how far it is
-above that of the first model, blank by blank.
+above that of the first model, blank by blank. The file of --json also has the loss of whole windows
+from left to right, but for mdlm.
 
 On the toy the exact −log p of the span, given both sides, is subtracted. What is left is the KL of
 the exact law from the model's, and for ar also all that the right side tells. There the spans are
@@ -24,7 +25,8 @@ from cli import (
     InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
 from experiments.held_out import check_tokenizer, difference
 from experiments.oracle import toy_conditionals
-from model import infill_order, losses_in_parts, masking_batch, order_batch
+from model import (
+    evaluation_batch, infill_order, losses_in_parts, mask_generator, masking_batch, order_batch)
 from prepare_data import Windows
 from runs import open_model
 from sample import (
@@ -178,7 +180,11 @@ def measure(folder: str, exact: dict, first: dict, o: InfillOptions) -> dict:
         if toy:
             share = grammatical_share(model, tokenizer, x, starts, length, o.seed)
             blanks[length]["grammatical"] = share
-    return {"mode": model.config.mode, "blanks": blanks}
+    found = {"mode": model.config.mode, "blanks": blanks}
+    if model.config.mode != "mdlm":
+        batch = evaluation_batch(model.config, x, mask_generator(0), left_to_right=True)
+        found["left to right"] = losses_in_parts(model, batch).mean().item()
+    return found
 
 
 def draw_infill(runs: dict, path: str):

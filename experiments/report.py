@@ -161,6 +161,8 @@ def blanks(file: str) -> dict:
             nats = f"{blank['nats']:.{4 if 'grammatical' in blank else 2}f}"
             found[f"{file}.{name}.{length}"] = nats
             row.append(f"{nats} ± {blank['nats_se']:.{4 if 'grammatical' in blank else 2}f}")
+        if "left to right" in run:
+            found[f"{file}.{name}.left-to-right"] = f"{run['left to right']:.3f}"
         rows.append(row)
     lengths = list(run["blanks"])
     found[f"{file}.table"] = table(["tokens of the blank", *lengths], rows)
