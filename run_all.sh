@@ -57,7 +57,8 @@ made blanks-toy 8 python -m experiments.infill --data=toy --windows=100 \
     --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
 stories ar --mode=ar
 stories infill --mode=aogpt --orders=infill
-made blanks-stories 30 python -m experiments.infill --data=unseen --windows=400 \
+made blanks-stories 20 python -m experiments.infill --data=unseen --windows=400 \
+    --plot=results/figures/blanks.png \
     --models=out/stories/ar,out/stories/infill,out/dial-stories/aogpt-256-1,out/dial-stories/mdlm-256-1
 
 python -m experiments.report

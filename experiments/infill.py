@@ -17,6 +17,7 @@ mdlm takes a pass for each token of a blank, the others take one. Three models o
 quarter of an hour.
 """
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -189,17 +190,19 @@ def measure(folder: str, exact: dict, first: dict, o: InfillOptions) -> dict:
 
 def draw_infill(runs: dict, path: str):
     """Nats per token against the length of the blank, a line for each run; bars: ± 2 s.e."""
-    colours = {"ar": "C0", "mdlm": "C1", "aogpt": "C2"}
     with figure(path, (6.5, 4)) as axes:
-        for run in runs.values():
+        for folder, run in runs.items():
+            lengths = list(run["blanks"])
             blanks = run["blanks"].values()
-            mode = run["mode"]
             axes.errorbar(
-                list(run["blanks"]),
+                lengths,
                 [blank["nats"] for blank in blanks],
                 [2 * blank["nats_se"] for blank in blanks],
-                color=colours[mode], capsize=3, label=mode)
-        axes.set(xscale="log", xlabel="tokens of the blank", ylabel="nats per token (± 2 s.e.)")
+                capsize=3, label=Path(folder).name)
+            axes.set_xscale("log")
+            axes.set_xticks(lengths, lengths)
+        axes.minorticks_off()
+        axes.set(xlabel="tokens of the blank", ylabel="nats per token (± 2 s.e.)")
 
 
 def main():
