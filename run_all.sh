@@ -61,6 +61,10 @@ made blanks-stories 20 python -m experiments.infill --data=unseen --windows=400 
     --plot=results/figures/blanks.png \
     --models=out/stories/ar,out/stories/infill,out/dial-stories/aogpt-256-1,out/dial-stories/mdlm-256-1
 
+# Why does masked_ce lower the bound faster than the bound itself?
+stories mdlm-early --mode=mdlm --max_steps=150
+made gradient 6 python -m experiments.gradient early=out/stories/mdlm-early late=out/dial-stories/mdlm-256-1
+
 python -m experiments.report
 echo "computing time of all programs:"
 times

@@ -15,7 +15,7 @@ from scipy import stats
 
 from cli import InputError
 from conftest import TINY, experiment, run, small_model
-from experiments import denoiser, dial, held_out, infill, orders, shakespeare
+from experiments import denoiser, dial, gradient, held_out, infill, orders, shakespeare
 from experiments.denoiser import DenoiserOptions
 from experiments.held_out import HeldOutOptions
 from experiments.oracle import choices_of, distance, toy_oracle
@@ -170,6 +170,22 @@ def test_dial(workdir, monkeypatch, capsys):
     log = (workdir / "out/dial-toy/mdlm-8-1/log.jsonl").read_text()
     run_main("dial", monkeypatch, *flags)
     assert (workdir / "out/dial-toy/mdlm-8-1/log.jsonl").read_text() == log     # not trained again
+
+
+def test_the_noise_scale_is_the_batch_whose_noise_is_as_large_as_its_mean(workdir, monkeypatch):
+    """Gradients of known mean, norm 5, and noise of variance 8 in all."""
+    generator = torch.Generator().manual_seed(0)
+
+    def noisy(model, batch):
+        return torch.tensor([3.0, 4.0]) + 2 * torch.randn(2, generator=generator)
+
+    monkeypatch.setattr(gradient, "gradient", noisy)
+    model = small_model("mdlm", vocab_size=135, block_size=48)
+    prepare(PrepareOptions(max_tokens=30_000))
+    windows = Windows("toy", "train", 48)
+    found = gradient.measure(model, windows, gradient.GradientOptions(batch_size=10, draws=4000))
+    expected = approx(10 * 8 / 25, rel=0.05)
+    assert found == {"nelbo": expected, "masked_ce": expected, "cosine": approx(1, abs=0.01)}
 
 
 # ---- denoiser: two more rules, and what is counted -----------------------------------------------
@@ -426,6 +442,9 @@ ALL = "--models=out/ar,out/mdlm,out/aogpt"
     ("infill",
      {"LENGTHS": [1, 3]},
      [ALL, "--data=t", "--windows=9", "--plot=f.png"]),
+    ("gradient",
+     {},
+     ["a=out/mdlm", "--draws=3"]),
     ("orders",
      {"BLOCKS": [16]},
      ["a=out/aogpt,out/aogpt", "--data=t", "--windows=9", "--orders=2"])])
