@@ -46,7 +46,7 @@ def table(head: list, rows: list) -> str:
 # {column of a row of dial.py: (head in the table, digits, factor, unit)}
 
 TOY_COLUMNS = {
-    "above the law": ("above the law", 4, 1, ""),
+    "above the law": ("above the law, 1/1000 nats", 2, 1000, ""),
     "1 a pass": ("1 token a pass", 1, 100, "%"),
     "2 a pass": ("2", 1, 100, "%"),
     "4 a pass": ("4", 1, 100, "%"),
@@ -169,6 +169,24 @@ def blanks(file: str) -> dict:
     return found
 
 
+# ---- The noise of the gradient -------------------------------------------------------------------
+
+def gradients() -> dict:
+    """The table of gradient.json, and {gradient.network.what: number}."""
+    found = {}
+    rows = []
+    for network, numbers in read("gradient")["networks"].items():
+        row = [network]
+        for what, number in numbers.items():
+            text = f"{number:.2f}" if number < 10 else f"{number:.0f}"
+            found[f"gradient.{network}.{what}"] = text
+            row.append(text)
+        rows.append(row)
+    head = ["network", "noise scale, bound", "noise scale, `masked_ce`", "cosine"]
+    found["gradient.table"] = table(head, rows)
+    return found
+
+
 # ---- Pages ---------------------------------------------------------------------------------------
 
 def values() -> dict:
@@ -178,7 +196,8 @@ def values() -> dict:
         **dial("dial-stories", STORY_COLUMNS),
         **samplers(),
         **blanks("blanks-toy"),
-        **blanks("blanks-stories")}
+        **blanks("blanks-stories"),
+        **gradients()}
 
 
 def filled(page: str, found: dict) -> str:
