@@ -258,7 +258,8 @@ def draw(rows: list, path: str):
                 style = ""          # no line could show its two settings
             x, y = zip(*line)
             i = samplers.index(sampler)
-            axes.plot(x, y, "so^"[i % 3], ls=style, color=f"C{i}", ms=5, label=sampler)
+            color = f"C{i}" if i < 10 else "black"      # there are ten colours
+            axes.plot(x, y, "so^"[i % 3], ls=style, color=color, ms=5, label=sampler)
         left.set(title=LAW, xlabel="tokens a pass", ylabel="grammatical stories, %")
         right.set(title="trained networks", xlabel="tokens a pass")
 

@@ -163,7 +163,7 @@ def on_stories(model, o: DialOptions) -> dict:
         _, appeared = generate(model, range(STORIES), blank, SampleOptions(**flags))
         found[f"{name}story, s"] = (time.perf_counter() - began) / STORIES
         passes = [len(set(steps)) for steps in appeared.tolist()]
-        found[f"{name}tokens a pass"] = config.block_size / np.mean(passes)
+        found[f"{name}tokens a pass"] = config.block_size / float(np.mean(passes))
     return found
 
 
