@@ -76,9 +76,12 @@ def nats(model, x, start: int, length: int):
     for next_place in range(start, start + length):
         hidden = inside & (place >= next_place)                                 # (T,)
         batch = masking_batch(config, x, hidden.expand_as(x))
-        weight = torch.zeros_like(batch.weight)                                 # (N, T+1)
-        weight[:, 1 + next_place] = 1 / length
-        total += losses_in_parts(model, batch._replace(weight=weight))
+        slot = torch.full((len(x), 1), 1 + next_place)          # BOS has slot 0
+        batch = batch._replace(
+            select=slot,
+            targets=batch.targets.gather(1, slot),
+            weight=torch.full(slot.shape, 1 / length))
+        total += losses_in_parts(model, batch)
     return total
 
 
