@@ -1,22 +1,25 @@
 """
-How low do runs get on stories by which nothing was chosen, and how far is each from the first one?
+What do runs score on stories by which nothing was chosen, and in which order is a story easiest?
 
-    python -m experiments.held_out ar=out/a,out/b mdlm=out/c,out/d --report=DATA --json=F --plot=G
+    python -m experiments.held_out --runs=out/ar-1,out/ar-2,out/mdlm-1 --json=F
+    python -m experiments.held_out --runs=out/aogpt-1 --windows=64 --orders=8 --json=F
 
-NAME=FOLDER,FOLDER,… are runs of train.py, one for each seed. Their own validation stories chose
-best.pt. The validation stories of data/DATA are others, and on those the best models are scored, in
-nats per token: ar exactly, mdlm and aogpt by their bounds, aogpt also exactly from left to right.
+Every run's own validation stories chose its best.pt. The validation stories of data/DATA are
+others. On those the best weights are scored, in nats per token: ar exactly, mdlm and aogpt by their
+bounds, aogpt also exactly from left to right.
+
+With --orders=K every run is scored exactly in orders of writing, one token a pass: from left to
+right, from right to left, and in K random orders. The mean over random orders is the bound. What
+the model itself says is −log of the mean of p over all orders, which is lower. The mean of p over K
+of them lies between the two (Burda et al. 2016, arXiv 1509.00519), so the distance from the bound
+to that of K is a part of the bound's slack. aogpt reads a window in one pass for each order, while
+mdlm takes a pass for each of its tokens: for 64 windows of 256 tokens that is a minute an order.
 
 A window is the first block_size tokens from a story's start. Where a story is shorter, the next one
-follows, so windows beside each other share text. The standard error therefore comes from leaving
-out ten neighbours at a time; where a NAME has several seeds, the error between them is added.
-
-A draw of orders takes a third of the time of a training step with as many windows, and a draw of
-masks two thirds, because a window is masked twice.
+follows, so windows beside each other share text. The file has the mean over each ten neighbours;
+the standard error of their mean is that of the stories.
 """
-import json
 import math
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,265 +27,145 @@ import torch
 from tqdm import tqdm
 
 from cli import (
-    InputError, build, check_flags, command, flag, parse_flags, pick_device, print_table,
-    provenance, write_json)
-from diversity import interval
-from model import Config, evaluation_batch, flops_per_token, losses_in_parts, mask_generator
-from prepare_data import Tokenizer, Windows, load_meta
-from runs import load, read_run
-from show import figure
+    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
+from model import evaluation_batch, losses_in_parts, mask_generator, masking_batch, order_batch
+from prepare_data import Windows
+from runs import open_model, read_run
+
+NEIGHBOURS = 10     # windows whose mean is one number
 
 
 @dataclass
 class HeldOutOptions:
     """what to score"""
-    report: str = flag("", "data set whose validation stories are scored")
-    block_size: int = flag(256, "of the runs", low=1)
+    data: str = flag("unseen", "data set whose validation stories are scored")
+    runs: str = flag("", "folders of the runs: A,B,…")
+    windows: int = flag(400, "windows of them", low=2 * NEIGHBOURS)
     draws: int = flag(16, "masks or orders for each window's bound", low=1)
-    without_end: bool = flag(False, "do not score end-of-text, which --windows=paper never shows")
+    orders: int = flag(0, "exact, in so many random orders and two others; 0: bounds", low=0)
     seed: int = flag(1337, "of masks and orders", low=0)
     device: str = flag("auto", "auto, cpu, cuda or mps")
-    json: str = flag("", "file for the results; scores that it has already are not made again",
-                     file=(".json",))
-    plot: str = flag("", "file for a figure: loss against training FLOPs",
-                     file=(".png", ".svg", ".pdf"))
+    json: str = flag("", "file for the results", file=(".json",))
 
     def __post_init__(self):
         check_flags(self)
+        if not self.runs:
+            raise InputError("which runs? give --runs=FOLDER,FOLDER,…")
 
 
-# ---- The scores of a run -------------------------------------------------------------------------
+# ---- Bounds --------------------------------------------------------------------------------------
 
-def check_tokenizer(folder: str, tokenizer: dict, data: str):
-    """Raises InputError where the run in the folder has another tokenizer than data/DATA."""
-    meta = load_meta(data)
-    if tokenizer != Tokenizer(**meta["tokenizer"]).to_dict():
-        raise InputError(f"{folder} has another tokenizer than data/{data}")
-
-
-def score(model, x, o: HeldOutOptions, left_to_right=False) -> list:
-    """Nats per token of each window of x (N, T), the mean over the draws, to 6 digits."""
-    config = model.config
-    exact = config.mode == "ar" or left_to_right
-    draws = 1 if exact else o.draws
-    generator = mask_generator(o.seed)
-    is_word = x != config.bos_id                                                # (N, T)
-    share_of_words = is_word.float().mean(dim=1, keepdim=True)                  # (N, 1)
+def bound(model, x, draws: int, seed: int):
+    """(N,) nats per token of the windows x (N, T): the exact ones of ar, else the mean of draws."""
+    if model.config.mode == "ar":
+        draws = 1
+    generator = mask_generator(seed)
     total = torch.zeros(len(x), dtype=torch.float64)
     for _ in tqdm(range(draws), leave=False, disable=None):
-        batch = evaluation_batch(config, x, generator, left_to_right)
-        if o.without_end:
-            predicts_word = batch.targets != config.bos_id
-            weight = batch.weight * predicts_word / share_of_words
-            batch = batch._replace(weight=weight)
+        total += losses_in_parts(model, evaluation_batch(model.config, x, generator))
+    return total / draws
+
+
+# ---- Orders --------------------------------------------------------------------------------------
+
+def nats(model, x, order):
+    """(N,) nats per token of the windows x (N, T), written in the order (N, T) one by one."""
+    config = model.config
+    if config.mode != "mdlm":
+        return losses_in_parts(model, order_batch(config, x, order))
+    T = x.size(1)
+    rank = order.argsort(dim=1)             # when the turn of each position comes
+    total = torch.zeros(len(x), dtype=torch.float64)
+    for turn in tqdm(range(T), leave=False, disable=None):
+        batch = masking_batch(config, x, rank >= turn)
+        slot = 1 + order[:, turn, None]                                         # (N, 1)
+        batch = batch._replace(
+            select=slot,
+            targets=batch.targets.gather(1, slot),
+            weight=torch.full(slot.shape, 1 / T))
         total += losses_in_parts(model, batch)
-    return (total / draws).numpy().round(6).tolist()
+    return total
 
 
-def flops_after(run: dict, step: int) -> float:
-    """Training FLOPs after so many steps of a run, as read_run has it."""
-    config = Config(**run["config"])
-    tokens = step * run["settings"]["batch_size"] * config.block_size
-    return tokens * flops_per_token(config)
+def of_the_mean(scores, T: int):
+    """(N,) nats per token of the mean over K orders of p, given those of each, scores (K, N)."""
+    log_p = -T * scores
+    log_mean = torch.logsumexp(log_p, dim=0) - math.log(len(scores))            # (N,)
+    return -log_mean / T
 
 
-def scored_how(stories: Windows, o: HeldOutOptions) -> dict:
-    """What the scores of two runs must have in common."""
-    split = stories.meta["splits"]["val"]
-    return {
-        "crc32": split["crc32"],
-        "block_size": o.block_size,
-        "draws": o.draws,
-        "without_end": o.without_end,
-        "seed": o.seed}
-
-
-def measure(folder: str, stories: Windows, o: HeldOutOptions) -> dict:
-    """The scores of a run's best model, how long it was trained, and the run's curve."""
-    run = read_run(folder)
-    path = os.path.join(folder, "best.pt")
-    needs = ("data", "tokenizer", "step")
-    model, checkpoint = load(path, pick_device(o.device), needs)
-    if model.config.block_size != o.block_size:
-        raise InputError(f"{folder} has other windows; give --block_size={model.config.block_size}")
-    check_tokenizer(folder, checkpoint["tokenizer"], o.report)
-    if checkpoint["data"]["val"] == stories.meta["splits"]["val"]:
-        raise InputError(f"the stories of data/{o.report} chose {path}; report others")
-    x = torch.from_numpy(stories.spread(len(stories)))                          # (N, T)
-    windows_read = checkpoint["step"] * run["settings"]["batch_size"]
-    result = {
-        "scored": scored_how(stories, o),
-        "step": checkpoint["step"],
-        "epochs": windows_read / run["train_windows"],
-        "nats": score(model, x, o),
-        "curve": []}
-    if model.config.mode == "aogpt":
-        result["nats_l2r"] = score(model, x, o, left_to_right=True)
-    for entry in run["curve"]:
-        flops = flops_after(run, entry["step"])
-        result["curve"].append(entry | {"training FLOPs": flops})
-    return result
-
-
-# ---- Comparison: errors of stories and of seeds --------------------------------------------------
-
-def groups_of(windows: int):
-    """(windows,) the group of neighbours of each window: ten of them, fewer where there are few."""
-    size = min(10, max(1, windows // 2))
-    return np.arange(windows) // size
-
-
-def difference(nats, others) -> tuple:
-    """The mean over windows of nats − others, and its standard error."""
-    gap = np.subtract(nats, others)                                             # (N,)
-    groups = groups_of(len(gap))
-    mean, half = interval(lambda keep: gap[keep].mean(), groups)
-    return mean, half / 1.96
-
-
-def errors_of_seeds(sets: list) -> list:
-    """(variance, degrees of freedom) of the mean over seeds, for sets of scores (seeds, N)."""
-    means = [scores.mean(axis=1) for scores in sets]                            # (seeds,) each
-    parts = []
-    if all(len(mean) > 1 for mean in means):
-        for mean in means:
-            freedom = len(mean) - 1
-            parts.append((mean.var(ddof=1) / len(mean), freedom))
-        return parts
-    # A run without other seeds is taken to vary like those that it is compared with.
-    freedom = 0
-    squares = 0.0
-    one_over_seeds = 0.0
-    for mean in means:
-        freedom += len(mean) - 1
-        squares += len(mean) * mean.var()
-        one_over_seeds += 1 / len(mean)
-    variance = squares / max(1, freedom)
-    return [(variance * one_over_seeds, freedom)]
-
-
-def compare(results: list, first: list, key: str = "nats", key_of_first: str = "nats") -> dict:
-    """How far results lie above the first ones, with what standard error, and half of the 95%
-    interval.
-
-    results, first      what `measure` found for each seed
-    The interval is Student's t, whose degrees of freedom come from those of the seeds and of the
-    groups of stories (Welch & Satterthwaite)."""
-    from scipy import stats         # not at the top, because nothing else needs it
-    ours = np.array([result[key] for result in results])                        # (seeds, N)
-    theirs = np.array([result[key_of_first] for result in first])               # (seeds, N)
-    above, error = difference(ours.mean(axis=0), theirs.mean(axis=0))
-    groups = groups_of(ours.shape[1])
-    sets = [ours, theirs]
-    if results is first:        # the same networks in another order: their seeds belong together
-        sets = [ours - theirs]
-    parts = errors_of_seeds(sets)
-    parts.append((error ** 2, groups.max()))
-    total = 0.0
-    over_freedom = 0.0
-    for variance, freedom in parts:
-        if variance > 0:
-            total += variance
-            over_freedom += variance ** 2 / freedom
-    freedom = total ** 2 / over_freedom if total else math.inf
-    error = math.sqrt(total)
-    return {
-        "seeds": ours.mean(axis=1).tolist(),
-        "above": above,
-        "error": error,
-        "half": error * stats.t.ppf(0.975, freedom),
-        "epochs": [result["epochs"] for result in results]}
-
-
-def compare_all(found: dict) -> dict:
-    """{name: what `compare` says} of {name: [result of each seed]}, each beside the first name.
-
-    aogpt has a second row: from left to right, beside the first name's scores in the same order."""
-    first = next(iter(found.values()))
-    compared = {}
-    for name, results in found.items():
-        compared[name] = compare(results, first)
-        if all("nats_l2r" in result for result in results):
-            key = "nats_l2r" if "nats_l2r" in first[0] else "nats"
-            compared[f"{name}, left to right"] = compare(results, first, "nats_l2r", key)
-    return compared
-
-
-# ---- Files, table and figure ---------------------------------------------------------------------
-
-def read_results(path: str) -> dict:
-    """What this command wrote into the file. Raises InputError where it is something else."""
-    with open(path) as file:
-        found = json.load(file)
-    if not {"names", "runs"} <= found.keys():
-        raise InputError(f"{path} has other results than those of experiments.held_out")
+def in_orders(model, x, K: int, seed: int) -> dict:
+    """(N,) nats per token of the windows x (N, T) in each kind of order."""
+    if model.config.mode == "ar":
+        raise InputError("a run of ar has one order only; leave it out")
+    generator = mask_generator(seed)
+    forwards = torch.arange(x.size(1)).expand_as(x)                             # (N, T)
+    found = {
+        "left to right": nats(model, x, forwards),
+        "right to left": nats(model, x, forwards.flip(1))}
+    scores = []
+    for _ in range(K):
+        order = torch.rand(x.shape, generator=generator).argsort(dim=1)         # (N, T)
+        scores.append(nats(model, x, order))
+    scores = torch.stack(scores)                                                # (K, N)
+    found["random"] = scores.mean(dim=0)
+    found[f"mean of {K}"] = of_the_mean(scores, x.size(1))
     return found
 
 
-def runs_of(found: dict, name: str) -> list:
-    """The results of a NAME's runs, in a file that this command wrote."""
-    folders = found["names"][name].split(",")
-    return [found["runs"][folder] for folder in folders]
+# ---- A run ---------------------------------------------------------------------------------------
+
+def of_neighbours(scores) -> list:
+    """The mean of each ten of the scores (N,), in five decimals; the last may be of fewer."""
+    return [round(part.mean().item(), 5) for part in scores.split(NEIGHBOURS)]
 
 
-def mean_of(values, digits: int = 4) -> str:
-    """The mean over seeds ± their standard deviation."""
-    text = f"{np.mean(values):.{digits}f}"
-    if len(values) > 1:
-        text += f" ± {np.std(values, ddof=1):.{digits}f}"
-    return text
+def measure(folder: str, o: HeldOutOptions) -> dict:
+    """The scores of a run's best model, and by what it was chosen. Raises InputError."""
+    run = read_run(folder)
+    model, tokenizer, _ = open_model(folder, o.device)
+    stories = Windows(o.data, "val", model.config.block_size)
+    if tokenizer.to_dict() != stories.meta["tokenizer"]:
+        raise InputError(f"{folder} has another tokenizer than data/{o.data}")
+    x = torch.from_numpy(stories.spread(o.windows))                             # (N, T)
+    if o.orders:
+        found = in_orders(model, x, o.orders, o.seed)
+    else:
+        found = {"bound": bound(model, x, o.draws, o.seed)}
+        if model.config.mode == "aogpt":
+            forwards = torch.arange(x.size(1)).expand_as(x)
+            found["left to right"] = nats(model, x, forwards)
+    best = min(run["curve"], key=lambda entry: entry["val_nll"])
+    windows_read = best["step"] * run["settings"]["batch_size"]
+    return {
+        "chosen by": best["val_nll"],
+        "step": best["step"],
+        "epochs": windows_read / run["train_windows"],
+        "scores": {name: of_neighbours(scores) for name, scores in found.items()}}
 
 
-def show(compared: dict):
-    first = next(iter(compared))
-    rows = [["", "nats per token, ± s.d. of seeds", f"above {first}, ± s.e.", "95% interval",
-             "best after epochs"]]
-    for name, row in compared.items():
-        epochs = ", ".join(f"{epoch:.3g}" for epoch in row["epochs"])
-        rows.append([name, mean_of(row["seeds"]), f"{row['above']:.4f} ± {row['error']:.4f}",
-                     f"± {row['half']:.4f}", epochs])
-    print_table(rows)
-
-
-def draw_curves(found: dict, path: str):
-    """Loss on the stories that choose against training FLOPs, a line for each seed."""
-    with figure(path, (7, 4.5)) as axes:
-        for i, name in enumerate(found):
-            for result in found[name]:
-                flops = [entry["training FLOPs"] for entry in result["curve"]]
-                losses = [entry["val_nll"] for entry in result["curve"]]
-                axes.plot(flops, losses, color=f"C{i}", lw=1, label=name)
-        axes.set(xlabel="training FLOPs", xscale="log", ylabel="validation loss, nats per token")
+def error_of(scores) -> float:
+    """The standard error of the mean of the scores of neighbours, (groups,)."""
+    return np.std(scores, ddof=1) / math.sqrt(len(scores))
 
 
 def main():
-    flags = parse_flags(__doc__, HeldOutOptions, named="NAME=FOLDER")
-    o = build(HeldOutOptions, flags)
-    names = flags["named"]
-    if not o.report:
-        raise InputError("which stories? give --report=NAME, a data set that chose nothing")
-    stories = Windows(o.report, "val", o.block_size)
-    runs = {}
-    if os.path.exists(o.json):
-        runs = read_results(o.json)["runs"]
-    facts = provenance(o.seed)
-    facts |= {"windows": len(stories), "names": names, "runs": runs}
-    how = scored_how(stories, o)
-    folders = ",".join(names.values())
-    for folder in folders.split(","):
-        if folder not in runs or runs[folder]["scored"] != how:
-            runs[folder] = measure(folder, stories, o)
-            if o.json:          # it may take hours until all are scored
-                write_json(o.json, facts)
-    found = {name: runs_of(facts, name) for name in names}
-    compared = compare_all(found)
-    print(f"{len(stories)} windows of data/{o.report}")
-    show(compared)
+    o = build(HeldOutOptions, parse_flags(__doc__, HeldOutOptions))
+    facts = provenance(o.seed) | {"runs": {}}
+    rows = [["nats per token, ± s.e. over stories", "scored", "that chose", "epochs"]]
+    for folder in tqdm(o.runs.split(","), disable=None):
+        run = measure(folder, o)
+        facts["runs"][folder] = run
+        for name, scores in run["scores"].items():
+            rows.append([
+                f"{folder}, {name}",
+                f"{np.mean(scores):.3f} ± {error_of(scores):.3f}",
+                f"{run['chosen by']:.3f}",
+                f"{run['epochs']:.3g}"])
+    print_table(rows)
     if o.json:
-        write_json(o.json, facts | {"compared": compared})
-    if o.plot:
-        draw_curves(found, o.plot)
+        write_json(o.json, facts)
 
 
 if __name__ == "__main__":
-    command(main, "the scores made so far are in the file of --json")
+    command(main, "nothing was written")

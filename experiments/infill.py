@@ -24,7 +24,7 @@ import torch
 
 from cli import (
     InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
-from experiments.held_out import check_tokenizer, difference
+from experiments.held_out import error_of, of_neighbours
 from experiments.oracle import toy_conditionals
 from model import (
     evaluation_batch, infill_order, losses_in_parts, mask_generator, masking_batch, order_batch)
@@ -43,7 +43,7 @@ class InfillOptions:
     """what to hide"""
     models: str = flag("", "folders of runs on the same kind of data: A,B,…")
     data: str = flag("", "data set whose validation stories are hidden in part")
-    windows: int = flag(300, "windows of them", low=1)
+    windows: int = flag(300, "windows of them", low=20)
     places: int = flag(
         4, "blanks at so many places of each, evenly spaced, the ends left out", low=1)
     seed: int = flag(1337, "of the fillings")
@@ -136,10 +136,10 @@ def starts_of(length: int, T: int, places: int) -> list:
     return starts
 
 
-def mean_over(starts: list, score) -> np.ndarray:
+def mean_over(starts: list, score):
     """(N,) the mean over the places of a blank of what score(start) returns."""
     scores = [score(start) for start in starts]
-    return torch.stack(scores).mean(dim=0).numpy()
+    return torch.stack(scores).mean(dim=0)
 
 
 def grammatical_share(model, tokenizer, x, starts: list, length: int, seed: int) -> float:
@@ -158,9 +158,10 @@ def measure(folder: str, exact: dict, first: dict, o: InfillOptions) -> dict:
     exact, first    {length: (N,)} scores of the toy's law and of the first model, which this
                     function adds where they are missing"""
     model, tokenizer, _ = open_model(folder, "cpu")
-    check_tokenizer(folder, tokenizer.to_dict(), o.data)
     toy = tokenizer.kind == "words"
     val = Windows(o.data, "val", model.config.block_size)
+    if tokenizer.to_dict() != val.meta["tokenizer"]:
+        raise InputError(f"{folder} has another tokenizer than data/{o.data}")
     x = torch.from_numpy(val.spread(o.windows))                                 # (N, T)
     T = x.size(1) - toy         # the toy's last token is the end-of-text
     blanks = {}
@@ -174,13 +175,12 @@ def measure(folder: str, exact: dict, first: dict, o: InfillOptions) -> dict:
         if toy:
             scores = scores - exact[length]
         first.setdefault(length, scores)
-        mean, error = difference(scores, np.zeros(len(x)))
-        above, error_above = difference(scores, first[length])
+        above = scores - first[length]
         blanks[length] = {
-            "nats": mean,
-            "nats_se": error,
-            "above_first": above,
-            "above_first_se": error_above}
+            "nats": scores.mean().item(),
+            "nats_se": error_of(of_neighbours(scores)),
+            "above_first": above.mean().item(),
+            "above_first_se": error_of(of_neighbours(above))}
         if toy:
             share = grammatical_share(model, tokenizer, x, starts, length, o.seed)
             blanks[length]["grammatical"] = share

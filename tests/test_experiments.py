@@ -15,9 +15,8 @@ from scipy import stats
 
 from cli import InputError
 from conftest import TINY, experiment, run, small_model
-from experiments import denoiser, dial, gradient, held_out, infill, orders, shakespeare
+from experiments import denoiser, dial, gradient, held_out, infill, shakespeare
 from experiments.denoiser import DenoiserOptions
-from experiments.held_out import HeldOutOptions
 from experiments.oracle import choices_of, distance, toy_oracle
 from model import evaluation_batch, losses_in_parts, mask_generator, masking_batch
 from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
@@ -136,9 +135,9 @@ def test_a_perfect_network_knows_the_conditionals_in_any_order(mode):
     expected = []
     for log_p in log_p_of(x):
         expected.append(-log_p.sum() / 48)
-    blocks = orders.in_blocks(x, 16, mask_generator(0))
-    for order in blocks, blocks.flip(1):
-        found = orders.nats(oracle, x, order)
+    shuffled = torch.rand(x.shape, generator=mask_generator(0)).argsort(dim=1)
+    for order in shuffled, shuffled.sort(dim=1, descending=True).values:
+        found = held_out.nats(oracle, x, order)
         assert found.numpy() == approx(expected, abs=1e-5)
 
 
@@ -263,35 +262,15 @@ def test_the_first_batch_of_stories_is_not_timed(monkeypatch, at_once):
     assert denoiser.seconds_a_story(None, at_once, "adaptive", {}, o) == 0.5 / at_once
 
 
-# ---- Orders --------------------------------------------------------------------------------------
+# ---- held_out: runs on other stories, and orders -------------------------------------------------
 
-def test_blocks_are_shuffled_and_their_tokens_are_not():
-    x = torch.zeros(5, 48)
-    blocks = orders.in_blocks(x, 16, mask_generator(0))
-    first = blocks[:, ::16]                     # the first token of each block
-    for of_one_row in first.tolist():
-        assert sorted(of_one_row) == [0, 16, 32]
-    assert len(first[:, 0].unique()) > 1
-    inside = torch.arange(48) % 16
-    expected = first.repeat_interleave(16, dim=1) + inside
-    assert torch.equal(blocks, expected)
-
-
-def test_the_mixture_over_orders():
+def test_the_mean_over_orders():
     """Against the definition, order by order."""
-    rng = np.random.default_rng(0)
-    scores = rng.uniform(0.5, 1.5, size=(5, 3))
-    p = np.exp(-4 * scores)
-    found = orders.mixture(scores, T=4)
-    assert list(found) == [1, 2, 4]
-    assert found[1] == approx(scores.mean(axis=0))
-    of_pairs = []
-    for pair in p[0:2], p[2:4]:
-        mean = pair.mean(axis=0)
-        of_pairs.append(-np.log(mean) / 4)
-    assert found[2] == approx(np.mean(of_pairs, axis=0))
-    mean_of_four = p[:4].mean(axis=0)
-    assert found[4] == approx(-np.log(mean_of_four) / 4)
+    scores = torch.rand(4, 3, generator=mask_generator(0)).double()
+    p = torch.exp(-4 * scores)
+    found = held_out.of_the_mean(scores, T=4)
+    assert found.numpy() == approx((-p.mean(dim=0).log() / 4).numpy())
+    assert (found < scores.mean(dim=0)).all()
 
 
 def test_mdlm_order_by_order():
@@ -301,11 +280,10 @@ def test_mdlm_order_by_order():
     scores = []
     for order in itertools.permutations(range(4)):
         order = torch.tensor([order])
-        score = orders.nats(model, x, order)
+        score = held_out.nats(model, x, order)
         scores.append(score.item())
     many = x.expand(10_000, 4)
-    batch = evaluation_batch(model.config, many, mask_generator(0))
-    losses = losses_in_parts(model, batch)
+    losses = held_out.bound(model, many, draws=1, seed=0)
     error = losses.std().item() / 100
     expected = np.mean(scores)
     assert losses.mean().item() == approx(expected, abs=5 * error)
@@ -313,112 +291,37 @@ def test_mdlm_order_by_order():
     assert np.std(scores) > 1e-3
 
 
-# ---- held_out: errors of stories and of seeds ----------------------------------------------------
-
-def test_runs_are_compared_with_the_error_of_stories_and_seeds():
-    rng = np.random.default_rng(0)
-    of_stories = rng.normal(size=100)
-    noise = rng.normal(size=100)
-    seeds = 0.1 * rng.normal(size=5)
-
-    def runs(stories, of_seeds):
-        results = []
-        for seed in of_seeds:
-            nats = stories + seed
-            result = {"nats": nats, "nats_l2r": nats - 1, "epochs": 1}
-            results.append(result)
-        return results
-
-    # Where stories differ alike, only seeds make an error, and it is Welch's.
-    first = runs(of_stories, seeds[:3])
-    second = runs(of_stories + 1, seeds[2:])
-    found = held_out.compare(second, first)
-    means = [run["nats"].mean() for run in second]
-    means_of_first = [run["nats"].mean() for run in first]
-    welch = stats.ttest_ind(means, means_of_first, equal_var=False)
-    low, high = welch.confidence_interval()
-    assert found["above"] / found["error"] == approx(welch.statistic)
-    assert found["half"] == approx((high - low) / 2)
-
-    # Networks beside themselves, and a run without other seeds.
-    assert held_out.compare(first, first, "nats_l2r")["error"] < 1e-9
-    lone = held_out.compare(second[:1], first)
-    variance = np.var(means_of_first, ddof=1)
-    expected = math.sqrt(variance / 3 + variance)
-    assert lone["error"] == approx(expected)
-
-    # Where stories make most of the error, it is known better.
-    second = runs(of_stories + noise, seeds[2:])
-    noisy = held_out.compare(second, first)
-    of_seeds_alone = noisy["error"] * stats.t.ppf(0.975, welch.df)
-    assert 1.96 * noisy["error"] < noisy["half"] < of_seeds_alone
-
-    # Stories alone: ten neighbours make a group.
-    one = runs(of_stories + noise, [0])
-    other = runs(of_stories, [0])
-    alone = held_out.compare(one, other)
-    groups = noise.reshape(10, 10).mean(axis=1)
-    assert alone["error"] == approx(stats.sem(groups))
-    quantile = stats.t.ppf(0.975, 9)
-    assert alone["half"] == approx(alone["error"] * quantile)
-
-
-@pytest.mark.parametrize("mode", ["ar", "mdlm"])
-def test_stories_without_their_end(mode):
-    """Nothing changes where there is no end-of-text; its nats are left out where there is one."""
-    model = small_model(mode)
-    bos_id = model.config.bos_id
-    with_end = HeldOutOptions(draws=3)
-    without = HeldOutOptions(draws=3, without_end=True)
-    x = torch.randint(bos_id, (6, 8))
-    expected = held_out.score(model, x, with_end)
-    assert held_out.score(model, x, without) == approx(expected)
-    x[:, 2] = bos_id
-    found = held_out.score(model, x, without)
-    assert found != approx(held_out.score(model, x, with_end))
-    if mode == "ar":
-        batch = evaluation_batch(model.config, x, None)
-        with torch.no_grad():
-            logits = model(batch.tokens, batch.key_pos, batch.target_pos)
-        nll = F.cross_entropy(logits.mT, x, reduction="none")                   # (6, 8)
-        nll[:, 2] = 0
-        expected = nll.sum(dim=1) / 7
-        assert found == approx(expected.tolist(), abs=1e-5)
+def test_scores_of_neighbours_and_their_error():
+    """Neighbours share text, so ten of them count as one."""
+    scores = torch.rand(100, generator=mask_generator(0))
+    of_tens = held_out.of_neighbours(scores)
+    assert of_tens == approx(scores.view(10, 10).mean(dim=1).tolist(), abs=1e-5)
+    assert held_out.error_of(of_tens) == approx(stats.sem(of_tens))
 
 
 def test_held_out(trained, monkeypatch):
-    """The numbers of best.pt on other stories, which are stored and then found again."""
+    """The numbers of best.pt on other stories."""
     monkeypatch.chdir(trained)
     prepare(PrepareOptions(name="others", max_tokens=30_000, seed=9))
-    flags = ["--report=others", "--block_size=48", "--draws=2", "--json=held.json"]
-    done = experiment(
-        "held_out", "ar=out/ar,out/ar", "mdlm=out/mdlm", "aogpt=out/aogpt", "--plot=g.png", *flags)
+    flags = ["--data=others", "--windows=20", "--draws=2", "--json=held.json"]
+    done = experiment("held_out", "--runs=out/ar,out/mdlm,out/aogpt", *flags)
     assert done.returncode == 0, done.stderr
-    content = json.load(open("held.json"))
-    compared = content["compared"]
-    assert list(compared) == ["ar", "mdlm", "aogpt", "aogpt, left to right"]
+    runs = json.load(open("held.json"))["runs"]
+    assert list(runs["out/ar"]["scores"]) == ["bound"]
+    assert list(runs["out/aogpt"]["scores"]) == ["bound", "left to right"]
     model, _ = load("out/ar/best.pt")
-    windows = Windows("others", "val", 48)
-    x = torch.from_numpy(windows.spread(len(windows)))
-    batch = evaluation_batch(model.config, x, None)
-    exact = losses_in_parts(model, batch).mean().item()
-    assert compared["ar"]["seeds"] == approx([exact, exact])
-    assert compared["ar"]["above"] == 0
+    x = torch.from_numpy(Windows("others", "val", 48).spread(20))
+    exact = losses_in_parts(model, evaluation_batch(model.config, x, None)).mean().item()
+    assert np.mean(runs["out/ar"]["scores"]["bound"]) == approx(exact, abs=1e-4)
 
-    # A run whose folder is gone is compared by the scores in the file.
-    runs = content["runs"]
-    nines = [9.0] * len(x)
-    runs["out/gone"] = runs["out/ar"] | {"nats": nines}
-    with open("held.json", "w") as file:
-        json.dump(content, file)
-    done = experiment("held_out", "ar=out/ar", "gone=out/gone", *flags)
+    done = experiment("held_out", "--runs=out/aogpt", "--orders=4", *flags)
     assert done.returncode == 0, done.stderr
-    assert json.load(open("held.json"))["runs"] == runs
-    assert "9.0000" in done.stdout
-
-    done = experiment("held_out", "ar=out/ar", "--report=t", "--block_size=48")
+    scores = json.load(open("held.json"))["runs"]["out/aogpt"]["scores"]
+    assert scores["left to right"] == runs["out/aogpt"]["scores"]["left to right"]
+    assert list(scores) == ["left to right", "right to left", "random", "mean of 4"]
+    done = experiment("held_out", "--runs=out/ar", "--orders=4", *flags)
     assert done.returncode == 2
-    assert "the stories of data/t chose out/ar/best.pt" in done.stderr
+    assert "a run of ar has one order only" in done.stderr
 
 
 # ---- Every command runs --------------------------------------------------------------------------
@@ -441,13 +344,10 @@ ALL = "--models=out/ar,out/mdlm,out/aogpt"
       "--samplers=left_to_right,first_hitting,remask,draft", "--plot=f.png"]),
     ("infill",
      {"LENGTHS": [1, 3]},
-     [ALL, "--data=t", "--windows=9", "--plot=f.png"]),
+     [ALL, "--data=t", "--windows=20", "--plot=f.png"]),
     ("gradient",
      {},
-     ["a=out/mdlm", "--draws=3"]),
-    ("orders",
-     {"BLOCKS": [16]},
-     ["a=out/aogpt,out/aogpt", "--data=t", "--windows=9", "--orders=2"])])
+     ["a=out/mdlm", "--draws=3"])])
 def test_commands(trained, monkeypatch, capsys, name, constants, flags):
     monkeypatch.chdir(trained)
     monkeypatch.setattr(torch, "compile", lambda of, **_: of)
