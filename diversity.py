@@ -11,9 +11,13 @@ deviation. For one file it shows the value ± half of its 95% interval.
 The last column is real text: as many stories as there are samples, of the same length and with the
 same start. A set of samples is good where it comes close to that column, not where its numbers
 are high. Words are what white space separates, in lower case.
+
+"new words" is the share of words that the training text does not have. Real text has some too, such
+as names; what a set of samples has beyond that are words that do not exist.
 """
 import json
 import math
+import string
 from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -238,6 +242,7 @@ class Corpus(NamedTuple):
     """The training split of a data set."""
     tokenizer: Tokenizer
     stories: set        # each story as the bytes of its tokens
+    words: set          # of the first ten million tokens
 
 
 def load_corpus(name: str) -> Corpus:
@@ -246,7 +251,15 @@ def load_corpus(name: str) -> Corpus:
     tokens = np.fromfile(f"{DATA_DIR}/{name}/train.bin", dtype=np.uint16)
     marks = np.flatnonzero(tokens == meta["eot"])       # one before every story
     stories = {story[1:].tobytes() for story in np.split(tokens, marks)[1:]}
-    return Corpus(Tokenizer(**meta["tokenizer"]), stories)
+    tokenizer = Tokenizer(**meta["tokenizer"])
+    text = tokenizer.decode(tokens[:10_000_000])
+    return Corpus(tokenizer, stories, set(bare_words(text.replace(EOT, " "))))
+
+
+def bare_words(text: str) -> list:
+    """The words of a text in lower case, without the punctuation around them."""
+    words = [word.strip(string.punctuation + "“”‘’—…") for word in text.lower().split()]
+    return [word for word in words if word]
 
 
 def real_text(name: str, settings: dict, tokenizer) -> tuple:
@@ -326,7 +339,7 @@ def measure(texts, judges, corpus, bleu_of=self_bleu) -> dict:
 
 
 def measure_quality(corpus, texts) -> dict:
-    """How much is copied from the training text and, on the toy, whether the stories are right."""
+    """What is copied from the training text, what it has not and, on the toy, what is right."""
     encoded = [encode(corpus.tokenizer, text) for text in texts]
     metrics = {}
     if corpus.stories:          # a continuous text has none
@@ -335,6 +348,12 @@ def measure_quality(corpus, texts) -> dict:
             story = np.array(ids, dtype=np.uint16).tobytes()
             copied.append(story in corpus.stories)
         metrics["copied stories"] = of_sums(copied)
+    new, words = [], []
+    for text in texts:
+        of_text = bare_words(text.replace(EOT, " "))
+        new.append(len([word for word in of_text if word not in corpus.words]))
+        words.append(len(of_text))
+    metrics["new words"] = of_sums(new, words)
     if corpus.tokenizer.kind == "words":
         grammatical, nats, count = [], [], []
         for text in texts:

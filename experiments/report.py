@@ -14,6 +14,7 @@ import re
 import numpy as np
 
 from cli import ROOT, InputError, command, parse_flags
+from experiments.held_out import error_of
 
 DATA = ROOT / "results/data"
 MARKED = re.compile(r"<!--(\S+?)-->.*?<!--end-->", re.DOTALL)
@@ -183,6 +184,81 @@ def gradients() -> dict:
         rows.append(row)
     head = ["network", "noise scale, bound", "noise scale, `masked_ce`", "cosine"]
     found["gradient.table"] = table(head, rows)
+    return found
+
+
+# ---- Real text -----------------------------------------------------------------------------------
+# A run is out/GROUP/NAME-SEED, and a file of held_out.py has its scores.
+
+MODES = {
+    "ar": "`ar`",
+    "mdlm": "`mdlm` (bound)",
+    "masked_ce": "`masked_ce` (bound)",
+    "aogpt": "`aogpt` (bound)",
+    "aogpt left to right": "`aogpt` left to right"}
+
+
+def scores(file: str) -> dict:
+    """{(group, name): (seeds, groups of neighbours)} of the scores of a file of held_out.py.
+
+    A name has the kind of score behind it, if that is not the bound, or exact for ar."""
+    found = {}
+    for folder, run in read(file)["runs"].items():
+        _, group, name = folder.split("/")
+        name = name.rsplit("-", 1)[0]
+        for kind, of_neighbours in run["scores"].items():
+            key = name if kind == "bound" else f"{name} {kind}"
+            found.setdefault((group, key), []).append(of_neighbours)
+    return {key: np.array(runs) for key, runs in found.items()}
+
+
+def above(runs, others) -> tuple:
+    """How far the mean of runs (seeds, groups) is above that of others, and its standard error.
+
+    The error is that of the stories, which both have in common, and of the seeds of both."""
+    gap = runs.mean(axis=0) - others.mean(axis=0)                               # (groups,)
+    variance = error_of(gap) ** 2
+    for of_seeds in runs.mean(axis=1), others.mean(axis=1):
+        if len(of_seeds) > 1:
+            variance += error_of(of_seeds) ** 2
+    return gap.mean(), math.sqrt(variance)
+
+
+def passes_of_ar(loss: float, curve: dict) -> float:
+    """After how many steps ar has this loss: between two of {steps: loss} along a straight line,
+    with the logarithm of the steps."""
+    steps = sorted(curve)
+    losses = [curve[count] for count in steps]
+    return math.exp(np.interp(-loss, -np.array(losses), np.log(steps)))
+
+
+def real() -> dict:
+    """The tables of real.json, and {real.group.name.nats, above or times: number}."""
+    found = {}
+    of = scores("real")
+    curve = {}
+    for (group, name), runs in of.items():
+        if name.startswith("ar"):
+            steps = STEPS.get(group) or int(name.split("-")[1])
+            curve[steps] = runs.mean()
+    rows, rows_above = [], []
+    for group, steps in STEPS.items():
+        row, row_above = [f"{steps:,}"], [f"{steps:,}"]
+        for name in MODES:
+            runs = of[group, name]
+            text = with_spread(runs.mean(axis=1), 2)
+            gap, error = above(runs, of[group, "ar"])
+            key = f"real.{group}.{name}".replace(" ", "-")
+            found[f"{key}.nats"] = text
+            found[f"{key}.above"] = f"{gap:.2f} ± {error:.2f}"
+            found[f"{key}.times"] = f"{steps / passes_of_ar(runs.mean(), curve):.1f}"
+            row.append(text)
+            row_above.append(found[f"{key}.above"])
+        rows.append(row)
+        rows_above.append(row_above)
+    head = ["steps", *MODES.values()]
+    found["real.table"] = table(head, rows)
+    found["real.above"] = table(head, rows_above)
     return found
 
 

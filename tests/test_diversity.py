@@ -205,9 +205,17 @@ def test_the_toys_own_metrics(trained, monkeypatch):
     values = values_of(measure(right + wrong, {}, corpus))
     assert values["grammatical"] == 0.8
     assert values["copied stories"] == pytest.approx(0.2, abs=0.03)
+    assert values["new words"] == 0
     log_p = np.concatenate([TOY.log_probs(text) for text in right])
     nats = values["nats/token, true law, of those"]
     assert nats == pytest.approx(-log_p.mean())
+
+
+def test_words_that_the_training_text_does_not_have():
+    corpus = diversity.Corpus(Tokenizer("bytes"), set(), {"the", "cat", "sat"})
+    texts = ['"The cat," sat — the catter!', "The cat zat. The"]
+    values = values_of(measure(texts, {}, corpus))
+    assert values["new words"] == 2 / 9
 
 
 # ---- Real text -----------------------------------------------------------------------------------
