@@ -385,7 +385,7 @@ class Transformer(nn.Module):
         tied head begin with a standard deviation of √C. With shared_init one common vector is added
         to all embeddings. A tied head then adds the same to all logits, and predictions stay. But
         all keys of the first layer have a part in common, so by rotary embedding a head can tell
-        slots by their distance, whatever they hold. mdlm so learns sooner (results/plateau.md)."""
+        slots by their distance, whatever they hold. mdlm so learns sooner (results/paper.md)."""
         row_length = 1
         if self.config.init == "scaled":
             row_length = self.config.n_embd

@@ -33,10 +33,28 @@ run() {         # run NAME FLAGS …: the run out/NAME, from its beginning or fr
 }
 
 toy() { run "toy/$1" --preset=toy "${@:2}"; }
-stories() {     # the sizes and steps of experiments/dial.py
-    run "stories/$1" --preset=laptop --data=stories --batch_size=8 --n_embd=128 --n_hidden=352 \
-        --max_steps=1250 --eval_interval=625 "${@:2}"
+
+flags_of() {    # flags_of NAME: masked_ce is mdlm with another objective
+    case $1 in
+        masked_ce) echo --mode=mdlm --objective=masked_ce ;;
+        infill) echo --mode=aogpt --orders=infill ;;
+        *) echo --mode="$1" ;;
+    esac
 }
+
+learn() {       # learn GROUP NAME STEPS SEED FLAGS …: out/GROUP/NAME-SEED, 1.4M parameters on stories
+    run "$1/$2-$4" --preset=laptop --data=stories --batch_size=8 --n_embd=128 --n_hidden=352 \
+        --eval_interval=625 --max_steps="$3" --seed="$4" $(flags_of "${2%%-*}") "${@:5}"
+}
+
+few() {         # few MODE HELP STEPS SEED: on 500 stories, read again and again
+    local help=
+    [ "$2" = dropout ] && help=--dropout=0.3
+    [ "$2" = both ] && help="--dropout=0.3 --token_noise=0.3"
+    learn few "$1-$2-$3" "$3" "$4" --train_stories=500 $help
+}
+
+folders() { echo "$@" | tr " " ,; }
 
 [ -e data/toy ] || python prepare_data.py
 [ -e data/unseen ] || python -m experiments.texts ${2:+--train="$1" --valid="$2"}
@@ -51,19 +69,43 @@ made denoiser 30 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/
     blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
     --seconds=64 --plot=results/figures/denoiser.png
 
+# Which of the three learns real text best, and how much longer must diffusion train?
+for seed in 1 2 3; do
+    for name in ar mdlm masked_ce aogpt; do
+        learn stories $name 1250 $seed
+        learn long $name 5000 $seed
+    done
+done
+for steps in 150 300 600; do learn steps ar-$steps $steps 1; done
+made real 35 python -m experiments.held_out --runs="$(folders \
+    out/{stories,long}/{ar,mdlm,masked_ce,aogpt}-{1,2,3} out/steps/ar-{150,300,600}-1)"
+made orders 60 python -m experiments.held_out --windows=60 --orders=8 \
+    --runs=out/long/mdlm-1,out/long/masked_ce-1,out/long/aogpt-1
+
+# Does masked diffusion win when stories are few? Each help is tried with seed 1, for longer as long
+# as that lowers the loss on the stories that choose. The best with help and without get more seeds.
+for steps in 125 250 500 1000; do few ar plain $steps 1; done
+for steps in 1000 2500; do few ar dropout $steps 1; done
+for steps in 2500 5000; do few ar both $steps 1; done
+for mode in masked_ce aogpt; do
+    few $mode plain 2500 1
+    for help in plain dropout both; do few $mode $help 5000 1; done
+done
+made few 20 python -m experiments.held_out --runs="$(folders out/few/*)"
+
 # What is gained by seeing both sides of a blank, and is a GPT that fills in the middle enough?
 toy infill --mode=aogpt --orders=infill
 made blanks-toy 8 python -m experiments.infill --data=toy --windows=100 \
     --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
-stories ar --mode=ar
-stories infill --mode=aogpt --orders=infill
-made blanks-stories 20 python -m experiments.infill --data=unseen --windows=400 \
+learn long infill 5000 1
+made blanks-stories 30 python -m experiments.infill --data=unseen --windows=400 \
     --plot=results/figures/blanks.png \
-    --models=out/stories/ar,out/stories/infill,out/dial-stories/aogpt-256-1,out/dial-stories/mdlm-256-1
+    --models="$(folders out/long/{ar,infill,aogpt,mdlm,masked_ce}-1)"
 
 # Why does masked_ce lower the bound faster than the bound itself?
-stories mdlm-early --mode=mdlm --max_steps=150
-made gradient 6 python -m experiments.gradient early=out/stories/mdlm-early late=out/dial-stories/mdlm-256-1
+learn steps mdlm-150 150 1
+made gradient 6 python -m experiments.gradient \
+    early=out/steps/mdlm-150-1 late=out/stories/mdlm-1 long=out/long/mdlm-1
 
 python -m experiments.report
 echo "computing time of all programs:"

@@ -136,11 +136,11 @@ def measure(folder: str, o: HeldOutOptions) -> dict:
             forwards = torch.arange(x.size(1)).expand_as(x)
             found["left to right"] = nats(model, x, forwards)
     best = min(run["curve"], key=lambda entry: entry["val_nll"])
-    windows_read = best["step"] * run["settings"]["batch_size"]
+    steps_of_an_epoch = run["train_windows"] / run["settings"]["batch_size"]
     return {
         "chosen by": best["val_nll"],
-        "step": best["step"],
-        "epochs": windows_read / run["train_windows"],
+        "best after": best["step"] / steps_of_an_epoch,
+        "epochs": run["settings"]["max_steps"] / steps_of_an_epoch,
         "scores": {name: of_neighbours(scores) for name, scores in found.items()}}
 
 
@@ -152,7 +152,7 @@ def error_of(scores) -> float:
 def main():
     o = build(HeldOutOptions, parse_flags(__doc__, HeldOutOptions))
     facts = provenance(o.seed) | {"runs": {}}
-    rows = [["nats per token, ± s.e. over stories", "scored", "that chose", "epochs"]]
+    rows = [["nats per token, ± s.e. over stories", "scored", "that chose", "best after epochs"]]
     for folder in tqdm(o.runs.split(","), disable=None):
         run = measure(folder, o)
         facts["runs"][folder] = run
@@ -161,7 +161,7 @@ def main():
                 f"{folder}, {name}",
                 f"{np.mean(scores):.3f} ± {error_of(scores):.3f}",
                 f"{run['chosen by']:.3f}",
-                f"{run['epochs']:.3g}"])
+                f"{run['best after']:.3g} of {run['epochs']:.3g}"])
     print_table(rows)
     if o.json:
         write_json(o.json, facts)

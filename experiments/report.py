@@ -262,6 +262,58 @@ def real() -> dict:
     return found
 
 
+# ---- Few stories ---------------------------------------------------------------------------------
+# A run is out/few/MODE-HELP-STEPS-SEED. What is best by seed 1 was run with other seeds.
+
+HELPS = {"plain": "none", "dropout": "dropout", "both": "dropout and noise"}
+
+
+def few() -> dict:
+    """The tables of few.json, and {few.mode.plain or helped.nats, epochs or above: number}."""
+    chosen_by = {}          # {(mode, help, epochs): validation loss of seed 1}
+    of_run = {}             # {the same: [scores of each seed]}
+    for folder, run in read("few")["runs"].items():
+        mode, help, _, seed = folder.split("/")[-1].split("-")
+        key = mode, help, round(run["epochs"])
+        if seed == "1":
+            chosen_by[key] = run["chosen by"]
+        for kind, of_neighbours in run["scores"].items():
+            name = key if kind == "bound" else (*key, kind)
+            of_run.setdefault(name, []).append(of_neighbours)
+
+    found = {}
+    best = {}               # {(mode, plain or helped): key}
+    for key in chosen_by:
+        mode, help, _ = key
+        place = mode, "plain" if help == "plain" else "helped"
+        if place not in best or chosen_by[key] < chosen_by[best[place]]:
+            best[place] = key
+    first = np.array(of_run[best["ar", "helped"]])
+    rows = []
+    for mode in "ar", "masked_ce", "aogpt":
+        row = [MODES[mode]]
+        for place in "plain", "helped":
+            key = best[mode, place]
+            runs = np.array(of_run[key])
+            gap, error = above(runs, first)
+            name = f"few.{mode}.{place}"
+            found[f"{name}.nats"] = with_spread(runs.mean(axis=1), 2)
+            found[f"{name}.above"] = f"{gap:.2f} ± {error:.2f}"
+            row += [f"{key[2]}, {HELPS[key[1]]}", found[f"{name}.nats"], found[f"{name}.above"]]
+        rows.append(row)
+    head = ["", "epochs", "plain", "above", "epochs, help", "with help", "above"]
+    found["few.table"] = table(head, rows)
+    lines = []
+    for help, epochs in sorted({key[1:] for key in chosen_by}, key=lambda key: (len(key[0]), key)):
+        line = [f"{HELPS[help]}, {epochs} epochs"]
+        for mode in "ar", "masked_ce", "aogpt":
+            loss = chosen_by.get((mode, help, epochs))
+            line.append(f"{loss:.2f}" if loss else "")
+        lines.append(line)
+    found["few.search"] = table(["", "`ar`", "`masked_ce`", "`aogpt`"], lines)
+    return found
+
+
 # ---- Pages ---------------------------------------------------------------------------------------
 
 def values() -> dict:
