@@ -77,7 +77,7 @@ for seed in 1 2 3; do
     done
 done
 for steps in 150 300 600; do learn steps ar-$steps $steps 1; done
-made real 35 python -m experiments.held_out --runs="$(folders \
+made real 35 python -m experiments.held_out --plot=results/figures/real.png --runs="$(folders \
     out/{stories,long}/{ar,mdlm,masked_ce,aogpt}-{1,2,3} out/steps/ar-{150,300,600}-1)"
 made orders 60 python -m experiments.held_out --windows=60 --orders=8 \
     --runs=out/long/mdlm-1,out/long/masked_ce-1,out/long/aogpt-1
@@ -91,7 +91,7 @@ for mode in masked_ce aogpt; do
     few $mode plain 2500 1
     for help in plain dropout both; do few $mode $help 5000 1; done
 done
-made few 20 python -m experiments.held_out --runs="$(folders out/few/*)"
+made few 20 python -m experiments.held_out --plot=results/figures/few.png --runs="$(folders out/few/*)"
 
 # What is gained by seeing both sides of a blank, and is a GPT that fills in the middle enough?
 toy infill --mode=aogpt --orders=infill

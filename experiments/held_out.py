@@ -21,6 +21,7 @@ the standard error of their mean is that of the stories.
 """
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from cli import (
 from model import evaluation_batch, losses_in_parts, mask_generator, masking_batch, order_batch
 from prepare_data import Windows
 from runs import open_model, read_run
+from show import figure
 
 NEIGHBOURS = 10     # windows whose mean is one number
 
@@ -46,6 +48,8 @@ class HeldOutOptions:
     seed: int = flag(1337, "of masks and orders", low=0)
     device: str = flag("auto", "auto, cpu, cuda or mps")
     json: str = flag("", "file for the results", file=(".json",))
+    plot: str = flag("", "file for a figure: validation loss against epochs",
+                     file=(".png", ".svg", ".pdf"))
 
     def __post_init__(self):
         check_flags(self)
@@ -137,7 +141,9 @@ def measure(folder: str, o: HeldOutOptions) -> dict:
             found["left to right"] = nats(model, x, forwards)
     best = min(run["curve"], key=lambda entry: entry["val_nll"])
     steps_of_an_epoch = run["train_windows"] / run["settings"]["batch_size"]
+    curve = [(entry["step"] / steps_of_an_epoch, entry["val_nll"]) for entry in run["curve"]]
     return {
+        "curve": curve,
         "chosen by": best["val_nll"],
         "best after": best["step"] / steps_of_an_epoch,
         "epochs": run["settings"]["max_steps"] / steps_of_an_epoch,
@@ -147,6 +153,23 @@ def measure(folder: str, o: HeldOutOptions) -> dict:
 def error_of(scores) -> float:
     """The standard error of the mean of the scores of neighbours, (groups,)."""
     return np.std(scores, ddof=1) / math.sqrt(len(scores))
+
+
+def draw_curves(runs: dict, path: str):
+    """The loss on the stories that choose, against epochs. A run is out/GROUP/MODE-HELP-STEPS-SEED,
+    where HELP and STEPS may be missing: the mode is its colour, help the style of its line."""
+    modes, styles = [], []
+    with figure(path, (7, 4.5)) as axes:
+        for folder, run in runs.items():
+            mode, *rest = Path(folder).name.split("-")
+            words = [word for word in rest if not word.isdigit()]
+            modes += [mode] if mode not in modes else []
+            styles += [words] if words not in styles else []
+            look = f"C{modes.index(mode)}." + ["-", "--", ":"][styles.index(words) % 3]
+            axes.plot(*zip(*run["curve"]), look, ms=4, lw=1, label=" ".join([mode, *words]))
+        axes.set(xlabel="epochs", ylabel="validation loss, nats per token")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
 
 
 def main():
@@ -165,6 +188,8 @@ def main():
     print_table(rows)
     if o.json:
         write_json(o.json, facts)
+    if o.plot:
+        draw_curves(facts["runs"], o.plot)
 
 
 if __name__ == "__main__":

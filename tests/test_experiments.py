@@ -298,7 +298,7 @@ def test_held_out(trained, monkeypatch):
     monkeypatch.chdir(trained)
     prepare(PrepareOptions(name="others", max_tokens=30_000, seed=9))
     flags = ["--data=others", "--windows=20", "--draws=2", "--json=held.json"]
-    done = experiment("held_out", "--runs=out/ar,out/mdlm,out/aogpt", *flags)
+    done = experiment("held_out", "--runs=out/ar,out/mdlm,out/aogpt", "--plot=h.png", *flags)
     assert done.returncode == 0, done.stderr
     runs = json.load(open("held.json"))["runs"]
     assert list(runs["out/ar"]["scores"]) == ["bound"]
