@@ -314,6 +314,64 @@ def few() -> dict:
     return found
 
 
+# ---- Tiny Shakespeare ----------------------------------------------------------------------------
+
+OWN_CODE = {
+    "nanoGPT": "nanoGPT's own code",
+    "ar": "`ar`",
+    "mdlm": "`mdlm` (bound)",
+    "aogpt": "`aogpt` (bound)"}
+TAKEN = {
+    "nothing taken away": "nothing taken away",
+    "without rotary positions": "learned positions instead of rotary ones",
+    "without initial weights": "initial weights of size 0.02 at any width",
+    "without SwiGLU": "GELU instead of SwiGLU",
+    "without common vector": "no common vector in the embeddings",
+    "without windows end to end": "windows drawn anywhere, some of them twice",
+    "without target rotation": "queries not rotated by the target",
+    "without decay of gains": "no weight decay of the norms' gains",
+    "without bfloat16": "float32 instead of bfloat16",
+    "without target embedding": "no embedding of the target",
+    "without RMSNorm": "LayerNorm instead of RMSNorm",
+    "all taken away": "all taken away"}
+
+
+def column(runs: list, key: str) -> list:
+    """The numbers of the runs, one for each seed; none where they have no such number."""
+    return [run[key] for run in runs if key in run]
+
+
+def shakespeare() -> dict:
+    """The tables of shakespeare.json and shakespeare-take-away.json, and {shakespeare.name: nats}."""
+    found = {}
+    rows = []
+    own_code = read("shakespeare")["results"]
+    for name, label in OWN_CODE.items():
+        runs = own_code[name]
+        nats = with_spread(column(runs, "nats"), 3)
+        second = column(runs, "second half")
+        found[f"shakespeare.{name}"] = nats.split(" ")[0]
+        million = f"{runs[0]['parameters'] / 1e6:.2f}M"
+        rows.append([label, million, nats, with_spread(second, 3) if second else ""])
+    exact = with_spread(column(own_code["aogpt"], "left to right"), 3)
+    rows.append(["`aogpt` left to right", million, exact, ""])
+    head = ["", "parameters", "nats per character", "in the second half of a window"]
+    found["shakespeare.table"] = table(head, rows)
+
+    lines = []
+    taken = read("shakespeare-take-away")["results"]
+    first = np.array(column(taken["nothing taken away"], "nats"))
+    for name, label in TAKEN.items():
+        nats = column(taken[name], "nats")
+        worse = with_spread(nats - first, 3)
+        found[f"taken.{name.removeprefix('without ').replace(' ', '-')}"] = worse.split(" ")[0]
+        second = with_spread(column(taken[name], "second half"), 3)
+        lines.append([label, with_spread(nats, 3), worse, second])
+    head = ["", "nats per character", "above the first row", "in the second half of a window"]
+    found["taken.table"] = table(head, lines)
+    return found
+
+
 # ---- Pages ---------------------------------------------------------------------------------------
 
 def values() -> dict:

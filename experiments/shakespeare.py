@@ -25,12 +25,10 @@ is kept in the folder of --out and not made again.
 """
 import json
 import math
-import re
 import shutil
 import statistics
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,7 +53,7 @@ from train import (
 
 # nanoGPT's README has these flags for a CPU; with the last one the last weights are kept.
 NANOGPT_FLAGS = """
-config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 --log_interval=1
+config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20
 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000
 --lr_decay_iters=2000 --dropout=0.0 --always_save_checkpoint=True""".split()
 OUR_FLAGS = ["--preset=shakespeare", "--device=cpu"]
@@ -87,16 +85,13 @@ class ShakespeareOptions:
 
 # ---- Everybody's own code ------------------------------------------------------------------------
 
-def timed(arguments: list, folder) -> tuple[str, float]:
-    """What `python arguments` prints in a folder, and its seconds. Raises InputError."""
-    began = time.perf_counter()
+def python(arguments: list, folder):
+    """Runs `python arguments` in a folder. Raises InputError."""
     program = [sys.executable, *arguments]
     done = subprocess.run(program, cwd=folder, capture_output=True, text=True)
-    seconds = time.perf_counter() - began
     if done.returncode:
         last_line = done.stderr.strip().split("\n")[-1]
         raise InputError(f"python failed in {folder}: {last_line}")
-    return done.stdout, seconds
 
 
 def prepare_nanogpt(o: ShakespeareOptions) -> Path:
@@ -107,7 +102,7 @@ def prepare_nanogpt(o: ShakespeareOptions) -> Path:
     if not Path(o.text).exists():
         raise InputError(f"{o.text} is not there; give the text that was prepared as --text=FILE")
     shutil.copy(o.text, folder / "input.txt")
-    timed(["prepare.py"], folder)
+    python(["prepare.py"], folder)
     return folder
 
 
@@ -115,18 +110,13 @@ def run_nanogpt(o: ShakespeareOptions, data: Path, seed: int) -> dict:
     """nanoGPT's own train.py with this seed."""
     folder = Path(o.out, f"nanoGPT-{seed}").resolve()
     flags = [*NANOGPT_FLAGS, f"--out_dir={folder}"]
-    printed, seconds = timed(["-c", WITH_SEED, str(seed), *flags], o.nanogpt)
-    training = 0.0
-    for step, milliseconds in re.findall(r"iter (\d+): .* time ([\d.]+)ms", printed):
-        if int(step) % 250:         # else there is an evaluation in it
-            training += float(milliseconds) / 1000
+    python(["-c", WITH_SEED, str(seed), *flags], o.nanogpt)
     code = import_file(f"{o.nanogpt}/model.py")
     checkpoint = torch.load(folder / "ckpt.pt", weights_only=True)
     net = code.GPT(code.GPTConfig(**checkpoint["model_args"]))
     net.load_state_dict(checkpoint["model"])
-    result = {"parameters": sum(p.numel() for p in net.parameters())}
-    result |= score_nanogpt(net.eval(), data)
-    return result | {"seconds": seconds, "training": training}
+    parameters = sum(p.numel() for p in net.parameters())
+    return {"parameters": parameters} | score_nanogpt(net.eval(), data)
 
 
 @torch.no_grad()
@@ -152,14 +142,14 @@ def run_ours(o: ShakespeareOptions, mode: str, seed: int) -> dict:
     folder = Path(o.out, f"{mode}-{seed}")
     shutil.rmtree(folder, ignore_errors=True)       # a run that was interrupted begins again
     flags = [*OUR_FLAGS, f"--mode={mode}", f"--seed={seed}", f"--out_dir={folder}"]
-    _, seconds = timed([ROOT / "train.py", *flags], ".")
+    python([ROOT / "train.py", *flags], ".")
     run = read_run(folder)
     last = run["curve"][-1]
     log = (folder / "log.jsonl").read_text().splitlines()
     result = {"parameters": run["parameters"], "nats": json.loads(log[-1])["final_nll"]}
     if "val_nll_l2r" in last:
         result["left to right"] = last["val_nll_l2r"]
-    return result | {"seconds": seconds, "training": last["seconds"]}
+    return result
 
 
 # ---- Differences in the network ------------------------------------------------------------------
@@ -265,7 +255,6 @@ def run_without(taken: set, seed: int) -> dict:
     device = torch.device("cpu")
     prepare_machine(s, device)
     torch._dynamo.reset()           # else it compiles only the first few networks
-    began = time.perf_counter()
     model = model_without(taken, seed)
     config = model.config
     optimizers = make_optimizers(model, s)
@@ -282,8 +271,7 @@ def run_without(taken: set, seed: int) -> dict:
         train_step(model, losses_of, optimizers, batch, s, learning_rate(s, step))
     val = Windows(s.data, "val", config.block_size, s.windows, s.seed)
     result = score(model, torch.from_numpy(val.spread(s.eval_windows)))
-    seconds = time.perf_counter() - began
-    return {"parameters": count_parameters(model)} | result | {"seconds": seconds}
+    return {"parameters": count_parameters(model)} | result
 
 
 def score(model: Transformer, x: torch.Tensor) -> dict:
@@ -304,9 +292,7 @@ COLUMNS = {
     "parameters": ",.0f",
     "nats": ".3f",
     "second half": ".3f",
-    "left to right": ".3f",
-    "seconds": ".0f",
-    "training": ".0f"}
+    "left to right": ".3f"}
 
 
 def runs_of(o: ShakespeareOptions) -> dict:
