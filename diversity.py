@@ -309,19 +309,18 @@ def without_overlap(starts, length: int) -> list:
 
 # ---- All metrics: {name: (value, half of its 95% interval)} --------------------------------------
 
-def measure(texts, judges, corpus, bleu_of=self_bleu) -> dict:
+def measure(texts, judges, corpus) -> dict:
     """All metrics of a set of texts.
 
     judges      {name: (model, tokenizer)}
-    corpus      a Corpus, or None
-    bleu_of     a function that takes samples and returns an array of their Self-BLEU"""
+    corpus      a Corpus, or None"""
     samples = [text.replace(EOT, " ").lower().split() for text in texts]
     metrics = {}
     for n in range(1, 5):
         grams = [ngrams(words, n) for words in samples]
         metrics[f"distinct-{n}"] = of_counts(distinct, grams)
     # the interval of this mean takes the others, with which a sample is compared, as given
-    metrics["self-BLEU"] = of_sums(bleu_of(samples))
+    metrics["self-BLEU"] = of_sums(self_bleu(samples))
     metrics["vocabulary used"] = of_counts(np.count_nonzero, samples)
     first = [[tuple(words[:1])] for words in samples]
     opening = [[tuple(words[:5])] for words in samples]
@@ -414,7 +413,7 @@ def over_seeds(runs: list) -> dict:
     return column
 
 
-def columns_of(sets, o, corpus, judges, bleu_of=self_bleu) -> tuple:
+def columns_of(sets, o, corpus, judges) -> tuple:
     """({name: metrics}, notes) of the sets {name: [(texts, settings) of each seed]}.
 
     With a corpus the last column is "real text", cut like the samples of the first set. The notes
@@ -432,13 +431,13 @@ def columns_of(sets, o, corpus, judges, bleu_of=self_bleu) -> tuple:
     for name, seeds in sets.items():
         runs = []
         for texts, settings in seeds:
-            runs.append(measure(texts, judges, corpus, bleu_of))
+            runs.append(measure(texts, judges, corpus))
             for key in COMPARED:
                 if key in settings and settings[key] != expected.get(key):
                     notes.append(f"{name}'s {key} is {settings[key]!r}, not {expected.get(key)!r}")
         columns[name] = over_seeds(runs)
     if corpus:
-        columns["real text"] = measure(real, judges, corpus, bleu_of)
+        columns["real text"] = measure(real, judges, corpus)
     return columns, notes
 
 
@@ -458,15 +457,15 @@ def show_table(columns: dict, notes: list):
         print(f"  ! {note}")
 
 
-def main(doc=__doc__, bleu_of=self_bleu):
-    flags = parse_flags(doc, DiversityOptions, named="NAME=FILE")
+def main():
+    flags = parse_flags(__doc__, DiversityOptions, named="NAME=FILE")
     o = build(DiversityOptions, flags)
     corpus = load_corpus(o.data) if o.data else None
     judges = open_judges(o, corpus)
     sets = {}
     for name, files in flags["named"].items():
         sets[name] = [read_samples(path) for path in files.split(",")]
-    columns, notes = columns_of(sets, o, corpus, judges, bleu_of)
+    columns, notes = columns_of(sets, o, corpus, judges)
     show_table(columns, notes)
     if o.json:
         write_json(o.json, {**provenance(None), "columns": columns, "notes": notes})

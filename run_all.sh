@@ -32,7 +32,7 @@ run() {         # run NAME FLAGS …: the run out/NAME, from its beginning or fr
     fi
 }
 
-toy() { run "toy/$1" --preset=toy "${@:2}"; }
+toy() { run "$1" --preset=toy "${@:2}"; }
 
 flags_of() {    # flags_of NAME: masked_ce is mdlm with another objective
     case $1 in
@@ -60,11 +60,21 @@ folders() { echo "$@" | tr " " ,; }
 [ -e data/unseen ] || python -m experiments.texts ${2:+--train="$1" --valid="$2"}
 
 # How long should a block be?
-made dial 160 python -m experiments.dial --seeds=1,2,3 --plot=results/figures/dial.png
-made dial-stories 65 python -m experiments.dial --text=stories --plot=results/figures/dial-stories.png
+for seed in 1 2 3; do
+    for mode in mdlm aogpt; do
+        for N in 1 2 4 8 16 48; do
+            toy dial-toy/$mode-$N-$seed --mode=$mode --orders=blocks:$N --seed=$seed
+        done
+    done
+done
+made dial 25 python -m experiments.dial --seeds=1,2,3 --plot=results/figures/dial.png
+for mode in mdlm aogpt; do
+    for N in 1 4 16 64 256; do learn dial-stories $mode-$N 1250 1 --orders=blocks:$N; done
+done
+made dial-stories 10 python -m experiments.dial --text=stories --plot=results/figures/dial-stories.png
 
 # What does a sampler lose by its own rule, and what by its network?
-toy ar --mode=ar
+toy toy/ar --mode=ar
 made denoiser 30 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
     blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
     --seconds=64 --plot=results/figures/denoiser.png
@@ -94,7 +104,7 @@ done
 made few 20 python -m experiments.held_out --plot=results/figures/few.png --runs="$(folders out/few/*)"
 
 # What is gained by seeing both sides of a blank, and is a GPT that fills in the middle enough?
-toy infill --mode=aogpt --orders=infill
+toy toy/infill --mode=aogpt --orders=infill
 made blanks-toy 8 python -m experiments.infill --data=toy --windows=100 \
     --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
 learn long infill 5000 1

@@ -4,9 +4,9 @@ How long should a block be? The dial from left to right to random order.
     python -m experiments.dial --seeds=1,2,3 --json=F --plot=G          the toy
     python -m experiments.dial --text=stories --json=F --plot=G         real text, of texts.py
 
-For blocks of N tokens it trains mdlm (block diffusion) and aogpt (the same orders, one causal
-stream) with --orders=blocks:N. Runs that are in out/dial-TEXT are not made again, and rows that are
-in the file of --json are not measured again.
+It measures the runs out/dial-TEXT/MODE-N-SEED, which run_all.sh trains: mdlm (block diffusion) and
+aogpt (the same orders, one causal stream) with --orders=blocks:N. Rows that are in the file of
+--json are not measured again.
 
 On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
 
@@ -34,18 +34,14 @@ text four to eleven and one. The law takes four minutes in all.
 """
 import json
 import os
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 
-from cli import (
-    ROOT, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
+from cli import build, check_flags, command, flag, parse_flags, print_table, provenance, write_json
 from experiments.denoiser import LAW, write
 from experiments.oracle import toy_oracle
 from model import evaluation_batch, losses_in_parts, mask_generator
@@ -56,10 +52,6 @@ from show import figure
 from train import mean_and_error, window_losses
 
 LENGTHS = {"toy": (1, 2, 4, 8, 16, 48), "stories": (1, 4, 16, 64, 256)}
-TRAINING = {
-    "toy": "--preset=toy",
-    "stories": "--preset=laptop --data=stories --batch_size=8 --n_embd=128 --n_hidden=352 "
-               "--max_steps=1250 --eval_interval=625"}
 PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in each pass
 DRAFT = 16                  # tokens that aogpt guesses at once with --draft
 STORIES = 8                 # of real text that are written at once, to count passes and seconds
@@ -69,11 +61,10 @@ COLOURS = {"mdlm": "C1", "aogpt": "C2", LAW: "C7"}
 
 @dataclass
 class DialOptions:
-    """what to train and to measure"""
-    text: Literal["toy", "stories"] = flag("toy", "what to train on")
+    """what to measure"""
+    text: Literal["toy", "stories"] = flag("toy", "what the runs were trained on")
     blocks: str = flag("", "lengths of blocks: N,N,…; default: from 1 to the whole text")
     seeds: str = flag("1", "a run for each of them: S,S,…")
-    train: str = flag("", "further flags of train.py, with spaces between")
     num_samples: int = flag(1000, "stories of each, and for the distance from the law", low=2)
     json: str = flag("", "file for the results", file=(".json",))
     plot: str = flag("", "file for the figure", file=(".png", ".svg", ".pdf"))
@@ -86,19 +77,6 @@ class DialOptions:
 
 
 # ---- A run and its row ---------------------------------------------------------------------------
-
-def train(mode: str, N: int, seed: str, o: DialOptions) -> str:
-    """The folder of the run, which is trained first, or goes on, if it is not finished."""
-    folder = f"out/dial-{o.text}/{mode}-{N}-{seed}"
-    flags = [*TRAINING[o.text].split(), "--quiet", f"--mode={mode}", f"--orders=blocks:{N}",
-             f"--seed={seed}", f"--out_dir={folder}", *o.train.split()]
-    if os.path.exists(f"{folder}/ckpt.pt"):
-        flags = [f"--out_dir={folder}", "--resume"]
-    log = Path(folder, "log.jsonl")
-    if not log.exists() or "final_nll" not in log.read_text():
-        subprocess.run([sys.executable, ROOT / "train.py", *flags], check=True)
-    return folder
-
 
 @torch.no_grad()
 def above_law(model, orders: str, x) -> tuple:
@@ -169,7 +147,7 @@ def on_stories(model, o: DialOptions) -> dict:
 
 def measure(mode: str, N: int, seed: str, o: DialOptions) -> dict:
     """The row of one run."""
-    folder = train(mode, N, seed, o)
+    folder = f"out/dial-{o.text}/{mode}-{N}-{seed}"
     model, tokenizer, _ = open_model(folder, "cpu")
     curve = read_run(folder)["curve"]
     first, last = curve[0], curve[-1]       # compiling takes place before the first
@@ -264,4 +242,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command(main, "finished runs and rows are kept")
+    command(main, "finished rows are kept")

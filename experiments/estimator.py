@@ -1,39 +1,36 @@
 """
 How noisy is an estimate of mdlm's bound: ours, beside the 1/t-weighted one that is published?
 
-    python -m experiments.estimator --models=out/toy-mdlm --json=results/estimator.json
+    python -m experiments.estimator --out_dir=out/toy-mdlm
 
 Each estimates the bound of one window from two passes of the network. Ours masks k and T+1-k of its
 tokens, and takes the mean of the two rows' own means. The published one (Sahoo et al. 2024, arXiv
 2406.07524) masks each token with a probability t and takes the sum over masked tokens of
 −log p / (tT). Its two t are drawn independently or half a period apart.
 
-The table compares the variances of the estimates, averaged over windows. If all tokens were equally
+The table compares the variances of the estimates, averaged over 16 windows. If all tokens were equally
 hard, −log p = c, ours would have none. The published one would have c²/T · (ln 1/ε − 1) a row,
 where t is drawn from (ε, 1). Without the cut-off at ε = 0.001 it would be infinite.
 
-Every model makes 600 passes over each window, which takes seconds on the toy.
+The network makes 600 passes over each window, which takes seconds on the toy.
 """
 import math
 from dataclasses import dataclass
 
 import torch
 
-from cli import (
-    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
-from model import Batch, Config, Transformer, evaluation_batch, masking_batch, weighted_losses
+from cli import InputError, build, check_flags, command, flag, parse_flags, print_table
+from model import (
+    Batch, Config, Transformer, evaluation_batch, mask_generator, masking_batch, weighted_losses)
 from prepare_data import Windows
-from runs import load, read_run
+from runs import open_model, read_run
 
 
 @dataclass
 class EstimatorOptions:
     """what to measure"""
-    models: str = flag("", "folders of mdlm runs: A,B,…")
-    windows: int = flag(16, "windows of the validation split")
-    repeats: int = flag(100, "estimates for each window")
-    json: str = flag("", "file for the results", file=(".json",))
-    seed: int = flag(1337, "of masks")
+    out_dir: str = flag("out/toy-mdlm", "the run of mdlm; its best.pt is read")
+    repeats: int = flag(100, "estimates for each window", low=2)
 
     def __post_init__(self):
         check_flags(self)
@@ -54,10 +51,10 @@ def published_batch(config: Config, x, generator, antithetic: bool) -> Batch:
 
 
 @torch.no_grad()
-def variances(model: Transformer, x, o: EstimatorOptions) -> dict:
+def variances(model: Transformer, x, repeats: int) -> dict:
     """{estimator: (mean, its standard error, variance of an estimate, averaged over windows)}"""
     config = model.config
-    generator = torch.Generator().manual_seed(o.seed)
+    generator = mask_generator(1337)
     estimators = {
         "ours": lambda: evaluation_batch(config, x, generator),
         "1/t, antithetic": lambda: published_batch(config, x, generator, antithetic=True),
@@ -65,7 +62,7 @@ def variances(model: Transformer, x, o: EstimatorOptions) -> dict:
     found = {}
     for name, draw_batch in estimators.items():
         losses = []
-        for _ in range(o.repeats):
+        for _ in range(repeats):
             of_rows = weighted_losses(model, draw_batch())      # (N,), or (2N,) if published
             losses.append(of_rows.view(len(x), -1).mean(dim=1))
         losses = torch.stack(losses).double()                                   # (repeats, N)
@@ -78,28 +75,18 @@ def variances(model: Transformer, x, o: EstimatorOptions) -> dict:
 
 def main():
     o = build(EstimatorOptions, parse_flags(__doc__, EstimatorOptions))
-    if not o.models:
-        raise InputError("which models? give --models=DIR,DIR, runs of mdlm")
-    results = {}
-    rows = []
-    for folder in o.models.split(","):
-        model, _ = load(f"{folder}/best.pt")
-        config = model.config
-        if config.mode != "mdlm":
-            raise InputError(f"{folder} is a run of {config.mode}, which has no such bound")
-        settings = read_run(folder)["settings"]
-        val = Windows(settings["data"], "val", config.block_size)
-        x = torch.from_numpy(val.spread(o.windows))                             # (N, T)
-        results[folder] = variances(model, x, o)
-        _, _, variance_of_ours = results[folder]["ours"]
-        for name, (mean, error, variance) in results[folder].items():
-            ratio = variance / variance_of_ours
-            rows.append([f"{folder}, {name}", f"{mean:.4f} ± {error:.4f}", f"{ratio:.2f}"])
-    print_table([["", "bound, nats per token", "variance ÷ ours"], *rows])
-    if o.json:
-        facts = provenance(o.seed)
-        facts |= {"windows": o.windows, "repeats": o.repeats, "results": results}
-        write_json(o.json, facts)
+    model, _, _ = open_model(o.out_dir, "cpu")
+    if model.config.mode != "mdlm":
+        raise InputError(f"{o.out_dir} is a run of {model.config.mode}, which has no such bound")
+    settings = read_run(o.out_dir)["settings"]
+    val = Windows(settings["data"], "val", model.config.block_size)
+    x = torch.from_numpy(val.spread(16))                                        # (16, T)
+    found = variances(model, x, o.repeats)
+    _, _, variance_of_ours = found["ours"]
+    rows = [["", "bound, nats per token", "variance ÷ ours"]]
+    for name, (mean, error, variance) in found.items():
+        rows.append([name, f"{mean:.4f} ± {error:.4f}", f"{variance / variance_of_ours:.2f}"])
+    print_table(rows)
 
 
 if __name__ == "__main__":

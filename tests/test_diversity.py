@@ -12,11 +12,10 @@ import torch
 
 import diversity
 from cli import InputError
-from conftest import experiment, run, small_model
+from conftest import run, small_model
 from diversity import (
     bleu, closest_length, entropy, interval, largest_counts, measure, ngrams,
     of_counts, of_sums, pieces, read_samples, real_text, score, self_bleu)
-from experiments.paper_diversity import paper_self_bleu
 from model import evaluation_batch, losses_in_parts
 from prepare_data import EOT, Tokenizer
 from toy import TOY, toy_stories
@@ -86,36 +85,6 @@ def test_self_bleu_of_extremes():
     assert list(self_bleu(disjoint)) == [0, 0]
     empty = [[], []]
     assert list(self_bleu(empty)) == [0, 0]
-
-
-def test_the_papers_self_bleu():
-    """Where all texts have one length and no more than 50 others, it is nltk's."""
-    rng = np.random.default_rng(0)
-    samples = rng.integers(4, size=(51, 12)).tolist()
-    scores = paper_self_bleu(samples)
-    expected = sorted(nltk_self_bleu(samples))
-    assert sorted(scores) == pytest.approx(expected, abs=1e-12)
-    again = paper_self_bleu(samples)
-    assert list(scores) == list(again)
-
-
-def test_the_papers_penalty_comes_from_the_mean_length():
-    longer = ["a b c d a b c d".split()] * 3
-    short = "a b c d".split()
-    scores = paper_self_bleu([short] + longer)
-    expected = math.exp(1 - 8 / 4)
-    assert min(scores) == pytest.approx(expected)
-
-
-def test_the_papers_self_bleu_is_of_200_against_50():
-    """A sample that meets its twin scores 1, another 0; it meets 50 of 259 others."""
-    twins = []
-    for i in range(130):
-        words = [(i, j) for j in range(4)]
-        twins += [words, words]
-    scores = paper_self_bleu(twins)
-    assert len(scores) == 200
-    assert 0.1 < scores.mean() < 0.3
 
 
 # ---- The other metrics of words ------------------------------------------------------------------
@@ -331,16 +300,3 @@ def test_seeds_and_notes():
     expected = np.std([1 / 3, 1], ddof=1)
     assert deviation == pytest.approx(expected)
     assert notes == ["odd's num_samples is 2, not 3", "odd's prompt is 'a', not ''"]
-
-
-def test_the_papers_diversity_command(workdir):
-    """It is diversity.py but for one line."""
-    stories = ["a b c d e f.", "a b c d e g.", "a b c d e f a b c d e f."]
-    (workdir / "s.txt").write_text(EOT.join(stories))
-    ours = run("diversity.py", "s=s.txt")
-    papers = experiment("paper_diversity", "s=s.txt", "--json=f.json")
-    assert ours.returncode == papers.returncode == 0, papers.stderr
-    lines = set(papers.stdout.splitlines())
-    [different] = lines - set(ours.stdout.splitlines())
-    assert different.startswith("self-BLEU")
-    assert json.load(open("f.json"))["seed"] is None

@@ -357,10 +357,10 @@ def test_the_bound_of_infill_is_the_mean_over_its_spans():
 
 @torch.no_grad()
 def test_both_estimators_of_the_bound_have_one_mean_and_ours_less_variance():
-    from experiments.estimator import EstimatorOptions, variances
+    from experiments.estimator import variances
     model = small_model("mdlm")
     x = tokens(model, rows=8)
-    found = variances(model, x, EstimatorOptions(repeats=1000))
+    found = variances(model, x, repeats=1000)
     (ours, error, variance), *published = found.values()
     for mean, other_error, other_variance in published:
         # Their cut-off, t ≥ 0.001, leaves out next to nothing.
