@@ -27,7 +27,9 @@ def read(name: str) -> dict:
 # ---- How numbers are written ---------------------------------------------------------------------
 
 def with_spread(numbers: list, digits: int, factor: float = 1, unit: str = "") -> str:
-    """The mean over seeds, and their standard deviation if there are several."""
+    """The mean over seeds, and their standard deviation if there are several; nothing of none."""
+    if not len(numbers):
+        return ""
     numbers = factor * np.array(numbers)
     text = f"{numbers.mean():.{digits}f}{unit}"
     if len(numbers) > 1:
@@ -82,8 +84,8 @@ def dial(file: str, columns: dict) -> dict:
     for N, network in sorted(networks, key=lambda key: (key[0], list(NETWORKS).index(key[1]))):
         row = [str(N), NETWORKS[network]]
         for column, (_, digits, factor, unit) in columns.items():
-            numbers = cells.get((N, network, column))
-            row.append(with_spread(numbers, digits, factor, unit) if numbers else "")
+            numbers = cells.get((N, network, column), [])
+            row.append(with_spread(numbers, digits, factor, unit))
         rows.append(row)
     heads = [head for head, *_ in columns.values()]
     found[f"{file}.table"] = table(["N", "network", *heads], rows)
@@ -352,10 +354,9 @@ def shakespeare() -> dict:
     for name, label in OWN_CODE.items():
         runs = own_code[name]
         nats = with_spread(column(runs, "nats"), 3)
-        second = column(runs, "second half")
         found[f"shakespeare.{name}"] = nats.split(" ")[0]
         million = f"{runs[0]['parameters'] / 1e6:.2f}M"
-        rows.append([label, million, nats, with_spread(second, 3) if second else ""])
+        rows.append([label, million, nats, with_spread(column(runs, "second half"), 3)])
     exact = with_spread(column(own_code["aogpt"], "left to right"), 3)
     rows.append(["`aogpt` left to right", million, exact, ""])
     head = ["", "parameters", "nats per character", "in the second half of a window"]

@@ -26,7 +26,6 @@ is kept in the folder of --out and not made again.
 import json
 import math
 import shutil
-import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from cli import (
     ROOT, InputError, build, check_flags, command, flag, parse_flags, print_table, provenance,
     write_json)
 from experiments.others import import_file
+from experiments.report import column, with_spread
 from model import (
     Config, Transformer, count_parameters, evaluation_batch, losses_in_parts, mask_generator,
     training_batch)
@@ -288,13 +288,6 @@ def score(model: Transformer, x: torch.Tensor) -> dict:
 
 # ---- The tables ----------------------------------------------------------------------------------
 
-COLUMNS = {
-    "parameters": ",.0f",
-    "nats": ".3f",
-    "second half": ".3f",
-    "left to right": ".3f"}
-
-
 def runs_of(o: ShakespeareOptions) -> dict:
     """{name of a row: the function that makes a run of it from a seed}"""
     runs = {}
@@ -321,18 +314,6 @@ def result_of(name: str, run, seed: int, folder: str) -> dict:
     return result
 
 
-def cell(results: list, column: str) -> str:
-    """Mean and standard deviation over seeds; nothing where a row has no such number."""
-    values = [result[column] for result in results if column in result]
-    if not values:
-        return ""
-    form = COLUMNS[column]
-    text = format(statistics.mean(values), form)
-    if len(set(values)) > 1:
-        text += f" ± {statistics.stdev(values):{form}}"
-    return text
-
-
 def main():
     o = build(ShakespeareOptions, parse_flags(__doc__, ShakespeareOptions))
     load_meta("shakespeare")        # the data must be there
@@ -342,9 +323,10 @@ def main():
     for seed in range(o.seed, o.seed + o.seeds):
         for name, run in runs.items():
             results[name].append(result_of(name, run, seed, o.out))
-    table = [["", *COLUMNS]]
+    columns = "nats", "second half", "left to right"
+    table = [["", *columns]]
     for name, found in results.items():
-        table.append([name, *(cell(found, column) for column in COLUMNS)])
+        table.append([name, *(with_spread(column(found, key), 3) for key in columns)])
     print_table(table)
     if o.json:
         facts = {"threads": torch.get_num_threads(), "torch": torch.__version__}
