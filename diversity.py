@@ -12,8 +12,9 @@ The last column is real text: as many stories as there are samples, of the same 
 same start. A set of samples is good where it comes close to that column, not where its numbers
 are high. Words are what white space separates, in lower case.
 
-"new words" is the share of words that the training text does not have. Real text has some too, such
-as names; what a set of samples has beyond that are words that do not exist.
+"new words" is the share of words that the training text does not have, or its first ten million
+tokens. Real text has some too, such as names; what a set of samples has beyond that are words that
+do not exist. The last word of a text does not count, because it may have been cut.
 """
 import json
 import math
@@ -349,7 +350,7 @@ def measure_quality(corpus, texts) -> dict:
         metrics["copied stories"] = of_sums(copied)
     new, words = [], []
     for text in texts:
-        of_text = bare_words(text.replace(EOT, " "))
+        of_text = bare_words(text.replace(EOT, " "))[:-1]
         new.append(len([word for word in of_text if word not in corpus.words]))
         words.append(len(of_text))
     metrics["new words"] = of_sums(new, words)

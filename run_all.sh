@@ -60,18 +60,21 @@ folders() { echo "$@" | tr " " ,; }
 [ -e data/unseen ] || python -m experiments.texts ${2:+--train="$1" --valid="$2"}
 
 # How long should a block be?
-for seed in 1 2 3; do
+dial() {        # dial N SEED
     for mode in mdlm aogpt; do
-        for N in 1 2 4 8 16 48; do
-            toy dial-toy/$mode-$N-$seed --mode=$mode --orders=blocks:$N --seed=$seed
-        done
+        toy dial-toy/$mode-$1-$2 --mode=$mode --orders=blocks:$1 --seed=$2
     done
+}
+for N in 1 2 4 8 16 48; do dial $N 1; done
+for seed in 2 3; do
+    for N in 1 8 16 48; do dial $N $seed; done
 done
 made dial 25 python -m experiments.dial --seeds=1,2,3 --plot=results/figures/dial.png
 for mode in mdlm aogpt; do
-    for N in 1 4 16 64 256; do learn dial-stories $mode-$N 1250 1 --orders=blocks:$N; done
+    for N in 1 16 256; do learn dial-stories $mode-$N 1250 1 --orders=blocks:$N; done
 done
-made dial-stories 10 python -m experiments.dial --text=stories --plot=results/figures/dial-stories.png
+made dial-stories 10 python -m experiments.dial --text=stories \
+    --plot=results/figures/dial-stories.png
 
 # What does a sampler lose by its own rule, and what by its network?
 toy toy/ar --mode=ar
@@ -79,27 +82,22 @@ made denoiser 30 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/
     blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
     --seconds=64 --plot=results/figures/denoiser.png
 
-# Which of the three learns real text best, and how much longer must diffusion train?
-for seed in 1 2 3; do
-    for name in ar mdlm masked_ce aogpt; do
-        learn stories $name 1250 $seed
-        learn long $name 5000 $seed
-    done
-done
-for steps in 150 300 600; do learn steps ar-$steps $steps 1; done
-made real 35 python -m experiments.held_out --plot=results/figures/real.png --runs="$(folders \
-    out/{stories,long}/{ar,mdlm,masked_ce,aogpt}-{1,2,3} out/steps/ar-{150,300,600}-1)"
-made orders 60 python -m experiments.held_out --windows=60 --orders=8 \
-    --runs=out/long/mdlm-1,out/long/masked_ce-1,out/long/aogpt-1
-
 # Does masked diffusion win when stories are few? Each help is tried with seed 1, for longer as long
 # as that lowers the loss on the stories that choose. The best with help and without get more seeds.
 for steps in 125 250 500 1000; do few ar plain $steps 1; done
-for steps in 1000 2500; do few ar dropout $steps 1; done
-for steps in 2500 5000; do few ar both $steps 1; done
-for mode in masked_ce aogpt; do
-    few $mode plain 2500 1
-    for help in plain dropout both; do few $mode $help 5000 1; done
+for steps in 500 1000; do few ar dropout $steps 1; done
+for steps in 1000 1250 2500; do few ar both $steps 1; done
+for steps in 2500 5000; do few masked_ce plain $steps 1; done
+for help in dropout both; do few masked_ce $help 5000 1; done
+for steps in 1250 5000; do few aogpt plain $steps 1; done
+few aogpt dropout 2500 1
+for seed in 2 3; do
+    few ar plain 250 $seed
+    few ar both 1250 $seed
+    few masked_ce plain 2500 $seed
+    few masked_ce dropout 5000 $seed
+    few aogpt plain 1250 $seed
+    few aogpt dropout 2500 $seed
 done
 made few 20 python -m experiments.held_out --plot=results/figures/few.png --runs="$(folders out/few/*)"
 
@@ -107,15 +105,16 @@ made few 20 python -m experiments.held_out --plot=results/figures/few.png --runs
 toy toy/infill --mode=aogpt --orders=infill
 made blanks-toy 8 python -m experiments.infill --data=toy --windows=100 \
     --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
-learn long infill 5000 1
-made blanks-stories 30 python -m experiments.infill --data=unseen --windows=400 \
-    --plot=results/figures/blanks.png \
-    --models="$(folders out/long/{ar,infill,aogpt,mdlm,masked_ce}-1)"
+learn stories ar 1250 1
+learn stories infill 1250 1
+made blanks-stories 20 python -m experiments.infill --data=unseen --windows=400 \
+    --plot=results/figures/blanks.png --models="$(folders \
+    out/stories/{ar,infill}-1 out/dial-stories/{aogpt,mdlm}-256-1)"
 
 # Why does masked_ce lower the bound faster than the bound itself?
 learn steps mdlm-150 150 1
 made gradient 6 python -m experiments.gradient \
-    early=out/steps/mdlm-150-1 late=out/stories/mdlm-1 long=out/long/mdlm-1
+    early=out/steps/mdlm-150-1 late=out/dial-stories/mdlm-256-1
 
 python -m experiments.report
 echo "computing time of all programs:"

@@ -4,9 +4,9 @@ How long should a block be? The dial from left to right to random order.
     python -m experiments.dial --seeds=1,2,3 --json=F --plot=G          the toy
     python -m experiments.dial --text=stories --json=F --plot=G         real text, of texts.py
 
-It measures the runs out/dial-TEXT/MODE-N-SEED, which run_all.sh trains: mdlm (block diffusion) and
-aogpt (the same orders, one causal stream) with --orders=blocks:N. Rows that are in the file of
---json are not measured again.
+It measures those of the runs out/dial-TEXT/MODE-N-SEED that are there. run_all.sh trains them: mdlm
+(block diffusion) and aogpt (the same orders, one causal stream) with --orders=blocks:N. Rows that
+are in the file of --json are not measured again.
 
 On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
 
@@ -43,10 +43,11 @@ import torch
 
 from cli import build, check_flags, command, flag, parse_flags, print_table, provenance, write_json
 from experiments.denoiser import LAW, write
+from experiments.held_out import error_of, finished_run, of_neighbours
 from experiments.oracle import toy_oracle
 from model import evaluation_batch, losses_in_parts, mask_generator
 from prepare_data import Tokenizer, Windows, load_meta
-from runs import open_model, read_run
+from runs import open_model
 from sample import SampleOptions, generate
 from show import figure
 from train import mean_and_error, window_losses
@@ -128,8 +129,8 @@ def on_stories(model, o: DialOptions) -> dict:
     stories = Windows("unseen", "val", config.block_size)
     x = torch.from_numpy(stories.spread(min(len(stories), o.num_samples)))
     draws = 1 if config.block_length == 1 else DRAWS
-    bound, error = mean_and_error(window_losses(model, x, seed=0, draws=draws))
-    found = {"bound": bound, "± s.e.": error}
+    losses = window_losses(model, x, seed=0, draws=draws)                       # (N,)
+    found = {"bound": losses.mean().item(), "± s.e.": error_of(of_neighbours(losses))}
     way, faster = "adaptive", {"sampler": "adaptive"}
     if config.mode == "aogpt":
         batch = evaluation_batch(config, x, mask_generator(0), left_to_right=True)
@@ -145,11 +146,10 @@ def on_stories(model, o: DialOptions) -> dict:
     return found
 
 
-def measure(mode: str, N: int, seed: str, o: DialOptions) -> dict:
+def measure(folder: str, mode: str, N: int, seed: str, o: DialOptions) -> dict:
     """The row of one run."""
-    folder = f"out/dial-{o.text}/{mode}-{N}-{seed}"
     model, tokenizer, _ = open_model(folder, "cpu")
-    curve = read_run(folder)["curve"]
+    curve = finished_run(folder)["curve"]
     first, last = curve[0], curve[-1]       # compiling takes place before the first
     row = {"network": mode, "N": N, "seed": seed}
     row["step, s"] = (last["seconds"] - first["seconds"]) / max(1, last["step"] - first["step"])
@@ -218,7 +218,7 @@ def main():
     known = [(row["network"], row["N"], row.get("seed")) for row in rows]
 
     def add(row):
-        rows.append(row)
+        rows.append(row | {"commit": provenance(0)["commit"]})
         print(row, flush=True)
         if o.json:
             write_json(o.json, provenance(o.seeds) | asdict(o) | {"rows": rows})
@@ -226,12 +226,13 @@ def main():
     for seed in o.seeds.split(","):
         for N in o.lengths:
             for mode in "mdlm", "aogpt":
-                if (mode, N, seed) not in known:
-                    add(measure(mode, N, seed, o))
+                folder = f"out/dial-{o.text}/{mode}-{N}-{seed}"
+                if os.path.exists(folder) and (mode, N, seed) not in known:
+                    add(measure(folder, mode, N, seed, o))
     for N in o.lengths:
         if o.text == "toy" and (LAW, N, None) not in known:
             add(law_row(N, o))
-    heads = list(dict.fromkeys(name for row in rows for name in row))
+    heads = list(dict.fromkeys(name for row in rows for name in row if name != "commit"))
     table = [heads]
     for row in rows:
         cells = [row.get(head, "–") for head in heads]

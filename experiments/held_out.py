@@ -17,7 +17,7 @@ mdlm takes a pass for each of its tokens: for 64 windows of 256 tokens that is a
 
 A window is the first block_size tokens from a story's start. Where a story is shorter, the next one
 follows, so windows beside each other share text. The file has the mean over each ten neighbours;
-the standard error of their mean is that of the stories.
+the standard error of the mean of these is that of the stories.
 """
 import math
 from dataclasses import dataclass
@@ -29,12 +29,14 @@ from tqdm import tqdm
 
 from cli import (
     InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
-from model import evaluation_batch, losses_in_parts, mask_generator, masking_batch, order_batch
+from model import losses_in_parts, mask_generator, masking_batch, order_batch
 from prepare_data import Windows
 from runs import open_model, read_run
 from show import figure
+from train import window_losses
 
 NEIGHBOURS = 10     # windows whose mean is one number
+SEED = 1337         # of masks and orders
 
 
 @dataclass
@@ -43,10 +45,8 @@ class HeldOutOptions:
     data: str = flag("unseen", "data set whose validation stories are scored")
     runs: str = flag("", "folders of the runs: A,B,…")
     windows: int = flag(400, "windows of them", low=2 * NEIGHBOURS)
-    draws: int = flag(16, "masks or orders for each window's bound", low=1)
+    draws: int = flag(8, "masks or orders for each window's bound", low=1)
     orders: int = flag(0, "exact, in so many random orders and two others; 0: bounds", low=0)
-    seed: int = flag(1337, "of masks and orders", low=0)
-    device: str = flag("auto", "auto, cpu, cuda or mps")
     json: str = flag("", "file for the results", file=(".json",))
     plot: str = flag("", "file for a figure: validation loss against epochs",
                      file=(".png", ".svg", ".pdf"))
@@ -55,19 +55,6 @@ class HeldOutOptions:
         check_flags(self)
         if not self.runs:
             raise InputError("which runs? give --runs=FOLDER,FOLDER,…")
-
-
-# ---- Bounds --------------------------------------------------------------------------------------
-
-def bound(model, x, draws: int, seed: int):
-    """(N,) nats per token of the windows x (N, T): the exact ones of ar, else the mean of draws."""
-    if model.config.mode == "ar":
-        draws = 1
-    generator = mask_generator(seed)
-    total = torch.zeros(len(x), dtype=torch.float64)
-    for _ in tqdm(range(draws), leave=False, disable=None):
-        total += losses_in_parts(model, evaluation_batch(model.config, x, generator))
-    return total / draws
 
 
 # ---- Orders --------------------------------------------------------------------------------------
@@ -98,11 +85,11 @@ def of_the_mean(scores, T: int):
     return -log_mean / T
 
 
-def in_orders(model, x, K: int, seed: int) -> dict:
+def in_orders(model, x, K: int) -> dict:
     """(N,) nats per token of the windows x (N, T) in each kind of order."""
-    if model.config.mode == "ar":
-        raise InputError("a run of ar has one order only; leave it out")
-    generator = mask_generator(seed)
+    if model.config.mode == "ar" or model.config.orders != "random":
+        raise InputError("--orders is for runs of mdlm and aogpt in random order; leave others out")
+    generator = mask_generator(SEED)
     forwards = torch.arange(x.size(1)).expand_as(x)                             # (N, T)
     found = {
         "left to right": nats(model, x, forwards),
@@ -120,33 +107,44 @@ def in_orders(model, x, K: int, seed: int) -> dict:
 # ---- A run ---------------------------------------------------------------------------------------
 
 def of_neighbours(scores) -> list:
-    """The mean of each ten of the scores (N,), in five decimals; the last may be of fewer."""
-    return [round(part.mean().item(), 5) for part in scores.split(NEIGHBOURS)]
+    """The mean of each ten of the scores (N,), in five decimals; fewer at the end are left out.
+
+    Raises InputError where there are not twenty, of which no error could be told."""
+    groups = len(scores) // NEIGHBOURS
+    if groups < 2:
+        raise InputError(f"{len(scores)} windows are too few; prepare more text")
+    return [round(part.mean().item(), 5) for part in scores.split(NEIGHBOURS)[:groups]]
+
+
+def finished_run(folder: str) -> dict:
+    """What read_run returns. Raises InputError where the run has not come to its end."""
+    run = read_run(folder)
+    if run["curve"][-1]["step"] < run["settings"]["max_steps"]:
+        raise InputError(f"{folder} is not finished; go on with train.py --resume")
+    return run
 
 
 def measure(folder: str, o: HeldOutOptions) -> dict:
     """The scores of a run's best model, and by what it was chosen. Raises InputError."""
-    run = read_run(folder)
-    model, tokenizer, _ = open_model(folder, o.device)
+    run = finished_run(folder)
+    model, tokenizer, _ = open_model(folder, "auto")
     stories = Windows(o.data, "val", model.config.block_size)
     if tokenizer.to_dict() != stories.meta["tokenizer"]:
         raise InputError(f"{folder} has another tokenizer than data/{o.data}")
     x = torch.from_numpy(stories.spread(o.windows))                             # (N, T)
     if o.orders:
-        found = in_orders(model, x, o.orders, o.seed)
+        found = in_orders(model, x, o.orders)
     else:
-        found = {"bound": bound(model, x, o.draws, o.seed)}
+        draws = 1 if model.config.mode == "ar" else o.draws       # those of ar are exact
+        found = {"bound": window_losses(model, x, SEED, draws)}
         if model.config.mode == "aogpt":
             forwards = torch.arange(x.size(1)).expand_as(x)
             found["left to right"] = nats(model, x, forwards)
-    best = min(run["curve"], key=lambda entry: entry["val_nll"])
     steps_of_an_epoch = run["train_windows"] / run["settings"]["batch_size"]
     curve = [(entry["step"] / steps_of_an_epoch, entry["val_nll"]) for entry in run["curve"]]
     return {
-        "curve": curve,
-        "chosen by": best["val_nll"],
-        "best after": best["step"] / steps_of_an_epoch,
-        "epochs": run["settings"]["max_steps"] / steps_of_an_epoch,
+        "commit": run["commit"],
+        "curve": curve,         # of (epochs, loss on the stories that choose)
         "scores": {name: of_neighbours(scores) for name, scores in found.items()}}
 
 
@@ -174,17 +172,18 @@ def draw_curves(runs: dict, path: str):
 
 def main():
     o = build(HeldOutOptions, parse_flags(__doc__, HeldOutOptions))
-    facts = provenance(o.seed) | {"runs": {}}
-    rows = [["nats per token, ± s.e. over stories", "scored", "that chose", "best after epochs"]]
+    facts = provenance(SEED) | {"runs": {}}
+    rows = [["nats per token, ± s.e. over stories", "scored", "that choose", "epochs"]]
     for folder in tqdm(o.runs.split(","), disable=None):
         run = measure(folder, o)
         facts["runs"][folder] = run
+        epochs, loss = run["curve"][-1]
         for name, scores in run["scores"].items():
             rows.append([
                 f"{folder}, {name}",
                 f"{np.mean(scores):.3f} ± {error_of(scores):.3f}",
-                f"{run['chosen by']:.3f}",
-                f"{run['best after']:.3g} of {run['epochs']:.3g}"])
+                f"{loss:.3f}",
+                f"{epochs:.3g}"])
     print_table(rows)
     if o.json:
         write_json(o.json, facts)

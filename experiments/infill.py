@@ -23,7 +23,7 @@ import torch
 
 from cli import (
     InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
-from experiments.held_out import error_of, of_neighbours
+from experiments.held_out import error_of, finished_run, of_neighbours
 from experiments.oracle import toy_conditionals
 from model import (
     evaluation_batch, losses_in_parts, mask_generator, masking_batch, order_batch)
@@ -32,6 +32,7 @@ from runs import open_model
 from show import figure
 
 LENGTHS = (1, 2, 4, 8, 16, 32)      # tokens of a blank, as far as a window has room for them
+PLACES = 4                          # blanks of a window, evenly spaced, the ends left out
 
 
 @dataclass
@@ -40,8 +41,6 @@ class InfillOptions:
     models: str = flag("", "folders of runs on the same kind of data: A,B,…")
     data: str = flag("", "data set whose validation stories are hidden in part")
     windows: int = flag(300, "windows of them", low=20)
-    places: int = flag(
-        4, "blanks at so many places of each, evenly spaced, the ends left out", low=1)
     json: str = flag("", "file for the results", file=(".json",))
     plot: str = flag("", "file for a figure", file=(".png", ".svg", ".pdf"))
 
@@ -95,11 +94,11 @@ def exact_nats(x, start: int, length: int):
 
 # ---- The table -----------------------------------------------------------------------------------
 
-def starts_of(length: int, T: int, places: int) -> list:
+def starts_of(length: int, T: int) -> list:
     """Where the blanks begin."""
     starts = []
-    for i in range(places):
-        share = (i + 1) / (places + 1)
+    for i in range(PLACES):
+        share = (i + 1) / (PLACES + 1)
         starts.append(round((T - length) * share))
     return starts
 
@@ -115,6 +114,7 @@ def measure(folder: str, exact: dict, first: dict, o: InfillOptions) -> dict:
 
     exact, first    {length: (N,)} scores of the toy's law and of the first model, which this
                     function adds where they are missing"""
+    finished_run(folder)
     model, tokenizer, _ = open_model(folder, "cpu")
     toy = tokenizer.kind == "words"
     val = Windows(o.data, "val", model.config.block_size)
@@ -126,7 +126,7 @@ def measure(folder: str, exact: dict, first: dict, o: InfillOptions) -> dict:
     for length in LENGTHS:
         if length > T - 2:
             break
-        starts = starts_of(length, T, o.places)
+        starts = starts_of(length, T)
         scores = mean_over(starts, lambda start: nats(model, x, start, length))
         if toy and length not in exact:
             exact[length] = mean_over(starts, lambda start: exact_nats(x, start, length))

@@ -37,6 +37,11 @@ def with_spread(numbers: list, digits: int, factor: float = 1, unit: str = "") -
     return text
 
 
+def column(runs: list, key: str) -> list:
+    """The numbers of the runs, one for each seed; none where they have no such number."""
+    return [run[key] for run in runs if key in run]
+
+
 def table(head: list, rows: list) -> str:
     """A Markdown table, with empty lines around."""
     lines = [head, ["---"] * len(head), *rows]
@@ -189,119 +194,63 @@ def gradients() -> dict:
     return found
 
 
-# ---- Real text -----------------------------------------------------------------------------------
-# A run is out/GROUP/NAME-SEED, and a file of held_out.py has its scores.
+# ---- Few stories ---------------------------------------------------------------------------------
+# A run is out/few/MODE-HELP-STEPS-SEED. What is best with seed 1 was run with other seeds.
 
 MODES = {
     "ar": "`ar`",
-    "mdlm": "`mdlm` (bound)",
     "masked_ce": "`masked_ce` (bound)",
     "aogpt": "`aogpt` (bound)",
     "aogpt left to right": "`aogpt` left to right"}
-
-
-def scores(file: str) -> dict:
-    """{(group, name): (seeds, groups of neighbours)} of the scores of a file of held_out.py.
-
-    A name has the kind of score behind it, if that is not the bound, or exact for ar."""
-    found = {}
-    for folder, run in read(file)["runs"].items():
-        _, group, name = folder.split("/")
-        name = name.rsplit("-", 1)[0]
-        for kind, of_neighbours in run["scores"].items():
-            key = name if kind == "bound" else f"{name} {kind}"
-            found.setdefault((group, key), []).append(of_neighbours)
-    return {key: np.array(runs) for key, runs in found.items()}
-
-
-def above(runs, others) -> tuple:
-    """How far the mean of runs (seeds, groups) is above that of others, and its standard error.
-
-    The error is that of the stories, which both have in common, and of the seeds of both."""
-    gap = runs.mean(axis=0) - others.mean(axis=0)                               # (groups,)
-    variance = error_of(gap) ** 2
-    for of_seeds in runs.mean(axis=1), others.mean(axis=1):
-        if len(of_seeds) > 1:
-            variance += error_of(of_seeds) ** 2
-    return gap.mean(), math.sqrt(variance)
-
-
-def passes_of_ar(loss: float, curve: dict) -> float:
-    """After how many steps ar has this loss: between two of {steps: loss} along a straight line,
-    with the logarithm of the steps."""
-    steps = sorted(curve)
-    losses = [curve[count] for count in steps]
-    return math.exp(np.interp(-loss, -np.array(losses), np.log(steps)))
-
-
-def real() -> dict:
-    """The tables of real.json, and {real.group.name.nats, above or times: number}."""
-    found = {}
-    of = scores("real")
-    curve = {}
-    for (group, name), runs in of.items():
-        if name.startswith("ar"):
-            steps = STEPS.get(group) or int(name.split("-")[1])
-            curve[steps] = runs.mean()
-    rows, rows_above = [], []
-    for group, steps in STEPS.items():
-        row, row_above = [f"{steps:,}"], [f"{steps:,}"]
-        for name in MODES:
-            runs = of[group, name]
-            text = with_spread(runs.mean(axis=1), 2)
-            gap, error = above(runs, of[group, "ar"])
-            key = f"real.{group}.{name}".replace(" ", "-")
-            found[f"{key}.nats"] = text
-            found[f"{key}.above"] = f"{gap:.2f} ± {error:.2f}"
-            found[f"{key}.times"] = f"{steps / passes_of_ar(runs.mean(), curve):.1f}"
-            row.append(text)
-            row_above.append(found[f"{key}.above"])
-        rows.append(row)
-        rows_above.append(row_above)
-    head = ["steps", *MODES.values()]
-    found["real.table"] = table(head, rows)
-    found["real.above"] = table(head, rows_above)
-    return found
-
-
-# ---- Few stories ---------------------------------------------------------------------------------
-# A run is out/few/MODE-HELP-STEPS-SEED. What is best by seed 1 was run with other seeds.
-
 HELPS = {"plain": "no help", "dropout": "dropout", "both": "dropout and noise"}
 
 
+def above(runs, others) -> str:
+    """How far runs (seeds, groups of windows) are above others of the same seeds, ± standard error.
+
+    The error covers the stories and the seeds that both have. It is a little too large, because a
+    part of the one is in the other too."""
+    seeds = min(len(runs), len(others))
+    gap = np.subtract(runs[:seeds], others[:seeds])
+    variance = error_of(gap.mean(axis=0)) ** 2
+    if len(gap) > 1:
+        variance += error_of(gap.mean(axis=1)) ** 2
+    return f"{gap.mean():.2f} ± {math.sqrt(variance):.2f}"
+
+
 def few() -> dict:
-    """The tables of few.json, and {few.mode.plain or helped.nats or above: number}."""
-    chosen_by = {}          # {(mode, help, epochs): validation loss of seed 1}
-    of_run = {}             # {(mode, help, epochs, kind of score): those of each seed}
+    """The tables of few.json, and {few.mode.plain or helped.nats or above…: number}."""
+    at_the_end = {}         # {(mode, help, epochs): loss that chooses, of seed 1}
+    scores = {}             # {(mode, help, epochs, kind of score): (seeds, groups of windows)}
     for folder, run in read("few")["runs"].items():
         mode, help, _, seed = folder.split("/")[-1].split("-")
-        key = mode, help, round(run["epochs"])
+        epochs, loss = run["curve"][-1]
+        key = mode, help, round(epochs)
         if seed == "1":
-            chosen_by[key] = run["chosen by"]
+            at_the_end[key] = loss
         for kind, of_neighbours in run["scores"].items():
-            of_run.setdefault((*key, kind), []).append(of_neighbours)
+            scores.setdefault((*key, kind), []).append(of_neighbours)
 
-    best = {}               # {(mode, plain or helped): key of the run that is best}
-    for key in chosen_by:
+    best = {}               # {(mode, plain or helped): (mode, help, epochs)}
+    for key in sorted(at_the_end, key=at_the_end.get):
         mode, help, _ = key
-        place = mode, "plain" if help == "plain" else "helped"
-        if place not in best or chosen_by[key] < chosen_by[best[place]]:
-            best[place] = key
+        best.setdefault((mode, "plain" if help == "plain" else "helped"), key)
     found = {}
     rows = []
-    for name in "ar", "masked_ce", "aogpt", "aogpt left to right":
+    for name in MODES:
         mode, _, kind = name.partition(" ")
         row = [MODES[name]]
         for place in "plain", "helped":
             _, help, epochs = best[mode, place]
-            first = np.array(of_run[*best["ar", place], "bound"])
-            runs = np.array(of_run[*best[mode, place], kind or "bound"])
-            gap, error = above(runs, first)
+            runs = scores[*best[mode, place], kind or "bound"]
             key = f"few.{name}.{place}".replace(" ", "-")
-            found[f"{key}.nats"] = with_spread(runs.mean(axis=1), 2)
-            found[f"{key}.above"] = f"{gap:.2f} ± {error:.2f}"
-            row += [f"{epochs} epochs, {HELPS[help]}", found[f"{key}.nats"], found[f"{key}.above"]]
+            found[f"{key}.nats"] = with_spread(np.mean(runs, axis=1), 2)
+            found[f"{key}.epochs"] = str(epochs)
+            for other in "plain", "helped":
+                first = scores[*best["ar", other], "bound"]
+                found[f"{key}.above-{other}"] = "" if runs is first else above(runs, first)
+            row += [f"{epochs} epochs, {HELPS[help]}", found[f"{key}.nats"],
+                    found[f"{key}.above-{place}"]]
         rows.append(row)
     head = ["", "without help", "nats per token", "above `ar`", "with help", "nats per token",
             "above `ar`"]
@@ -309,70 +258,13 @@ def few() -> dict:
 
     lines = []
     for help, label in HELPS.items():
-        for epochs in sorted({key[2] for key in chosen_by if key[1] == help}):
+        for epochs in sorted({key[2] for key in at_the_end if key[1] == help}):
             line = [label, str(epochs)]
             for mode in "ar", "masked_ce", "aogpt":
-                loss = chosen_by.get((mode, help, epochs))
+                loss = at_the_end.get((mode, help, epochs))
                 line.append(f"{loss:.2f}" if loss else "")
             lines.append(line)
     found["few.search"] = table(["", "epochs", "`ar`", "`masked_ce`", "`aogpt`"], lines)
-    return found
-
-
-# ---- Tiny Shakespeare ----------------------------------------------------------------------------
-
-OWN_CODE = {
-    "nanoGPT": "nanoGPT's own code",
-    "ar": "`ar`",
-    "mdlm": "`mdlm` (bound)",
-    "aogpt": "`aogpt` (bound)"}
-TAKEN = {
-    "nothing taken away": "nothing taken away",
-    "without rotary positions": "learned positions instead of rotary ones",
-    "without initial weights": "initial weights of size 0.02 at any width",
-    "without SwiGLU": "GELU instead of SwiGLU",
-    "without common vector": "no common vector in the embeddings",
-    "without windows end to end": "windows drawn anywhere, some of them twice",
-    "without target rotation": "queries not rotated by the target",
-    "without decay of gains": "no weight decay of the norms' gains",
-    "without bfloat16": "float32 instead of bfloat16",
-    "without target embedding": "no embedding of the target",
-    "without RMSNorm": "LayerNorm instead of RMSNorm",
-    "all taken away": "all taken away"}
-
-
-def column(runs: list, key: str) -> list:
-    """The numbers of the runs, one for each seed; none where they have no such number."""
-    return [run[key] for run in runs if key in run]
-
-
-def shakespeare() -> dict:
-    """The tables of shakespeare.json and shakespeare-take-away.json, and {shakespeare.name: nats}."""
-    found = {}
-    rows = []
-    own_code = read("shakespeare")["results"]
-    for name, label in OWN_CODE.items():
-        runs = own_code[name]
-        nats = with_spread(column(runs, "nats"), 3)
-        found[f"shakespeare.{name}"] = nats.split(" ")[0]
-        million = f"{runs[0]['parameters'] / 1e6:.2f}M"
-        rows.append([label, million, nats, with_spread(column(runs, "second half"), 3)])
-    exact = with_spread(column(own_code["aogpt"], "left to right"), 3)
-    rows.append(["`aogpt` left to right", million, exact, ""])
-    head = ["", "parameters", "nats per character", "in the second half of a window"]
-    found["shakespeare.table"] = table(head, rows)
-
-    lines = []
-    taken = read("shakespeare-take-away")["results"]
-    first = np.array(column(taken["nothing taken away"], "nats"))
-    for name, label in TAKEN.items():
-        nats = column(taken[name], "nats")
-        worse = with_spread(nats - first, 3)
-        found[f"taken.{name.removeprefix('without ').replace(' ', '-')}"] = worse.split(" ")[0]
-        second = with_spread(column(taken[name], "second half"), 3)
-        lines.append([label, with_spread(nats, 3), worse, second])
-    head = ["", "nats per character", "above the first row", "in the second half of a window"]
-    found["taken.table"] = table(head, lines)
     return found
 
 
@@ -386,7 +278,8 @@ def values() -> dict:
         **samplers(),
         **blanks("blanks-toy"),
         **blanks("blanks-stories"),
-        **gradients()}
+        **gradients(),
+        **few()}
 
 
 def filled(page: str, found: dict) -> str:

@@ -17,7 +17,8 @@ The losses are means over all windows of the validation text, in nats per charac
 for nanoGPT and ar, and bounds for mdlm and aogpt; aogpt also has an exact one, from left to right.
 nanoGPT's last weights are scored by its own model.py, those of our train.py are its best ones.
 nanoGPT predicts the first character of a window from the one before it, and ours has nothing to
-predict it from. In the second half of a window that advantage is gone, so it has its own column.
+predict it from. In the second half of a window that advantage is gone; nanoGPT and the rows of
+take_away are scored there too.
 
 Both projects have the same learning rates, beta2, weight decay and largest gradient here. All runs
 take as many threads as OMP_NUM_THREADS says. ± is the standard deviation over seeds. A finished run
@@ -144,11 +145,11 @@ def run_ours(o: ShakespeareOptions, mode: str, seed: int) -> dict:
     flags = [*OUR_FLAGS, f"--mode={mode}", f"--seed={seed}", f"--out_dir={folder}"]
     python([ROOT / "train.py", *flags], ".")
     run = read_run(folder)
-    last = run["curve"][-1]
+    best = min(run["curve"], key=lambda entry: entry["val_nll"])
     log = (folder / "log.jsonl").read_text().splitlines()
     result = {"parameters": run["parameters"], "nats": json.loads(log[-1])["final_nll"]}
-    if "val_nll_l2r" in last:
-        result["left to right"] = last["val_nll_l2r"]
+    if "val_nll_l2r" in best:
+        result["left to right"] = best["val_nll_l2r"]
     return result
 
 

@@ -182,7 +182,7 @@ def test_the_toys_own_metrics(trained, monkeypatch):
 
 def test_words_that_the_training_text_does_not_have():
     corpus = diversity.Corpus(Tokenizer("bytes"), set(), {"the", "cat", "sat"})
-    texts = ['"The cat," sat — the catter!', "The cat zat. The"]
+    texts = ['"The cat," sat — the catter! T', "The cat zat. The c"]
     values = values_of(measure(texts, {}, corpus))
     assert values["new words"] == 2 / 9
 

@@ -15,7 +15,7 @@ from scipy import stats
 
 from cli import InputError
 from conftest import TINY, experiment, run, small_model
-from experiments import denoiser, dial, gradient, held_out, infill, shakespeare
+from experiments import denoiser, dial, gradient, held_out, infill, report, shakespeare
 from experiments.denoiser import DenoiserOptions
 from experiments.oracle import choices_of, distance, toy_oracle
 from model import evaluation_batch, losses_in_parts, mask_generator, masking_batch
@@ -23,7 +23,7 @@ from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
 from runs import load
 from sample import SampleOptions, generate
 from toy import TOY
-from train import PRESETS
+from train import PRESETS, window_losses
 
 WORDS = Tokenizer("words", words=TOY.words())
 
@@ -157,7 +157,7 @@ def test_dial(workdir, monkeypatch, capsys):
         flags = [*TINY, "--data=toy", f"--mode={mode}", "--orders=blocks:8"]
         done = run("train.py", *flags, f"--out_dir=out/dial-toy/{mode}-8-1")
         assert done.returncode == 0, done.stderr
-    flags = ["--blocks=8", "--num_samples=4", "--json=f.json", "--plot=f.png"]
+    flags = ["--blocks=8", "--seeds=1,2", "--num_samples=4", "--json=f.json", "--plot=f.png"]
     run_main("dial", monkeypatch, *flags)
     rows = json.load(open("f.json"))["rows"]
     assert [row["network"] for row in rows] == ["mdlm", "aogpt", "the law"]
@@ -276,7 +276,7 @@ def test_mdlm_order_by_order():
         score = held_out.nats(model, x, order)
         scores.append(score.item())
     many = x.expand(10_000, 4)
-    losses = held_out.bound(model, many, draws=1, seed=0)
+    losses = window_losses(model, many, seed=0)
     error = losses.std().item() / 100
     expected = np.mean(scores)
     assert losses.mean().item() == approx(expected, abs=5 * error)
@@ -289,6 +289,9 @@ def test_scores_of_neighbours_and_their_error():
     scores = torch.rand(100, generator=mask_generator(0))
     of_tens = held_out.of_neighbours(scores)
     assert of_tens == approx(scores.view(10, 10).mean(dim=1).tolist(), abs=1e-5)
+    assert held_out.of_neighbours(scores[:99]) == of_tens[:9]
+    with pytest.raises(InputError, match="too few"):
+        held_out.of_neighbours(scores[:19])
     assert held_out.error_of(of_tens) == approx(stats.sem(of_tens))
 
 
@@ -314,7 +317,37 @@ def test_held_out(trained, monkeypatch):
     assert list(scores) == ["left to right", "right to left", "random", "mean of 4"]
     done = experiment("held_out", "--runs=out/ar", "--orders=4", *flags)
     assert done.returncode == 2
-    assert "a run of ar has one order only" in done.stderr
+    assert "--orders is for runs of mdlm and aogpt in random order" in done.stderr
+
+
+def test_few_stories_are_chosen_at_the_end_and_compared_seed_by_seed(monkeypatch):
+    def run(loss, nats, epochs=80, **others):
+        scores = {"bound": [nats - 0.1, nats + 0.1], **others}
+        return {"curve": [[10, 1.0], [epochs, loss]], "scores": scores}
+
+    l2r = {"left to right": [2.9, 2.9]}
+    runs = {
+        "out/few/ar-plain-250-1": run(3.2, 3.0),
+        "out/few/ar-plain-250-2": run(9.0, 3.2),
+        "out/few/ar-plain-500-1": run(3.4, 4.0, epochs=90),
+        "out/few/ar-both-250-1": run(2.9, 2.8),
+        "out/few/masked_ce-plain-250-1": run(3.3, 3.1),
+        "out/few/masked_ce-plain-250-2": run(3.3, 3.3),
+        "out/few/masked_ce-dropout-250-1": run(3.1, 3.15),
+        "out/few/masked_ce-both-250-1": run(3.2, 1.0),
+        "out/few/aogpt-plain-250-1": run(3.5, 3.5, **l2r),
+        "out/few/aogpt-dropout-250-1": run(3.5, 3.5, **l2r)}
+    monkeypatch.setattr(report, "read", lambda name: {"runs": runs})
+    found = report.few()
+    assert found["few.ar.plain.nats"] == "3.10 ± 0.14"
+    assert found["few.ar.plain.above-plain"] == ""
+    assert found["few.masked_ce.plain.above-plain"] == "0.10 ± 0.00"
+    assert found["few.masked_ce.helped.nats"] == "3.15"
+    assert found["few.masked_ce.helped.above-helped"] == "0.35 ± 0.00"
+    assert found["few.aogpt-left-to-right.helped.above-helped"] == "0.10 ± 0.10"
+    assert "| `masked_ce` (bound) | 80 epochs, no help | 3.20 ± 0.14 | 0.10 ± 0.00 |" in (
+        found["few.table"])
+    assert "| dropout and noise | 80 | 2.90 | 3.20 |  |" in found["few.search"]
 
 
 # ---- Every command runs --------------------------------------------------------------------------
