@@ -97,9 +97,9 @@ for seed in 2 3; do
     few masked_ce plain 2500 $seed
     few masked_ce dropout 5000 $seed
     few aogpt plain 1250 $seed
-    few aogpt dropout 2500 $seed
 done
-made few 20 python -m experiments.held_out --plot=results/figures/few.png --runs="$(folders out/few/*)"
+made few 15 python -m experiments.held_out --plot=results/figures/few.png \
+    --runs="$(folders out/few/*)"
 
 # What is gained by seeing both sides of a blank, and is a GPT that fills in the middle enough?
 toy toy/infill --mode=aogpt --orders=infill

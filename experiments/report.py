@@ -278,8 +278,7 @@ def values() -> dict:
         **samplers(),
         **blanks("blanks-toy"),
         **blanks("blanks-stories"),
-        **gradients(),
-        **few()}
+        **gradients()}
 
 
 def filled(page: str, found: dict) -> str:
