@@ -97,6 +97,7 @@ for seed in 2 3; do
     few masked_ce plain 2500 $seed
     few masked_ce dropout 5000 $seed
     few aogpt plain 1250 $seed
+    few aogpt dropout 2500 $seed
 done
 made few 15 python -m experiments.held_out --plot=results/figures/few.png \
     --runs="$(folders out/few/*)"
