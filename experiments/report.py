@@ -278,7 +278,8 @@ def values() -> dict:
         **samplers(),
         **blanks("blanks-toy"),
         **blanks("blanks-stories"),
-        **gradients()}
+        **gradients(),
+        **few()}
 
 
 def filled(page: str, found: dict) -> str:

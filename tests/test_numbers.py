@@ -51,7 +51,10 @@ def number(found, name: str) -> float:
     ("dial-stories.aogpt.1.bound", "dial-stories.aogpt.256.bound"),
     ("write.mdlm-adaptive.risk-0.1.law.kl", "write.mdlm-confidence.steps-48.law.kl"),
     ("blanks-stories.aogpt.1", "blanks-stories.infill.1"),
-    ("blanks-stories.infill.8", "blanks-stories.aogpt.8")])
+    ("blanks-stories.infill.8", "blanks-stories.aogpt.8"),
+    ("few.ar.helped.nats", "few.masked_ce.helped.nats"),
+    ("few.masked_ce.helped.nats", "few.ar.plain.nats"),
+    ("few.aogpt-left-to-right.plain.nats", "few.ar.plain.nats")])
 def test_what_the_pages_say_of_the_numbers(found, smaller, larger):
     """Each pair is an inequality that a page states in words."""
     assert number(found, smaller) < number(found, larger)
