@@ -82,8 +82,8 @@ made denoiser 30 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/
     blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
     --seconds=64 --plot=results/figures/denoiser.png
 
-# Does masked diffusion win when stories are few? Each help is tried with seed 1, for longer as long
-# as that lowers the loss on the stories that choose. The best with help and without get more seeds.
+# Does masked diffusion win when stories are few? Each help is tried with seed 1. What has the lowest
+# loss on the stories that choose, with help and without, gets more seeds.
 for steps in 125 250 500 1000; do few ar plain $steps 1; done
 for steps in 500 1000; do few ar dropout $steps 1; done
 for steps in 1000 1250 2500; do few ar both $steps 1; done
