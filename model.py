@@ -24,10 +24,10 @@ at another position or the same one (target_pos). A mode is a row of this table:
            by N from left to right but random inside a block, are for aogpt too. So is
            --orders=infill, a GPT that fills in the middle: see `infill_order`.
 
-So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask, in
-which each slot predicts its own position. BOS, which begins every window, is the end-of-text token.
-Losses are nats per token of the same T tokens, so they can be compared; but a bound may lie above
-the true value. The exception is the objective masked_ce, which is no bound: see `pool`.
+So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask,
+in which each slot predicts its own position. BOS, which begins every window, is the end-of-text
+token. Losses are nats per token of the same T tokens, so they can be compared; but a bound may lie
+above the true value. The exception is the objective masked_ce, which is no bound: see `pool`.
 
 Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H,
 V = vocab_size, n slots that are attended to.
@@ -382,10 +382,11 @@ class Transformer(nn.Module):
         """Normal weights of standard deviation 1/√(row length); 0.02 would starve narrow models.
 
         With init=paper all is left as PyTorch has it: embeddings are N(0, 1), so the logits of a
-        tied head begin with a standard deviation of √C. With shared_init one common vector is added
-        to all embeddings. A tied head then adds the same to all logits, and predictions stay. But
-        all keys of the first layer have a part in common, so by rotary embedding a head can tell
-        slots by their distance, whatever they hold. mdlm so learns sooner (results/paper.md)."""
+        tied head begin with a standard deviation of √C. With shared_init one common vector is
+        added to all embeddings. A tied head then adds the same to all logits, and predictions stay.
+        But all keys of the first layer have a part in common, so by rotary embedding a head can
+        tell slots by their distance, whatever they hold. mdlm so learns sooner
+        (results/paper.md)."""
         row_length = 1
         if self.config.init == "scaled":
             row_length = self.config.n_embd
@@ -418,8 +419,8 @@ def new_keys_values(model: Transformer, rows: int, size: int) -> list:
 
 # ---- The objectives: what each slot reads, what it should predict, and how much that counts ------
 # Each objective turns tokens x (B, T) into a Batch. The loss is the same line for all of them: the
-# mean over rows of Σ weight · −log p(target), a sum over the slots of a row. For training x is on
-# the CPU, and so are the random numbers.
+# mean over rows of Σ weight · −log p(target), a sum over the slots of a row. For training x is
+# on the CPU, and so are the random numbers.
 
 class Batch(NamedTuple):
     """B rows of S slots. S is T, and for mdlm T+1, or more after `two_streams`.
@@ -484,13 +485,13 @@ def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
 def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Tensor:
     """The orders (B, T) in which the rows of x (B, T) are predicted, or (B, T+1) with infill.
 
-    That of ar is 0 … T-1. Those of aogpt are drawn as config.orders says, but l2r_fraction of them
-    are 0 … T-1 too. If that is 0, the mean loss of aogpt is an upper bound on −log p(x)/T, where
-    p(x) is the mean over all such orders of the probability that each gives to x: −log of a mean is
-    at most the mean of −log (Jensen's inequality).
+    That of ar is 0 … T-1. Those of aogpt are drawn as config.orders says, but l2r_fraction of
+    them are 0 … T-1 too. If that is 0, the mean loss of aogpt is an upper bound on −log p(x)/T,
+    where p(x) is the mean over all such orders of the probability that each gives to x: −log of a
+    mean is at most the mean of −log (Jensen's inequality).
 
-    With infill one span of a row comes last. Spans of 1, of 2 to 3, of 4 to 7 … tokens are equally
-    frequent, and it begins at any place but the first."""
+    With infill one span of a row comes last. Spans of 1, of 2 to 3, of 4 to 7 … tokens are
+    equally frequent, and it begins at any place but the first."""
     left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
     if config.mode == "ar" or l2r_fraction == 1:
         return left_to_right
@@ -541,7 +542,7 @@ def timestep(config: Config, ratio: Tensor) -> Tensor:
 
 
 def nelbo_batch(config: Config, x: Tensor, generator) -> Batch:
-    """The bound of masked diffusion: mask a random set M of k of the T tokens, k uniform on 1 … T.
+    """The bound of masked diffusion: mask a random set M of k of T tokens, k uniform on 1 … T.
 
         −log p(x) / T  ≤  E_k E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]
 
@@ -568,12 +569,12 @@ def nelbo_batch(config: Config, x: Tensor, generator) -> Batch:
 def one_block_batch(config: Config, x: Tensor, generator, known: int = 0) -> Batch:
     """The bound of block diffusion in its plainest form: each row predicts k tokens of one block b.
 
-        −log p(x) / T  ≤  E_b E_k E_M [ (1/k) Σ_{i in M} −log p(x_i | b outside M, blocks before) ]
+        −log p(x)/T ≤ E_b E_k E_M [(1/k) Σ_{i in M} −log p(x_i | b outside M, blocks before)]
 
     For each block that is the bound of `nelbo_batch`. b is the block of a random token, because a
     shorter last block counts less. Later blocks are all [MASK], and not seen. Where the first
-    `known` tokens are given, it is the bound on −log p of the others, per token of these. Training
-    takes all blocks at once: see `all_blocks_batch`."""
+    `known` tokens are given, it is the bound on −log p of the others, per token of these.
+    Training takes all blocks at once: see `all_blocks_batch`."""
     B, T = x.shape
     place = torch.arange(T)
     block = place // config.block_length                            # (T,) 0 if orders are random
@@ -672,7 +673,7 @@ def spread(n: int, generator) -> Tensor:
 
 
 def mask_counts(B: int, size: Tensor, generator) -> Tensor:
-    """How many tokens of each of M blocks a row masks (B, M): each k of 1 … size (M,) is as likely.
+    """How many tokens a row masks in each of M blocks (B, M): k of 1 … size (M,), equally likely.
 
     To lower the variance of the bound, rows 2p and 2p+1 are a pair that masks k and size+1−k
     tokens, and all k of the batch are spread evenly. Of a pair the first row never masks more than
@@ -777,8 +778,8 @@ def flops_per_token(config: Config) -> float:
 
     Attention reaches T slots, or on average half of them where it is causal. mdlm's last MLP and
     head run on T+1 of the 2T tokens of a pair, with schedule=cosine on all. In blocks of N it has
-    2T−N slots, which reach (T+N)/2 of them, and predicts (N+1)·T/N of a pair. Not counted are the
-    optimizer, and that mdlm's BOS makes 1/T more slots."""
+    2T−N slots, which reach (T+N)/2 of them, and predicts (N+1)·T/N of a pair. Not counted are
+    the optimizer, and that mdlm's BOS makes 1/T more slots."""
     C, T, N = config.n_embd, config.block_size, config.block_length
     reach = (T + N) / 2 if config.mode == "mdlm" else T / 2
     attention = 4 * C * C + 2 * C * reach

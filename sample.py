@@ -91,7 +91,7 @@ def uniforms(generators: list, length: int, device: torch.device) -> torch.Tenso
 
 
 def probabilities(logits, o: SampleOptions, temperature: float | None = None):
-    """Weights (…, V) of the tokens, from logits (…, V): their probabilities, but of some tokens 0.
+    """Weights (…, V) of tokens, from logits (…, V): their probabilities, but of some tokens 0.
 
     The temperature is by default o.temperature; 0 keeps the likeliest token alone, with the
     probability that it has at temperature 1. o.top_p keeps the smallest set of likeliest tokens
@@ -260,14 +260,14 @@ def write_in_order(model, tokens, order, given: int, u, steps: int, o: SampleOpt
 def confirm(p, q, draft, u):
     """Tokens (B, m+1) and count (B, 1): the first `count` tokens are as if drawn one at a time.
 
-    draft (B, m), numbers 0 … m-1, were drawn independently of each other from the laws q (B, m, V).
-    p[:, i] (B, V) is the law of token i+1, given the drafts 0 … i; the last is for one token more
-    than was drafted. u (B, m) are uniform numbers.
+    draft (B, m), numbers 0 … m-1, were drawn independently of each other from the laws
+    q (B, m, V). p[:, i] (B, V) is the law of token i+1, given the drafts 0 … i; the last is for one
+    token more than was drafted. u (B, m) are uniform numbers.
 
     Draft 0 is kept, because none comes before it. Each other one is kept with the probability
     min(1, p/q) of its token, up to the first that is not. In its place a token is drawn from
-    max(0, p − q), which makes up for that exactly (Leviathan et al. 2023, arXiv 2211.17192). If all
-    are kept, one token more is drawn from the last p."""
+    max(0, p − q), which makes up for that exactly (Leviathan et al. 2023, arXiv 2211.17192). If
+    all are kept, one token more is drawn from the last p."""
     p = p / p.sum(dim=-1, keepdim=True)     # with top_p they sum to less than 1
     q = q / q.sum(dim=-1, keepdim=True)
     q = F.pad(q[:, 1:], (0, 0, 0, 1))       # of drafts 1 … m-1; the token more had no draft: 0

@@ -262,6 +262,8 @@ def draw(rows: list, path: str):
 def main():
     flags = parse_flags(__doc__, DenoiserOptions, named="NAME=FOLDER")
     o = build(DenoiserOptions, flags)
+    if not flags["named"]:
+        raise InputError("which runs of the toy? give NAME=FOLDER …")
     models = {}
     for name, folder in flags["named"].items():
         model, tokenizer, _ = open_model(folder, "cpu")

@@ -174,7 +174,7 @@ def rows_of(path: str) -> list:
 
 
 def means(rows: list, column: str) -> dict:
-    """{network: ([N, …], [mean over seeds, …], [their standard deviation, …])} of a column."""
+    """{network: ([N, …], [mean over seeds, …], [standard deviation, …])} of a column."""
     found = {}
     for row in sorted(rows, key=lambda row: row["N"]):
         if column in row:

@@ -8,9 +8,10 @@ tokens, and takes the mean of the two rows' own means. The published one (Sahoo 
 2406.07524) masks each token with a probability t and takes the sum over masked tokens of
 −log p / (tT). Its two t are drawn independently or half a period apart.
 
-The table compares the variances of the estimates, averaged over 16 windows. If all tokens were equally
-hard, −log p = c, ours would have none. The published one would have c²/T · (ln 1/ε − 1) a row,
-where t is drawn from (ε, 1). Without the cut-off at ε = 0.001 it would be infinite.
+The table compares the variances of the estimates, averaged over 16 windows. If all tokens were
+equally hard, −log p = c, ours would have none. The published one would have
+c²/T · (ln 1/ε − 1) a row, where t is drawn from (ε, 1). Without the cut-off at ε = 0.001 it
+would be infinite.
 
 The network makes 600 passes over each window, which takes seconds on the toy.
 """

@@ -10,8 +10,8 @@ bounds, aogpt also exactly from left to right.
 
 With --orders=K every run is scored exactly in orders of writing, one token a pass: from left to
 right, from right to left, and in K random orders. The mean over random orders is the bound. What
-the model itself says is −log of the mean of p over all orders, which is lower. The mean of p over K
-of them lies between the two (Burda et al. 2016, arXiv 1509.00519), so the distance from the bound
+the model itself says is −log of the mean of p over all orders, which is lower. The mean of p over
+K of them lies between the two (Burda et al. 2016, arXiv 1509.00519), so the distance from the bound
 to that of K is a part of the bound's slack. aogpt reads a window in one pass for each order, while
 mdlm takes a pass for each of its tokens: for 64 windows of 256 tokens that is a minute an order.
 
@@ -68,14 +68,19 @@ def nats(model, x, order):
     rank = order.argsort(dim=1)             # when the turn of each position comes
     total = torch.zeros(len(x), dtype=torch.float64)
     for turn in tqdm(range(T), leave=False, disable=None):
-        batch = masking_batch(config, x, rank >= turn)
-        slot = 1 + order[:, turn, None]                                         # (N, 1)
-        batch = batch._replace(
-            select=slot,
-            targets=batch.targets.gather(1, slot),
-            weight=torch.full(slot.shape, 1 / T))
-        total += losses_in_parts(model, batch)
-    return total
+        total += nats_of_one(model, x, rank >= turn, order[:, turn])
+    return total / T
+
+
+def nats_of_one(model, x, masked, place):
+    """(N,) −log p under an mdlm of the token at place (N,), given those not masked (N, T)."""
+    batch = masking_batch(model.config, x, masked)
+    slot = 1 + place[:, None]                                   # (N, 1), BOS has slot 0
+    batch = batch._replace(
+        select=slot,
+        targets=batch.targets.gather(1, slot),
+        weight=torch.ones(slot.shape))
+    return losses_in_parts(model, batch)
 
 
 def of_the_mean(scores, T: int):

@@ -9,8 +9,8 @@ mdlm and aogpt see both. "nats" is the mean over windows and places, "above_firs
 above that of the first model, blank by blank. The file of --json also has the loss of whole windows
 from left to right, but for mdlm.
 
-On the toy the exact −log p of the span, given both sides, is subtracted. What is left is the KL of
-the exact law from the model's, and for ar also all that the right side tells.
+On the toy the exact −log p of the span, given both sides, is subtracted. What is left is the KL
+of the exact law from the model's, and for ar also all that the right side tells.
 
 mdlm takes a pass for each token of a blank, the others take one. Three models of the toy take some
 minutes on one core of a CPU.
@@ -23,10 +23,9 @@ import torch
 
 from cli import (
     InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
-from experiments.held_out import error_of, finished_run, of_neighbours
+from experiments.held_out import error_of, finished_run, nats_of_one, of_neighbours
 from experiments.oracle import toy_conditionals
-from model import (
-    evaluation_batch, losses_in_parts, mask_generator, masking_batch, order_batch)
+from model import evaluation_batch, losses_in_parts, mask_generator, order_batch
 from prepare_data import Windows
 from runs import open_model
 from show import figure
@@ -69,14 +68,9 @@ def nats(model, x, start: int, length: int):
     total = torch.zeros(len(x), dtype=torch.float64)
     for next_place in range(start, start + length):
         hidden = inside & (place >= next_place)                                 # (T,)
-        batch = masking_batch(config, x, hidden.expand_as(x))
-        slot = torch.full((len(x), 1), 1 + next_place)          # BOS has slot 0
-        batch = batch._replace(
-            select=slot,
-            targets=batch.targets.gather(1, slot),
-            weight=torch.full(slot.shape, 1 / length))
-        total += losses_in_parts(model, batch)
-    return total
+        place_of_each = torch.full((len(x),), next_place)
+        total += nats_of_one(model, x, hidden.expand_as(x), place_of_each)
+    return total / length
 
 
 def exact_nats(x, start: int, length: int):

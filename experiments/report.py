@@ -164,7 +164,7 @@ def blanks(file: str) -> dict:
         name = folder.split("/")[-1].split("-")[0]
         row = [f"`{name}`"]
         for length, blank in run["blanks"].items():
-            digits = 4 if file == "blanks-toy" else 2           # on the toy it is a small difference
+            digits = 4 if file == "blanks-toy" else 2       # on the toy it is a small difference
             nats = f"{blank['nats']:.{digits}f}"
             found[f"{file}.{name}.{length}"] = nats
             row.append(f"{nats} ± {blank['nats_se']:.{digits}f}")
@@ -206,10 +206,10 @@ HELPS = {"plain": "no help", "dropout": "dropout", "both": "dropout and noise"}
 
 
 def above(runs, others) -> str:
-    """How far runs (seeds, groups of windows) are above others of the same seeds, ± standard error.
+    """How far runs (seeds, groups of windows) are above others of the same seeds, ± its error.
 
-    The error covers the stories and the seeds that both have. It is a little too large, because a
-    part of the one is in the other too."""
+    It is a standard error, over the stories and the seeds that both have, and a little too large,
+    because a part of the one is in the other too."""
     seeds = min(len(runs), len(others))
     gap = np.subtract(runs[:seeds], others[:seeds])
     variance = error_of(gap.mean(axis=0)) ** 2

@@ -21,8 +21,8 @@ predict it from. In the second half of a window that advantage is gone; nanoGPT 
 take_away are scored there too.
 
 Both projects have the same learning rates, beta2, weight decay and largest gradient here. All runs
-take as many threads as OMP_NUM_THREADS says. ± is the standard deviation over seeds. A finished run
-is kept in the folder of --out and not made again.
+take as many threads as OMP_NUM_THREADS says. ± is the standard deviation over seeds. A finished
+run is kept in the folder of --out and not made again.
 """
 import json
 import math

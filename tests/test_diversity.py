@@ -2,7 +2,6 @@
 import itertools
 import json
 import math
-import os
 import warnings
 from collections import Counter
 

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from pytest import approx
 from scipy import stats
 
