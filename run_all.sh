@@ -47,11 +47,23 @@ learn() {       # learn GROUP NAME STEPS SEED FLAGS …: out/GROUP/NAME-SEED, 1.
         --eval_interval=625 --max_steps="$3" --seed="$4" $(flags_of "${2%%-*}") "${@:5}"
 }
 
+help_flags() {  # help_flags HELP: against overfitting, or another learning rate
+    case $1 in
+        dropout) echo --dropout=0.3 ;;
+        both) echo --dropout=0.3 --token_noise=0.3 ;;
+        slow) echo --lr=0.001 ;;
+        fast) echo --lr=0.004 ;;
+    esac
+}
+
 few() {         # few MODE HELP STEPS SEED: on 500 stories, read again and again
-    local help=
-    [ "$2" = dropout ] && help=--dropout=0.3
-    [ "$2" = both ] && help="--dropout=0.3 --token_noise=0.3"
-    learn few "$1-$2-$3" "$3" "$4" --train_stories=500 $help
+    learn few "$1-$2-$3" "$3" "$4" --train_stories=500 $(help_flags "$2")
+}
+
+large() {       # large MODE HELP STEPS SEED: the same with 28M parameters, 32 windows a step
+    run "large/$1-$2-$3-$4" --preset=laptop --data=stories --train_stories=500 --batch_size=32 \
+        --n_layer=8 --n_head=8 --n_embd=512 --n_hidden=1408 --lr=0.002 --eval_interval=250 \
+        --max_steps="$3" --seed="$4" $(flags_of "$1") $(help_flags "$2")
 }
 
 folders() { echo "$@" | tr " " ,; }
@@ -101,6 +113,36 @@ for seed in 2 3; do
 done
 made few 15 python -m experiments.held_out --plot=results/figures/few.png \
     --runs="$(folders out/few/*)"
+
+# The same with 28M parameters. For a GPU: the list takes eight minutes of an H200 if a dozen runs at
+# once share it, and days of a CPU.
+if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+    for rate in slow fast; do
+        large ar $rate 125 1
+        large masked_ce $rate 2000 1
+        large aogpt $rate 1000 1
+    done
+    for steps in 64 250; do large ar plain $steps 1; done
+    for steps in 250 500; do large ar dropout $steps 1; done
+    for steps in 250 1000; do large ar both $steps 1; done
+    for steps in 1000 4000; do large masked_ce plain $steps 1; done
+    large masked_ce dropout 8000 1
+    large masked_ce both 4000 1
+    for steps in 500 2000; do large aogpt plain $steps 1; done
+    large aogpt dropout 4000 1
+    large aogpt both 2000 1
+    for seed in 1 2 3; do
+        large ar plain 125 $seed
+        large ar both 500 $seed
+        large masked_ce plain 2000 $seed
+        large masked_ce dropout 4000 $seed
+        large aogpt plain 1000 $seed
+        large aogpt dropout 2000 $seed
+    done
+    made large 1 python -m experiments.held_out --plot=results/figures/large.png \
+        --runs="$(folders out/large/*)"
+    made speed-gpu 2 python bench.py
+fi
 
 # What is gained by seeing both sides of a blank, and is a GPT that fills in the middle enough?
 toy toy/infill --mode=aogpt --orders=infill
