@@ -114,50 +114,75 @@ done
 made few 15 python -m experiments.held_out --plot=results/figures/few.png \
     --runs="$(folders out/few/*)"
 
-# The same with 28M parameters. For a GPU: the list takes eight minutes of an H200 if a dozen runs at
-# once share it, and days of a CPU.
+# The same with 28M parameters, for a GPU: seven minutes of an H200 if a dozen runs share it, and days
+# of a CPU.
 if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-    for rate in slow fast; do
-        large ar $rate 125 1
-        large masked_ce $rate 2000 1
-        large aogpt $rate 1000 1
-    done
-    for steps in 64 250; do large ar plain $steps 1; done
-    for steps in 250 500; do large ar dropout $steps 1; done
-    for steps in 250 1000; do large ar both $steps 1; done
-    for steps in 1000 4000; do large masked_ce plain $steps 1; done
-    large masked_ce dropout 8000 1
-    large masked_ce both 4000 1
-    for steps in 500 2000; do large aogpt plain $steps 1; done
-    large aogpt dropout 4000 1
-    large aogpt both 2000 1
+    for steps in 32 125 250; do large ar plain $steps 1; done
+    large ar dropout 250 1
+    for steps in 125 500 1000; do large ar both $steps 1; done
+    for steps in 1000 2000; do large masked_ce plain $steps 1; done
+    for steps in 1000 2000 4000; do large masked_ce dropout $steps 1; done
+    for steps in 500 1000; do large aogpt plain $steps 1; done
+    for steps in 500 1000 2000; do large aogpt dropout $steps 1; done
     for seed in 1 2 3; do
-        large ar plain 125 $seed
-        large ar both 500 $seed
-        large masked_ce plain 2000 $seed
-        large masked_ce dropout 4000 $seed
-        large aogpt plain 1000 $seed
-        large aogpt dropout 2000 $seed
+        large ar plain 64 $seed
+        large ar both 250 $seed
+        large masked_ce plain 500 $seed
+        large aogpt plain 250 $seed
     done
     made large 1 python -m experiments.held_out --plot=results/figures/large.png \
         --runs="$(folders out/large/*)"
     made speed-gpu 2 python bench.py
 fi
 
+# Where is real text easiest, how much more training does diffusion need, and what is slack?
+for seed in 1 2 3; do
+    for name in ar mdlm masked_ce aogpt; do learn stories $name 1250 $seed; done
+done
+for name in ar mdlm masked_ce aogpt infill; do learn long $name 5000 1; done
+for steps in 150 300 600; do learn steps ar-$steps $steps 1; done
+made real 12 python -m experiments.held_out --plot=results/figures/real.png --runs="$(folders \
+    out/stories/{ar,mdlm,masked_ce,aogpt}-{1,2,3} out/long/{ar,mdlm,masked_ce,aogpt}-1 \
+    out/steps/ar-*)"
+made orders 20 python -m experiments.held_out --orders=4 --windows=60 \
+    --runs="$(folders out/long/{ar,mdlm,masked_ce,aogpt}-1)"
+
 # What is gained by seeing both sides of a blank, and is a GPT that fills in the middle enough?
 toy toy/infill --mode=aogpt --orders=infill
 made blanks-toy 8 python -m experiments.infill --data=toy --windows=100 \
     --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
-learn stories ar 1250 1
-learn stories infill 1250 1
 made blanks-stories 20 python -m experiments.infill --data=unseen --windows=400 \
-    --plot=results/figures/blanks.png --models="$(folders \
-    out/stories/{ar,infill}-1 out/dial-stories/{aogpt,mdlm}-256-1)"
+    --plot=results/figures/blanks.png \
+    --models="$(folders out/long/{ar,infill,aogpt,mdlm,masked_ce}-1)"
+
+# Which stories are most like real ones?
+write() {       # write NAME RUN FLAGS …: out/written/NAME.jsonl, 300 stories of out/RUN
+    local file=out/written/$1.jsonl
+    mkdir -p out/written
+    [ -e "$file" ] || python sample.py --out_dir=out/$2 --num_samples=300 --length=128 --out=$file \
+        "${@:3}"
+}
+write ar long/ar-1
+write ar-cool long/ar-1 --temperature=0.8
+write mdlm long/masked_ce-1
+write mdlm-cool long/masked_ce-1 --temperature=0.8
+write confidence long/masked_ce-1 --sampler=confidence
+write aogpt long/aogpt-1
+write aogpt-left-to-right long/aogpt-1 --order=left_to_right
+made diversity 2 python diversity.py --data=unseen --judge=out/stories/ar-2 \
+    $(for name in ar ar-cool mdlm mdlm-cool confidence aogpt aogpt-left-to-right; do
+        echo $name=out/written/$name.jsonl; done)
 
 # Why does masked_ce lower the bound faster than the bound itself?
 learn steps mdlm-150 150 1
-made gradient 6 python -m experiments.gradient \
-    early=out/steps/mdlm-150-1 late=out/dial-stories/mdlm-256-1
+made gradient 8 python -m experiments.gradient \
+    early=out/steps/mdlm-150-1 late=out/stories/mdlm-1 long=out/long/mdlm-1
+
+# Is nanoGPT's code as good on its own text, and as fast? Its clone and that of the paper's code must
+# be here.
+[ -e data/shakespeare ] || python prepare_data.py --dataset=shakespeare
+made shakespeare 30 python -m experiments.shakespeare --table=own_code
+made speed-others 10 python -m experiments.others
 
 python -m experiments.report
 echo "computing time of all programs:"
