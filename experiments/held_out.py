@@ -169,7 +169,7 @@ def draw_curves(runs: dict, path: str):
             words = [word for word in rest if not word.isdigit()]
             modes += [mode] if mode not in modes else []
             styles += [words] if words not in styles else []
-            look = f"C{modes.index(mode)}." + ["-", "--", ":"][styles.index(words) % 3]
+            look = f"C{modes.index(mode)}." + ["-", "--", ":", "-."][styles.index(words) % 4]
             axes.plot(*zip(*run["curve"]), look, ms=4, lw=1, label=" ".join([mode, *words]))
         axes.set(xlabel="epochs", ylabel="validation loss, nats per token")
         axes.set_xscale("log", base=2)

@@ -194,15 +194,28 @@ def gradients() -> dict:
     return found
 
 
-# ---- Few stories ---------------------------------------------------------------------------------
-# A run is out/few/MODE-HELP-STEPS-SEED. What is best with seed 1 was run with other seeds.
+# ---- Real text -----------------------------------------------------------------------------------
+# A run is out/GROUP/NAME-SEED.
 
 MODES = {
     "ar": "`ar`",
+    "mdlm": "`mdlm` (bound)",
     "masked_ce": "`masked_ce` (bound)",
     "aogpt": "`aogpt` (bound)",
     "aogpt left to right": "`aogpt` left to right"}
-HELPS = {"plain": "no help", "dropout": "dropout", "both": "dropout and noise"}
+STEPS = {"stories": 1250, "long": 5000}
+
+
+def scores_of(file: str) -> dict:
+    """{(group, name and kind of score): (seeds, groups of windows)} of a file of held_out.py."""
+    found = {}
+    for folder, run in read(file)["runs"].items():
+        _, group, name = folder.split("/")
+        name = name.rsplit("-", 1)[0]       # without the seed
+        for kind, of_neighbours in run["scores"].items():
+            key = name if kind == "bound" else f"{name} {kind}"
+            found.setdefault((group, key), []).append(of_neighbours)
+    return found
 
 
 def above(runs, others) -> str:
@@ -218,43 +231,116 @@ def above(runs, others) -> str:
     return f"{gap.mean():.2f} ± {math.sqrt(variance):.2f}"
 
 
-def few() -> dict:
-    """The tables of few.json, and {few.mode.plain or helped.nats or above…: number}."""
+def steps_of_ar(loss: float, curve: dict) -> float:
+    """After how many steps ar has this loss, on a straight line between two of {steps: loss} over
+    the logarithm of the steps. Raises InputError outside of them."""
+    steps = sorted(curve)
+    losses = [curve[count] for count in steps]
+    if not min(losses) <= loss <= max(losses):
+        raise InputError(f"no runs of ar lie on both sides of {loss:.2f}")
+    return math.exp(np.interp(-loss, -np.array(losses), np.log(steps)))
+
+
+def real() -> dict:
+    """The tables of real.json, and {real.group.name.nats, above or times: number}."""
+    found = {}
+    scores = scores_of("real")
+    curve = {1250: np.mean(scores["stories", "ar"])}        # {steps: loss of ar}
+    for (group, name), runs in scores.items():
+        if group == "steps":
+            curve[int(name.removeprefix("ar-"))] = np.mean(runs)
+    scores["long", "ar"] = scores["steps", "ar-2500"]       # in 5,000 it overfits
+    rows = {"nats": [], "above": [], "times": []}
+    for group, steps in STEPS.items():
+        for kind in rows.values():
+            kind.append([f"{steps:,}"])
+        for name in MODES:
+            runs = scores[group, name]
+            texts = {
+                "nats": with_spread(np.mean(runs, axis=1), 2),
+                "above": "" if name == "ar" else above(runs, scores[group, "ar"]),
+                "times": "" if name == "ar" else (
+                    f"{steps / steps_of_ar(np.mean(runs), curve):.1f}")}
+            for kind, text in texts.items():
+                found[f"real.{group}.{name}.{kind}".replace(" ", "-")] = text
+                rows[kind][-1].append(text)
+    for kind, lines in rows.items():
+        found[f"real.{kind}"] = table(["steps", *MODES.values()], lines)
+    return found
+
+
+def orders() -> dict:
+    """The table of orders.json, and {orders.name.order: nats}."""
+    found = {}
+    rows = {}
+    for (_, name), runs in scores_of("orders").items():
+        name, _, order = name.partition(" ")
+        name = name.split("-")[0]       # ar-2500 has its steps in its name
+        found[f"orders.{name}.{order}".replace(" ", "-")] = f"{np.mean(runs):.2f}"
+        row = rows.setdefault(name, {})
+        row[order] = f"{np.mean(runs):.2f} ± {error_of(np.mean(runs, axis=0)):.2f}"
+    kinds = list(rows["mdlm"])
+    lines = [[f"`{name}`", *(row.get(kind, "") for kind in kinds)] for name, row in rows.items()]
+    found["orders.table"] = table(["", *kinds], lines)
+    return found
+
+
+# ---- Few stories ---------------------------------------------------------------------------------
+# A run is out/few/MODE-HELP-STEPS-SEED. What is best with seed 1 was run with other seeds. A run
+# whose loss rose again is never the best: its best weights are of a high learning rate.
+
+HELPS = {
+    "plain": "no help",
+    "eight": "no help, 8 windows a step",
+    "dropout": "dropout",
+    "both": "dropout and noise"}
+PLACES = {"plain": "without help", "eight": "8 windows a step", "helped": "with help"}
+
+
+def few(file: str) -> dict:
+    """The tables of a file, and {file.mode.place.nats, epochs or above-place: number}, and
+    {file.mode.help.epochs: loss that chooses}."""
     at_the_end = {}         # {(mode, help, epochs): loss that chooses, of seed 1}
+    best = {}               # {(mode, place): (mode, help, epochs)}
     scores = {}             # {(mode, help, epochs, kind of score): (seeds, groups of windows)}
-    for folder, run in read("few")["runs"].items():
+    for folder, run in read(file)["runs"].items():
         mode, help, _, seed = folder.split("/")[-1].split("-")
         epochs, loss = run["curve"][-1]
         key = mode, help, round(epochs)
-        if seed == "1":
-            at_the_end[key] = loss
         for kind, of_neighbours in run["scores"].items():
             scores.setdefault((*key, kind), []).append(of_neighbours)
+        if seed != "1":
+            continue
+        at_the_end[key] = loss
+        place = mode, help if help in PLACES else "helped"
+        if loss == min(earlier for _, earlier in run["curve"]):
+            best[place] = min(best.get(place, key), key, key=at_the_end.get)
 
-    best = {}               # {(mode, plain or helped): (mode, help, epochs)}
-    for key in sorted(at_the_end, key=at_the_end.get):
-        mode, help, _ = key
-        best.setdefault((mode, "plain" if help == "plain" else "helped"), key)
     found = {}
+    places = [place for place in PLACES if ("ar", place) in best]
+    names = [name for name in MODES if name != "mdlm"]
     rows = []
-    for name in MODES:
-        mode, _, kind = name.partition(" ")
-        row = [MODES[name]]
-        for place in "plain", "helped":
-            _, help, epochs = best[mode, place]
-            runs = scores[*best[mode, place], kind or "bound"]
-            key = f"few.{name}.{place}".replace(" ", "-")
+    for place in places:
+        rows += [[PLACES[place]], ["above `ar`"]]
+        for name in names:
+            mode, _, kind = name.partition(" ")
+            of_best = best.get((mode, place), ())
+            runs = scores.get((*of_best, kind or "bound"), [])
+            if not runs:
+                rows[-2].append("")
+                rows[-1].append("")
+                continue
+            _, help, epochs = of_best
+            key = f"{file}.{name}.{place}".replace(" ", "-")
             found[f"{key}.nats"] = with_spread(np.mean(runs, axis=1), 2)
             found[f"{key}.epochs"] = str(epochs)
-            for other in "plain", "helped":
+            for other in places:
                 first = scores[*best["ar", other], "bound"]
                 found[f"{key}.above-{other}"] = "" if runs is first else above(runs, first)
-            row += [f"{epochs} epochs, {HELPS[help]}", found[f"{key}.nats"],
-                    found[f"{key}.above-{place}"]]
-        rows.append(row)
-    head = ["", "without help", "nats per token", "above `ar`", "with help", "nats per token",
-            "above `ar`"]
-    found["few.table"] = table(head, rows)
+            how = f", {HELPS[help]}" if place == "helped" else ""
+            rows[-2].append(f"{found[f'{key}.nats']} ({epochs} epochs{how})")
+            rows[-1].append(found[f"{key}.above-{place}"])
+    found[f"{file}.table"] = table(["", *(MODES[name] for name in names)], rows)
 
     lines = []
     for help, label in HELPS.items():
@@ -263,8 +349,52 @@ def few() -> dict:
             for mode in "ar", "masked_ce", "aogpt":
                 loss = at_the_end.get((mode, help, epochs))
                 line.append(f"{loss:.2f}" if loss else "")
+                found[f"{file}.{mode}.{help}.{epochs}"] = line[-1]
             lines.append(line)
-    found["few.search"] = table(["", "epochs", "`ar`", "`masked_ce`", "`aogpt`"], lines)
+    found[f"{file}.search"] = table(["", "epochs", "`ar`", "`masked_ce`", "`aogpt`"], lines)
+    return found
+
+
+# ---- Diversity -----------------------------------------------------------------------------------
+
+METRICS = [
+    "distinct-1", "distinct-4", "self-BLEU", "distinct first words", "new words", "nats/token"]
+
+
+def diversity() -> dict:
+    """The table of diversity.json, and {diversity.samples.metric: number}."""
+    columns = read("diversity")["columns"]
+    found = {}
+    rows = []
+    for name in METRICS:
+        [metric] = [metric for metric in columns["real text"] if metric.startswith(name)]
+        row = [name]
+        for samples, column in columns.items():
+            number = column[metric][0]
+            if name == "new words":
+                row.append(f"{number:.1%}")
+            else:
+                row.append(f"{number:.2f}")
+            found[f"diversity.{samples}.{name}".replace(" ", "-")] = row[-1]
+        rows.append(row)
+    found["diversity.table"] = table(["", *columns], rows)
+    return found
+
+
+# ---- Speed ---------------------------------------------------------------------------------------
+
+def speed() -> dict:
+    """The table of speed-gpu.json, and {speed.mode.times: number}."""
+    found = {}
+    rows = []
+    facts = read("speed-gpu")
+    for mode, numbers in facts["train"].items():
+        times = f"{numbers['speedup']:.1f}"
+        found[f"speed.{mode}.times"] = times
+        tokens = f"{numbers['tok_per_s'] / 1000:.0f},000"
+        rows.append([f"`{mode}`", tokens, times, f"{numbers['mfu']:.0%}"])
+    head = [f"124M parameters, {facts['device']}", "tokens/s", "÷ the plain way", "MFU"]
+    found["speed.table"] = table(head, rows)
     return found
 
 
@@ -279,7 +409,12 @@ def values() -> dict:
         **blanks("blanks-toy"),
         **blanks("blanks-stories"),
         **gradients(),
-        **few()}
+        **real(),
+        **orders(),
+        **few("few"),
+        **few("large"),
+        **diversity(),
+        **speed()}
 
 
 def filled(page: str, found: dict) -> str:

@@ -47,14 +47,14 @@ def number(found, name: str) -> float:
 
 @pytest.mark.parametrize("smaller, larger", [
     ("dial.mdlm.1.above-the-law", "dial.mdlm.48.above-the-law"),
-    ("dial.mdlm.8.2-a-pass", "dial.mdlm.48.2-a-pass"),
-    ("dial-stories.aogpt.1.bound", "dial-stories.aogpt.256.bound"),
     ("write.mdlm-adaptive.risk-0.1.law.kl", "write.mdlm-confidence.steps-48.law.kl"),
-    ("blanks-stories.aogpt.1", "blanks-stories.infill.1"),
-    ("blanks-stories.infill.8", "blanks-stories.aogpt.8"),
+    ("real.stories.ar.nats", "real.stories.aogpt-left-to-right.nats"),
+    ("real.long.ar.nats", "real.long.masked_ce.nats"),
+    ("orders.ar.left-to-right", "orders.mdlm.left-to-right"),
     ("few.ar.helped.nats", "few.masked_ce.helped.nats"),
-    ("few.masked_ce.helped.nats", "few.ar.plain.nats"),
-    ("few.aogpt-left-to-right.plain.nats", "few.ar.plain.nats")])
+    ("few.aogpt-left-to-right.plain.nats", "few.ar.plain.nats"),
+    ("large.masked_ce.plain.nats", "large.ar.plain.nats"),
+    ("large.ar.eight.nats", "large.masked_ce.plain.nats")])
 def test_what_the_pages_say_of_the_numbers(found, smaller, larger):
     """Each pair is an inequality that a page states in words."""
     assert number(found, smaller) < number(found, larger)
