@@ -131,8 +131,7 @@ if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
         large masked_ce dropout 1000 $seed
         large aogpt plain 250 $seed
     done
-    made large 1 python -m experiments.held_out --plot=results/figures/large.png \
-        --runs="$(folders out/large/*)"
+    made large 1 python -m experiments.held_out --runs="$(folders out/large/*)"
     made speed-gpu 2 python bench.py
 fi
 

@@ -46,10 +46,10 @@ def number(found, name: str) -> float:
 
 
 @pytest.mark.parametrize("smaller, larger", [
-    ("dial.mdlm.1.above-the-law", "dial.mdlm.48.above-the-law"),
     ("write.mdlm-adaptive.risk-0.1.law.kl", "write.mdlm-confidence.steps-48.law.kl"),
     ("real.stories.ar.nats", "real.stories.aogpt-left-to-right.nats"),
     ("real.long.ar.nats", "real.long.masked_ce.nats"),
+    ("blanks-stories.masked_ce.4", "blanks-stories.infill.4"),
     ("orders.ar.left-to-right", "orders.mdlm.left-to-right"),
     ("few.ar.helped.nats", "few.masked_ce.helped.nats"),
     ("few.aogpt-left-to-right.plain.nats", "few.ar.plain.nats"),
