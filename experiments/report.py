@@ -264,6 +264,8 @@ def real() -> dict:
             for kind, text in texts.items():
                 found[f"real.{group}.{name}.{kind}".replace(" ", "-")] = text
                 rows[kind][-1].append(text)
+        gain = above(scores[group, "masked_ce"], scores[group, "mdlm"])
+        found[f"real.{group}.masked_ce.above-mdlm"] = gain
     for kind, lines in rows.items():
         found[f"real.{kind}"] = table(["steps", *MODES.values()], lines)
     return found
