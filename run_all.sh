@@ -181,7 +181,7 @@ made gradient 6 python -m experiments.gradient \
 if [ -e nanoGPT ] && [ -e arche ]; then
     [ -e data/shakespeare ] || python prepare_data.py --dataset=shakespeare
     made shakespeare 30 python -m experiments.shakespeare --table=own_code
-    made speed-others 10 python -m experiments.others
+    made speed-others 2 python -m experiments.others
 fi
 
 python -m experiments.report

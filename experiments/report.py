@@ -385,9 +385,20 @@ def diversity() -> dict:
 
 # ---- Speed ---------------------------------------------------------------------------------------
 
+BESIDE = {"nanoGPT": "ar", "the paper's ar": "ar", "the paper's mdlm": "mdlm", "mdlm": "ar"}
+
+
 def speed() -> dict:
-    """The table of speed-gpu.json, and {speed.mode.times: number}."""
+    """The tables of speed-others.json and speed-gpu.json, and {speed.name.times: number}."""
     found = {}
+    rows = []
+    seconds = read("speed-others")["seconds"]
+    for name, ours in BESIDE.items():
+        times = f"{np.median(seconds[name]) / np.median(seconds[ours]):.1f}"
+        found[f"speed.others.{name}.times".replace(" ", "-")] = times
+        rows.append([name, f"`{ours}`", times])
+    head = ["two cores of a Xeon with AMX", "beside our", "time ÷ ours"]
+    found["speed.others"] = table(head, rows)
     rows = []
     facts = read("speed-gpu")
     for mode, numbers in facts["train"].items():
