@@ -6,7 +6,8 @@
 # Each line of the list below makes one file in results/data, which takes about as many minutes on
 # one core of a CPU as it says. A file that is there is not made again, and no run in out/ is
 # trained again, so it can be stopped at any time and goes on where it was. To make a number anew,
-# delete its file. Two cores share the work best with two copies of a list cut in two, and with
+# delete its file. Two files need a GPU, and one needs clones of others' code; without these they
+# stay as they are. Two cores share the work best with two copies of a list cut in two, and with
 # OMP_NUM_THREADS=1.
 set -euo pipefail
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
@@ -176,11 +177,9 @@ learn steps mdlm-150 150 1
 made gradient 6 python -m experiments.gradient \
     early=out/steps/mdlm-150-1 late=out/stories/mdlm-1
 
-# Is nanoGPT's code as good on its own text, and as fast as ours? This needs clones of it and of the
-# paper's code, github.com/karpathy/nanoGPT and github.com/caiovicentino/arche.
+# Is nanoGPT's code as fast as ours, and the paper's? This needs clones of both, of
+# github.com/karpathy/nanoGPT and github.com/caiovicentino/arche, and a quiet machine.
 if [ -e nanoGPT ] && [ -e arche ]; then
-    [ -e data/shakespeare ] || python prepare_data.py --dataset=shakespeare
-    made shakespeare 30 python -m experiments.shakespeare --table=own_code
     made speed-others 2 python -m experiments.others
 fi
 

@@ -13,7 +13,8 @@ right, from right to left, and in K random orders. The mean over random orders i
 the model itself says is −log of the mean of p over all orders, which is lower. The mean of p over
 K of them lies between the two (Burda et al. 2016, arXiv 1509.00519), so the distance from the bound
 to that of K is a part of the bound's slack. aogpt reads a window in one pass for each order, while
-mdlm takes a pass for each of its tokens: for 64 windows of 256 tokens that is a minute an order.
+mdlm takes a pass for each of its tokens: for 60 windows of 256 tokens that is three minutes an
+order on a core.
 
 A window is the first block_size tokens from a story's start. Where a story is shorter, the next one
 follows, so windows beside each other share text. The file has the mean over each ten neighbours;

@@ -342,6 +342,7 @@ def few(file: str) -> dict:
             how = f", {HELPS[help]}" if place == "helped" else ""
             rows[-2].append(f"{found[f'{key}.nats']} ({epochs} epochs{how})")
             rows[-1].append(found[f"{key}.above-{place}"])
+    rows = [row for row in rows if any(row[1:])]
     found[f"{file}.table"] = table(["", *(MODES[name] for name in names)], rows)
 
     lines = []

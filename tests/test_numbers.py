@@ -46,6 +46,7 @@ def number(found, name: str) -> float:
 
 
 @pytest.mark.parametrize("smaller, larger", [
+    ("dial.mdlm.1.above-the-law", "dial.mdlm.48.above-the-law"),
     ("write.mdlm-adaptive.risk-0.1.law.kl", "write.mdlm-confidence.steps-48.law.kl"),
     ("real.stories.ar.nats", "real.stories.aogpt-left-to-right.nats"),
     ("real.long.ar.nats", "real.long.masked_ce.nats"),
@@ -55,6 +56,5 @@ def number(found, name: str) -> float:
     ("few.aogpt-left-to-right.plain.nats", "few.ar.plain.nats"),
     ("large.masked_ce.plain.nats", "large.ar.plain.nats"),
     ("large.ar.eight.nats", "large.masked_ce.plain.nats")])
-def test_what_the_pages_say_of_the_numbers(found, smaller, larger):
-    """Each pair is an inequality that a page states in words."""
+def test_inequalities_that_a_page_states_in_words(found, smaller, larger):
     assert number(found, smaller) < number(found, larger)
