@@ -30,7 +30,8 @@ token. Losses are nats per token of the same T tokens, so they can be compared; 
 above the true value. The exception is the objective masked_ce, which is no bound: see `pool`.
 
 Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H,
-V = vocab_size, n slots that are attended to.
+V = vocab_size, n slots that are attended to. Where only some slots are predicted, these are P in
+each of G groups of rows. N is the length of a block.
 
     python model.py          prints the table of sizes and FLOPs per token
 """
@@ -116,7 +117,7 @@ class Config:
         self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64
 
 
-# "The paper" is arXiv 2603.22075, which this project reproduces. This is how its mdlm differs from
+# "The paper" is arXiv 2603.22075, which this project began with. This is how its mdlm differs from
 # its ar. What both of them share, init=paper for example, is train.py's preset `paper`.
 PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
 
@@ -149,10 +150,11 @@ def reveal_times(orders: str, u: Tensor) -> Tensor:
 
 
 def infill_order(hidden: Tensor, before: Tensor) -> Tensor:
-    """Left to right, but the hidden (B, T) places come last: an order (B, T+m) of positions.
+    """Left to right, but the places where `hidden` (B, T) is true come last: an order (B, T+m).
 
-    The positions before (B, m) are read a second time, each before the hidden place on its right.
-    For T = 6, where the places 2 and 3 are hidden, the order is
+    `before` (B, m) lists the last place ahead of each gap. It comes a second time in the order,
+    just ahead of the gap. m is 1, or 0 if there is no gap to fill. For T = 6, where the places 2
+    and 3 are hidden, `before` is [1], and the order is
 
         0  1  4  5  1  2  3
 
@@ -161,7 +163,8 @@ def infill_order(hidden: Tensor, before: Tensor) -> Tensor:
     the jump by a special token (Bavarian et al. 2022, arXiv 2207.14255)."""
     place = torch.arange(hidden.size(1), device=hidden.device)                  # (T,)
     positions = torch.cat([place.expand_as(hidden), before], dim=1)             # (B, T+m)
-    # Among the hidden places each comes at its number, and what is read again just before.
+    # What is not hidden has the time 0, and the stable sort leaves it from left to right. A hidden
+    # place has its number as its time. A place that comes again has its number plus a half.
     times = torch.cat([place * hidden, before + 0.5], dim=1)                    # (B, T+m)
     return positions.gather(1, times.argsort(dim=1, stable=True))
 
@@ -192,15 +195,18 @@ def rotate(x: Tensor, rotary: Tensor) -> Tensor:
 def slots_seen(stage: Tensor) -> Tensor:
     """Which slots (columns) each slot (rows) sees, by the slots' stages (1, S): (1, S, S).
 
-    A slot sees all slots of its own stage, and those of earlier odd stages: their tokens are known
-    from that stage on. What is written at an even stage, nobody sees later. These are the stages of
+    A slot sees all slots of its own stage, and those of earlier stages if these are odd. An odd
+    stage is for tokens that later stages may read. An even stage is for a copy of a block that has
+    [MASK]s in it, which no other stage may read. With blocks BOS has stage -1, which is odd and the
+    earliest, so all see it. The stages of the slots are
 
         ar, aogpt                 -1  1  3  5  7           causal
         mdlm                       0  0  0  0  0           bidirectional
         mdlm in blocks of 2       -1  1  1  3  3           bidirectional in a block, else causal
         the same, to train it     -1  1  1  0  0  2  2     see `two_streams`
 
-    The first two need no stages: fast kernels know what their slots see, see `attend`."""
+    The first two are here for comparison. No stages are computed for them, because `attend` has a
+    flag for causal attention and needs nothing for full attention, and both are faster so."""
     own = stage[:, :, None]                                                     # (1, S, 1)
     other = stage[:, None, :]                                                   # (1, 1, S)
     known = other % 2 == 1
@@ -231,7 +237,7 @@ class Cache(NamedTuple):
     """Room for the keys and values of `size` slots, which samplers fill call by call."""
     keys_values: list       # for each layer (keys, values), each (B, H, size, D)
     slots: Tensor           # (B, S) where among the `size` those of the S slots of this call go
-    visible: Tensor         # (B, 1, S, n) which of the first n of them each slot of this call sees
+    visible: Tensor         # (B or 1, 1, S, n) which of the first n each slot of this call sees
 
     def of_layer(self, i: int):
         """The same with the (keys, values) of layer i alone."""
@@ -291,18 +297,19 @@ class Block(nn.Module):
         attended = self.attention(self.norm1(x), rotary_q, rotary_k, visible, layer_cache)
         x = x + self.dropout(attended)                                          # (B, S, C)
         if select is not None:
-            x = take_slots(x, select)                                           # (G, N, C)
+            x = take_slots(x, select)                                           # (G, P, C)
         return x + self.dropout(self.mlp(self.norm2(x)))
 
 
 def take_slots(x: Tensor, select: Tensor) -> Tensor:
-    """The slots of x (B, S, C) that are listed in select (G, N): (G, N, C).
+    """The slots of x (B, S, C) that are listed in select (G, P): (G, P, C).
 
-    The B rows are taken in G groups. Line g of select lists N slots of the rows of group g, which
-    are numbered as if these rows were one long row."""
+    The B rows are taken in G groups of equally many. Line g of select lists P slots of group g, and
+    numbers them as if the rows of the group were one long row: slot s of its second row is S + s.
+    `pack_pairs` makes groups of two rows, and sample.py one group of all rows."""
     G, C = len(select), x.size(-1)
     x = x.view(G, -1, C)                                                        # (G, B/G · S, C)
-    index = select[:, :, None].expand(-1, -1, C)                                # (G, N, C)
+    index = select[:, :, None].expand(-1, -1, C)                                # (G, P, C)
     return x.gather(1, index)
 
 
@@ -346,10 +353,10 @@ class Transformer(nn.Module):
         tokens      (B, S) what the slots hold
         key_pos, target_pos     (B, S), or (1, S) for all rows alike: see the table at the top
         t           (B,) how much is masked, for time_embedding=add
-        select      (G, N) predict only these slots, see `take_slots`
+        select      (G, P) predict only these slots, see `take_slots`
         cache       a Cache, to see slots of earlier calls too
         stage       (1, S) who sees whom, see `slots_seen`; without it and cache, as the mode does
-        returns     (B, S, V), or with select (G, N, V)"""
+        returns     (B, S, V), or with select (G, P, V)"""
         x = self.embed(tokens)                                                  # (B, S, C)
         if self.config.target_embedding:
             x = x + self.embed_target(target_pos.clamp(min=0))      # any will do for mdlm's BOS
@@ -372,15 +379,16 @@ class Transformer(nn.Module):
             layer_cache = cache and cache.of_layer(i)
             x = block(x, rotary_q, rotary_k, visible, layer_cache, select if is_last else None)
 
-        x = self.norm(x)                                                    # (B, S, C) or (G, N, C)
+        x = self.norm(x)                                                    # (B, S, C) or (G, P, C)
         V = self.config.vocab_size
         if x.is_cuda:       # a GPU is faster with the padded rows, a CPU without
             return F.linear(x, self.head.weight)[..., :V]
         return F.linear(x, self.head.weight[:V])
 
     def init_weights(self):
-        """Normal weights of standard deviation 1/√(row length); 0.02 would starve narrow models.
+        """Normal weights of standard deviation 1/√(row length) keep outputs as large as inputs.
 
+        GPT-2's 0.02 does that for rows of 2,500 numbers; in narrow models outputs would shrink.
         With init=paper all is left as PyTorch has it: embeddings are N(0, 1), so the logits of a
         tied head begin with a standard deviation of √C. With shared_init one common vector is
         added to all embeddings. A tied head then adds the same to all logits, and predictions stay.
@@ -423,16 +431,16 @@ def new_keys_values(model: Transformer, rows: int, size: int) -> list:
 # on the CPU, and so are the random numbers.
 
 class Batch(NamedTuple):
-    """B rows of S slots. S is T, and for mdlm T+1, or more after `two_streams`.
+    """B rows of S slots. S is T, or T+1 with infill; for mdlm T+1, or more after `two_streams`.
 
-    `pack_pairs` makes a select (B/2, N); then targets and weight are (B/2, N) too."""
+    `pack_pairs` makes a select (B/2, P); then targets and weight are (B/2, P) too."""
     tokens: Tensor                  # (B, S) what the slots hold
     key_pos: Tensor                 # (B, S) position of the token held
     target_pos: Tensor              # (B, S) position of the token predicted
     targets: Tensor                 # (B, S) the tokens to predict
     weight: Tensor                  # (B, S) how much each prediction counts
     t: Tensor | None = None         # (B,) how much is masked; mdlm only
-    select: Tensor | None = None    # (B/2, N) the slots of each pair of rows that predict something
+    select: Tensor | None = None    # (B/2, P) the slots of each pair of rows that predict something
     stage: Tensor | None = None     # (1, S) which slots each slot sees; mdlm in blocks only
 
     def split(self, at_once: int):
@@ -456,7 +464,8 @@ class Batch(NamedTuple):
 def weighted_losses(model: nn.Module, batch: Batch) -> Tensor:
     """Σ weight · −log p(target) of each row (B,), or of each pair (B/2,) after `pack_pairs`.
 
-    Their mean is the loss in nats per token; with masked_ce in nats per masked token."""
+    Their mean is the loss in nats per token; with masked_ce in nats per masked token. The shapes
+    below are those of rows; for (B, S) pairs have (B/2, P)."""
     logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, batch.select,
                    stage=batch.stage)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))        # (B, S, V)
@@ -466,15 +475,16 @@ def weighted_losses(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
-    """The chain rule in an order σ (B, T): slot j predicts x_σ(j) from those before it.
+    """The chain rule in an order σ (B, S): slot j predicts x_σ(j) from those before it.
 
         −log p(x) / T  =  (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1))
 
-    A position that an order has twice, see `infill_order`, is predicted once."""
-    targets = x.gather(1, order)                                                # (B, T)
-    tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                # (B, T)
-    key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                            # (B, T)
-    weight = torch.full(order.shape, 1 / x.size(1), device=x.device)            # (B, T)
+    S is T, or more if the order has positions twice, see `infill_order`. The second time counts
+    nothing."""
+    targets = x.gather(1, order)                                                # (B, S)
+    tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                # (B, S)
+    key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                            # (B, S)
+    weight = torch.full(order.shape, 1 / x.size(1), device=x.device)            # (B, S)
     if order.size(1) > x.size(1):
         same = order[:, :, None] == order[:, None, :]                           # (B, S, S)
         predicted_before = same.tril(diagonal=-1).any(dim=2)                    # (B, S)
@@ -491,7 +501,9 @@ def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Te
     mean is at most the mean of −log (Jensen's inequality).
 
     With infill one span of a row comes last. Spans of 1, of 2 to 3, of 4 to 7 … tokens are
-    equally frequent, and it begins at any place but the first."""
+    equally frequent, and it begins at any place but the first. In the rows that are left to right
+    nothing is hidden. But all rows of a batch have T+1 slots, so there the last one repeats a
+    position, and `order_batch` gives it no weight."""
     left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
     if config.mode == "ar" or l2r_fraction == 1:
         return left_to_right
@@ -560,6 +572,7 @@ def nelbo_batch(config: Config, x: Tensor, generator) -> Batch:
     B, T = x.shape
     # torch.randint(1, T + 1, (B, 1)) would do for k; `mask_counts` makes the bound less noisy.
     k = mask_counts(B, torch.tensor([T]), generator)                            # (B, 1)
+    # The argsort of random numbers is a random permutation, so it can serve as their ranks.
     rank = torch.rand(B, T, generator=generator).argsort(dim=1)                 # (B, T)
     masked = rank < k       # exactly k in each row, at random places
     batch = masking_batch(config, x, masked)
@@ -583,6 +596,8 @@ def one_block_batch(config: Config, x: Tensor, generator, known: int = 0) -> Bat
     here = (block == b) & (place >= known)                                      # (B, T)
     size = here.sum(dim=1, keepdim=True)                                        # (B, 1)
     k = 1 + (spread(B, generator)[:, None] * size).long()                       # (B, 1)
+    # Each place of the block draws a number below 1, and all others have 1, so they rank last. Here
+    # it must be true ranks, which are the argsort of the argsort.
     lot = torch.rand(B, T, generator=generator).masked_fill(~here, 1)
     rank = lot.argsort(dim=1).argsort(dim=1)                                    # (B, T)
     masked = here & (rank < k)
@@ -673,12 +688,13 @@ def spread(n: int, generator) -> Tensor:
 
 
 def mask_counts(B: int, size: Tensor, generator) -> Tensor:
-    """How many tokens a row masks in each of M blocks (B, M): k of 1 … size (M,), equally likely.
+    """How many tokens each row masks in each of M blocks, which have size (M,) tokens: k (B, M).
 
-    To lower the variance of the bound, rows 2p and 2p+1 are a pair that masks k and size+1−k
-    tokens, and all k of the batch are spread evenly. Of a pair the first row never masks more than
-    the second. So k is not uniform for a given row; but in training rows come in random order, and
-    in evaluation a pair is one row twice. B must be even."""
+    Over all rows k is uniform on 1 … size. To lower the variance of the bound, rows 2p and 2p+1
+    are a pair that masks k and size+1−k tokens, the smaller number first, and the k of all pairs
+    are spread evenly. So k is not uniform for one given row. That does not bias the loss: in
+    training rows come in random order, and in evaluation a pair is one row twice. B must be
+    even."""
     M = len(size)
     u = spread(B // 2 * M, generator).view(-1, M) / 2                           # (B/2, M)
     k = 1 + (u * size).long()                                                   # (B/2, M)
@@ -686,24 +702,29 @@ def mask_counts(B: int, size: Tensor, generator) -> Tensor:
 
 
 def all_blocks_batch(config: Config, x: Tensor, generator) -> Batch:
-    """The bound of `one_block_batch`, of all blocks at once: each has a k and an M of its own."""
+    """The bound of `one_block_batch` for all blocks at once, each with a k and masks of its own.
+
+    The mean over b, the block that is drawn there, is a sum over all blocks here."""
     B, T = x.shape
     block = torch.arange(T) // config.block_length                              # (T,)
-    size = block.bincount()                                         # (M,) tokens of the M blocks
-    k = mask_counts(B, size, generator)[:, block]                               # (B, T)
+    size = block.bincount()                         # (M,) how many tokens each of M blocks has
+    k = mask_counts(B, size, generator)[:, block]   # (B, T) at each place the k of its block
     u = torch.rand(B, T, generator=generator)
-    order = reveal_times(config.orders, u).argsort(dim=1)       # block by block
-    rank = order % config.block_length      # (B, T) in each block 0, 1, … once, in random order
+    # The places of block 0 in random order, then those of block 1, and so on. Counted from the
+    # beginning of their block they are 0, 1, … in random order, so they can serve as ranks in it.
+    order = reveal_times(config.orders, u).argsort(dim=1)                       # (B, T)
+    rank = order % config.block_length                                          # (B, T)
     batch = masking_batch(config, x, masked=rank < k)       # k in each block, at random places
+    # size / T is the chance with which `one_block_batch` draws the block.
     batch.weight[:, 1:T + 1] *= size[block] / T / k
     return two_streams(config, batch)
 
 
 def two_streams(config: Config, batch: Batch) -> Batch:
-    """Masks in every block at once, where a block must see the ones before it without their masks.
+    """Each row twice over, so that a block with masks can see the blocks before it without theirs.
 
-    So a row has BOS and all blocks but the last as they are, and then all blocks with their masks.
-    For T = 4 and blocks of 2:
+    A row gets BOS and all blocks but the last without masks, and then all blocks with their masks.
+    The former predict nothing. For T = 4 and blocks of 2, where | is put between the parts:
 
         as it came      BOS  x_0  [M]  [M]  [M]
         returned        BOS  x_0  x_1 | x_0  [M] | [M]  [M]
@@ -718,7 +739,8 @@ def two_streams(config: Config, batch: Batch) -> Batch:
     def one_row(first, second):
         return torch.cat([first[:, :clean], second[:, 1:]], dim=1)
 
-    tokens = one_row(batch.targets, batch.tokens)                               # (B, 2T−N+1)
+    # S = clean + T slots, which is 2T−N+1 if N divides T.
+    tokens = one_row(batch.targets, batch.tokens)                               # (B, S)
     position = one_row(batch.key_pos, batch.key_pos)
     targets = one_row(batch.targets, batch.targets)
     weight = one_row(torch.zeros_like(batch.weight), batch.weight)
@@ -730,9 +752,9 @@ def pack_pairs(batch: Batch) -> Batch:
     """The same loss from fewer predictions: last MLP and head run only on slots with a weight.
 
     No token moves. Rows 2p and 2p+1 become a pair, and `select` lists those of its slots that have
-    a weight. Every pair must have equally many: with `nelbo_batch` k and T+1−k, which is T+1, or
-    N+1 in each block. The loss of a pair is the mean of its rows' losses. With T = 6, and k = 2 and
-    5 masked tokens:
+    a weight. Every pair must have equally many, P. It has, because `mask_counts` gives its rows k
+    and T+1−k masked tokens, together T+1; with blocks, in each of them its length + 1. The
+    loss of a pair is the mean of its rows' losses. With T = 6, and k = 2 and 5 masked tokens:
 
         row 2p       BOS   x_0  [M]  x_2  x_3  [M]  x_5         2 predictions, each of weight 1/2
         row 2p+1     BOS   [M]  [M]  [M]  x_3  [M]  [M]         5 predictions, each of weight 1/5
@@ -740,17 +762,17 @@ def pack_pairs(batch: Batch) -> Batch:
     """
     pairs = len(batch.tokens) // 2
     weight = batch.weight.view(pairs, -1)                                       # (B/2, 2S)
-    select = weight.nonzero()[:, 1].view(pairs, -1)         # (B/2, N), as nonzero goes row by row
-    targets = batch.targets.view(pairs, -1).gather(1, select)                   # (B/2, N)
-    weight = weight.gather(1, select) / 2                                       # (B/2, N)
+    select = weight.nonzero()[:, 1].view(pairs, -1)         # (B/2, P), as nonzero goes row by row
+    targets = batch.targets.view(pairs, -1).gather(1, select)                   # (B/2, P)
+    weight = weight.gather(1, select) / 2                                       # (B/2, P)
     return batch._replace(targets=targets, weight=weight, select=select)
 
 
 @torch.no_grad()
 def losses_in_parts(model: nn.Module, batch: Batch) -> Tensor:
-    """`weighted_losses` without gradients, in float64 on the CPU.
+    """`weighted_losses` without gradients, returned as float64 on the CPU.
 
-    They are computed 64 at a time, or fewer, but at least one, to have at most 64 MB of logits."""
+    64 are computed at a time, or fewer, down to one, if 64 have more than 64 MB of logits."""
     logits_of_one = batch.targets.size(1) * model.config.vocab_size
     at_once = min(64, max(1, 2 ** 24 // logits_of_one))
     losses = []
@@ -777,9 +799,10 @@ def flops_per_token(config: Config) -> float:
     """Matrix-product FLOPs of training on one token: 6 for each multiply-add of the forward pass.
 
     Attention reaches T slots, or on average half of them where it is causal. mdlm's last MLP and
-    head run on T+1 of the 2T tokens of a pair, with schedule=cosine on all. In blocks of N it has
-    2T−N slots, which reach (T+N)/2 of them, and predicts (N+1)·T/N of a pair. Not counted are
-    the optimizer, and that mdlm's BOS makes 1/T more slots."""
+    head run on T+1 of the 2T tokens of a pair, with schedule=cosine on all. In blocks of N, if N
+    divides T, it has 2T−N slots, and predicts (N+1)·T/N of a pair. The T slots with masks reach
+    (T+N)/2 slots on average; the others reach T/2, but are counted alike. Not counted are the
+    optimizer, that mdlm's BOS makes 1/T more slots, and the extra slot of infill."""
     C, T, N = config.n_embd, config.block_size, config.block_length
     reach = (T + N) / 2 if config.mode == "mdlm" else T / 2
     attention = 4 * C * C + 2 * C * reach

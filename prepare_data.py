@@ -239,7 +239,8 @@ def is_jsonl(path: str) -> bool:
 def measure(paths: list) -> tuple:
     """How many characters the files have, and whether stories are marked in them.
 
-    If they are, the first is not known. Raises InputError where only some have marks."""
+    If they are, 0 stands for the number, which is not needed. Raises InputError where only some
+    have marks."""
     counts = {path: count_without_marks(path) for path in paths}
     marked = [path for path, count in counts.items() if count is None]
     if not marked:

@@ -10,7 +10,8 @@ A pass is one run of the network. ar writes one token a pass, from left to right
 random or a given order, one token a pass, or several that are drawn independently of each other,
 which is faster but not exact. With --draft it is exact: a second pass accepts or rejects each of
 them. mdlm reveals masked tokens anywhere, and each of its passes reads the whole window; if it was
-trained with --orders=blocks:N, it finishes one block after another, and a pass reads N tokens.
+trained with --orders=blocks:N, it finishes one block after another, and a pass reads N tokens, or
+the first pass of a block 2N.
 Stories are cut at the first end-of-text.
 """
 import itertools
@@ -115,9 +116,9 @@ def probabilities(logits, o: SampleOptions, temperature: float | None = None):
 def invert(p, u):
     """Tokens (…) drawn from weights p (…, V) of any sum, by uniform numbers u (…).
 
-    It is the first token up to which the weights sum to more than u times all. They are summed up
-    in float64, because float32 would cut off the tail of the distribution, and so lower the real
-    temperature (Zheng et al. 2024, arXiv 2409.02908)."""
+    The token is the first at which the running sum of the weights exceeds u times their total. The
+    sum is in float64, because float32 would cut off the tail of the distribution, and so lower the
+    real temperature (Zheng et al. 2024, arXiv 2409.02908)."""
     cdf = p.cumsum(dim=-1, dtype=torch.float64)                                 # (…, V)
     threshold = u[..., None] * cdf[..., -1:]                                    # (…, 1)
     token = torch.searchsorted(cdf, threshold, right=True)[..., 0]              # (…)
@@ -148,9 +149,9 @@ def u_at(u, position):
 # ---- The plain samplers: one token a pass --------------------------------------------------------
 # tokens (B, L) has what is given, and [MASK] elsewhere; each sampler yields it after every pass.
 # order (B, L) has the positions in the order of writing, and the first `given` of them are known;
-# one of these may come twice, see `infill_order`. u (B, L) has a number for every position. Who
-# only wants to know how these models write can stop reading after these three. The command runs
-# faster ones, which write the same stories, and a test compares them.
+# if infill fills a blank, one of these comes twice, and order is (B, L+1). u (B, L) has a number
+# for every position. Who only wants to know how these models write can stop reading after these
+# three. The command runs faster ones, which write the same stories, and a test compares them.
 
 def write_left_to_right(model, tokens, given: int, u, o: SampleOptions):
     """ar: each new token takes a pass over all before it."""
@@ -192,9 +193,11 @@ def unmask_one_by_one(model, tokens, order, given: int, u, o: SampleOptions):
 # ---- The same, faster: ar and aogpt with a cache, and several tokens a pass ----------------------
 # Slot 0 holds BOS, and slot j the token at order[j-1]; it predicts the token at order[j]. The cache
 # keeps the keys and values of slots whose token is known. To predict m tokens at once from the
-# known ones, the next m-1 slots are made copies of the last known one: they read its token, but
-# predict at their own place. When their tokens are known, they are read again, with these. For 4
-# tokens, 2 a pass, these are the slots that each slot sees:
+# known ones, the last known slot is joined by the next m-1 slots. Their own tokens are not known
+# yet, so they are made copies of it: each holds its token at its position, but predicts at a place
+# of its own. In the next pass they are read again, with the tokens they should hold. A copy does
+# not see the slot that it copies, because it holds the same token itself. Nor does it see other
+# copies. For 4 tokens, 2 a pass, x marks the slots (columns) that each slot (rows) sees:
 #
 #                                  slot 0  1  2  3
 #     pass 0     slot 0                 x
@@ -210,6 +213,7 @@ def slots_in_order(model, tokens, order, spare: int = 0):
     (B, L), device = order.shape, order.device
     known = tokens.gather(1, order)                                             # (B, L)
     held = F.pad(known, (1, spare), value=model.config.bos_id)                  # (B, L+1+spare)
+    # The positions that the slots predict, and those of the tokens that they hold.
     target = F.pad(order, (0, spare))                                           # (B, L+spare)
     position = F.pad(target, (1, 0), value=-1)                                  # (B, L+1+spare)
     keys_values = new_keys_values(model, B, L + spare)
@@ -219,11 +223,12 @@ def slots_in_order(model, tokens, order, spare: int = 0):
 
         Those after last_known (B, 1) are copies of it."""
         S = slots.size(1)
-        n = int(slots.max()) + 1        # no more slots are read than there are
+        n = int(slots.max()) + 1        # no slot of this call sees a slot from n on
         if device.type == "cuda":
             n = L + spare               # but a GPU is faster if shapes stay the same
         copied_from = slots.minimum(last_known)                                 # (B, S)
-        # A slot sees itself, and the slots before the one that it copies.
+        # A copy sees itself and the slots before the one that it copies. For a slot that is no copy
+        # copied_from is its own number, so it sees itself and all slots before it.
         other = torch.arange(n, device=device)                                  # (n,)
         itself = other == slots[:, :, None]                                     # (B, S, n)
         visible = itself | (other < copied_from[:, :, None])                    # (B, S, n)
@@ -270,7 +275,9 @@ def confirm(p, q, draft, u):
     all are kept, one token more is drawn from the last p."""
     p = p / p.sum(dim=-1, keepdim=True)     # with top_p they sum to less than 1
     q = q / q.sum(dim=-1, keepdim=True)
-    q = F.pad(q[:, 1:], (0, 0, 0, 1))       # of drafts 1 … m-1; the token more had no draft: 0
+    # Draft 0 is always kept, so its law is dropped, and q[:, i] goes with p[:, i]. The token more
+    # was not drafted: with q = 0 it is drawn from all of p.
+    q = F.pad(q[:, 1:], (0, 0, 0, 1))                                           # (B, m, V)
 
     # Which of the drafts 1 … m-1 would be kept, if those before are?
     others = draft[:, 1:, None]                                                 # (B, m-1, 1)
@@ -302,18 +309,22 @@ def write_and_confirm(model, tokens, order, given: int, generators: list, o: Sam
     (B, L), device = order.shape, order.device
     m = min(o.draft, L - given)
     held, predict = slots_in_order(model, tokens, order, spare=m + 1)
-    nowhere = tokens.size(1)        # where goes what lies beyond the end
+    nowhere = tokens.size(1)        # a column to be cut off, for what lies beyond the end
     order = F.pad(order, (0, m + 1), value=nowhere)
     tokens = F.pad(tokens, (0, 1))                                              # (B, nowhere+1)
     known = torch.full((B, 1), given, device=device)        # how many tokens each story has
-    unread = -given       # from known + unread on slots are read: in the first round all given ones
+    # The first pass of a round reads from slot known + unread on. In the first round that is slot
+    # 0, as the given tokens are not in the cache yet; later it is the last known slot.
+    unread = -given
 
     def laws(slots, last_known):
         logits = predict(slots, last_known, m)                                  # (B, m, V)
         return probabilities(logits.to(u.device), o)
 
     def written(new, count):
-        """The tokens with the first `count` of new (B, m+1) after the known ones."""
+        """The tokens with the first `count` of new (B, m+1) after the known ones.
+
+        All of new is put into the slots, for the second pass to read."""
         ahead = known + torch.arange(m + 1, device=device)                      # (B, m+1)
         held.scatter_(1, ahead + 1, new)
         position = order.gather(1, ahead).where(ahead < known + count, nowhere)     # (B, m+1)
@@ -327,7 +338,7 @@ def write_and_confirm(model, tokens, order, given: int, generators: list, o: Sam
         draft = invert(q, u[:, :m])                                             # (B, m)
         tokens = written(F.pad(draft, (0, 1)).to(device), 1)
         yield tokens[:, :nowhere]
-        if (known >= L - 1).all():
+        if (known >= L - 1).all():      # the first draft was the last token
             return
 
         # Second pass: what would one token a pass have drawn, given these drafts?
@@ -347,12 +358,13 @@ LOGITS_AT_ONCE = 2 ** 28        # a gigabyte of them
 
 
 def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t=None, predict=None):
-    """Tokens (B, L), drawn at the places to reveal now (B, L), and the probability (B, L) of each.
+    """Tokens (B, L), new where `now` (B, L) is true, and the probability (B, L) of each new one.
 
-    With --sampler=adaptive it is the entropy there, in nats, of what the network predicts.
-    t is what a network with time_embedding=add is told, by default as the share masked implies. It
-    reads block_size tokens, by the paper's protocol L, and predicts those of `now` alone; or
-    `predict` from `cached_blocks` does that."""
+    With --sampler=adaptive the second result is not the probability but the entropy, in nats, of
+    the network's prediction at that place. t is what a network with time_embedding=add is told; by
+    default it follows from the share masked. The network reads a whole window of block_size tokens,
+    or by the paper's protocol only these L, and predicts where `now` is true. With blocks the
+    caller gives the function `predict` of `cached_blocks`, which reads less."""
     config = model.config
     logits_of_story = config.vocab_size * int(now.sum(dim=1).max())
     at_once = max(1, LOGITS_AT_ONCE // max(1, logits_of_story))
@@ -371,6 +383,7 @@ def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t=Non
     if predict:
         logits = predict(batch, wanted)                                     # (N, V)
     else:
+        # Stories may have unequal numbers of them, so all rows are one group for `take_slots`.
         select = wanted.flatten().nonzero().T                               # (1, N)
         [logits] = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, select,
                          stage=batch.stage)                                 # (N, V)
@@ -384,7 +397,7 @@ def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t=Non
 
 
 def penalize(logits, tokens, now, o: SampleOptions):
-    """Logits (N, V) that make what the story has already less likely.
+    """Logits (N, V), changed so that tokens that occur in the story become less likely.
 
     The paper's code divides logits by the penalty, which makes a token with a negative logit
     likelier. Ours multiplies log p, which is never positive."""
@@ -438,7 +451,7 @@ def cached_blocks(model, rows: int):
 
 
 def unmask(model, tokens, reveal_step, u, o: SampleOptions):
-    """Step s reveals the tokens where reveal_step (B, L) is s. Without any it takes no pass.
+    """Step s reveals the tokens where reveal_step (B, L) is s; if there are none, no network runs.
 
     With --orders=blocks:N the tokens of a step are all in one block."""
     predict = cached_blocks(model, len(tokens))
@@ -475,9 +488,12 @@ def unmask_within_risk(model, tokens, u, o: SampleOptions):
     """Each pass reveals as many tokens as it can without much risk; at least one.
 
     The masked tokens of a story, with blocks those of one block, are sorted by the entropy of their
-    predictions. A pass reveals each before which there are at most o.risk nats in all (Ben-Hamu et
-    al. 2025, arXiv 2505.24857). This bounds the KL of what is drawn, independently, from the
-    network's law of these tokens together. What was drawn has no influence on what is kept."""
+    predictions, the surest first. A token is revealed if the entropies of those ahead of it sum to
+    at most o.risk nats (Ben-Hamu et al. 2025, arXiv 2505.24857). Let p be the network's joint law
+    of the revealed tokens, and q the product of its laws of each, from which they are drawn. Then
+    KL(p‖q) is the sum of the single entropies less the joint one. The joint one is at least the
+    largest single one, so the KL is at most o.risk. What was drawn does not influence what is kept;
+    if it did, the stories would not follow the law."""
     config = model.config
     predict = cached_blocks(model, len(tokens))
     position = torch.arange(tokens.size(1), device=tokens.device)
@@ -499,9 +515,11 @@ def unmask_within_risk(model, tokens, u, o: SampleOptions):
 # ---- Which sampler, and in which order -----------------------------------------------------------
 
 def left_of_blank(free):
-    """The place (1,) before the blank among free (L,), or (0,) if no word comes after a free place.
+    """The place (1,) of the last word before the blank, which `infill_order` has twice.
 
-    Raises InputError unless it is one blank between words, which is what infill is trained for."""
+    free (L,) is true where a token is to be written. If no word comes after such a place, there is
+    no blank, only an end to be written, and the result is empty, (0,). Raises InputError for any
+    blank but one between words, which is what infill is trained for."""
     left, right = free[:-1], free[1:]
     place = (~left & right).nonzero()[:, 0]
     if not (left & ~right).any():
@@ -515,7 +533,7 @@ def left_of_blank(free):
 def times_of(order: str, u):
     """When each position is written, in any unit: (B, L) or (L,). u (B, L) is uniform.
 
-    Raises InputError, where `order` is none."""
+    Raises InputError where `order` names no order."""
     positions = order.split(",")
     if not positions[0].isdecimal():
         return reveal_times(order, u)       # of random, left_to_right, infill or blocks:N
@@ -558,13 +576,14 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
         first = int(block[free[0]][0])          # all before it is given
         times = reveal_times(config.orders, time_of) - first                    # (B, L) from 0 on
         times = times / (int(block[-1]) + 1 - first)                            # up to 1
+        # The block is added so that no step has tokens of two blocks.
         reveal_step = (times * steps).long().to(device) + block
         return unmask(model, tokens, reveal_step.where(free, -1), u, o)
 
     if config.mode in ("mdlm", "aogpt"):
         order_words = o.order or config.orders
         times = times_of(order_words, time_of)
-    else:       # the mode knows one order only, in which it was trained
+    else:       # ar, or a mode that you add: it has one order, and `draw_orders` knows which
         times = draw_orders(config, tokens.cpu(), None, l2r_fraction=0.0).argsort(dim=1)
     times = times.to(device).expand(free.shape)
     times = times.masked_fill(~free, -1)        # what is given comes first
@@ -572,12 +591,14 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
     if config.mode == "mdlm":
         turn = order.argsort(dim=1)                 # (B, L) when each position comes
         rank = turn - (L - n)                       # the same among those that are free
-        reveal_step = (rank * steps // n + block).where(free, -1)
-        _, number = reveal_step.unique(return_inverse=True)     # steps without gaps, from 0 on
+        reveal_step = (rank * steps // n + block).where(free, -1)       # + block as above
+        # Number the steps without gaps. Where tokens are given, their -1 takes the number 0, so 1
+        # is subtracted.
+        _, number = reveal_step.unique(return_inverse=True)
         return unmask(model, tokens, number - int(n < L), u, o)
     if config.mode == "aogpt" and order_words == "infill":
         before = left_of_blank(free[0])                                             # (0 or 1,)
-        order = infill_order(free, before.expand(len(free), -1))                    # (B, L+1)
+        order = infill_order(free, before.expand(len(free), -1))            # (B, L+0 or 1)
     given = order.size(1) - n
     if o.draft:
         return write_and_confirm(model, tokens, order, given, generators, o)
@@ -730,6 +751,7 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
                              "trained with --orders=infill; leave it out")
     elif o.order == "infill":
         raise InputError("--order=infill is for a model that was trained with --orders=infill")
+    # Unlike config.in_blocks this is true for aogpt too. left_to_right is blocks of one token.
     in_blocks = config.block_length < config.block_size and config.orders != "infill"
     if config.mode != "ar" and in_blocks:
         block = torch.arange(o.length) // config.block_length
@@ -749,7 +771,8 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
 def story_row(story: int, ids: list, appeared: list, given: int, model, tokenizer, o):
     """The line of the file for a story, and the pass of each token that was written for it.
 
-    After the first `given` tokens a story may end."""
+    Only an end-of-text after the first `given` tokens, up to the last one of the prompt, ends the
+    story; one that was written into a blank does not."""
     end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
     kept = len(ids) if o.full_length else end
     written = len(ids)
@@ -798,6 +821,8 @@ def write_stories(model, tokenizer, windows: str, pattern, o: SampleOptions):
     seconds = time.perf_counter() - began
     summary = settings | {"seconds": seconds, "passes": passes / o.num_samples,
                           "tokens_per_pass": written / passes}
+    # What begins in the middle or is cut off cannot obey the grammar. All stories of the toy have
+    # equally many words, so the mean is the length of each.
     whole = start == "story" and o.length >= TOY.mean_words() and not o.full_length
     if tokenizer.kind == "words" and whole:         # of the toy, whose grammar is known
         summary["grammatical"] = right / o.num_samples

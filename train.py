@@ -22,8 +22,9 @@ import timeit
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-# Torch reads these two when it is imported. Threads that wait soon give way to other programs: on a
-# busy CPU a step takes six times as long without. And 6 s of trying the compiler are spared.
+# These two must be set before torch is imported. By the first a thread with nothing to do gives way
+# to other programs soon; without it a step on a busy CPU takes six times as long. By the second
+# torch.compile does not try out the CPU's vector instructions, which would take 6 s.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 import torch
@@ -100,7 +101,7 @@ PRESETS = {
         eval_interval=400,
         eval_windows=1024,
     ),
-    # nanoGPT's recipe for a CPU, and its text. The SwiGLU has as many weights as its MLP.
+    # nanoGPT's recipe for a CPU, and its text. The SwiGLU has 1% more weights than nanoGPT's MLP.
     "shakespeare": SMALL | dict(
         data="shakespeare",
         block_size=64,
@@ -268,7 +269,8 @@ def main():
 
     with run.training():        # a progress bar; and Ctrl-C only asks to stop
         for step in range(run.step, s.max_steps):
-            torch.manual_seed(s.seed + step + RANK * 10 ** 9)   # dropout depends on the step alone
+            # Dropout depends on the step, not on what was drawn before, so a run can be resumed.
+            torch.manual_seed(s.seed + step + RANK * 10 ** 9)
             lr = learning_rate(s, step)
             x = torch.from_numpy(windows.batch(step, s.batch_size))             # (B, T)
             batch = training_batch(config, x, mask_generator(s.seed, step))
@@ -406,6 +408,8 @@ class Muon(torch.optim.Optimizer):
             momentum = self.state[p]["momentum_buffer"].lerp_(p.grad, 0.05)
             step = orthogonalize(p.grad.lerp(momentum, 0.95))
             p.mul_(1 - group["lr"] * group["weight_decay"])
+            # The entries of step have a root mean square of about 1/√(longer side), and those of
+            # AdamW's steps, before lr, about 0.2.
             p.add_(step, alpha=-0.2 * math.sqrt(max(p.shape)) * group["lr"])
 
 
@@ -416,7 +420,7 @@ def orthogonalize(x: torch.Tensor) -> torch.Tensor:
     rows, columns = x.shape
     if rows > columns:
         return orthogonalize(x.mT).mT
-    x = x / x.norm().clamp(min=1e-7)
+    x = x / x.norm().clamp(min=1e-7)    # no singular value is above 1, else the steps may diverge
     for _ in range(5):
         # addmm(a, b, c, beta=…, alpha=…) is beta · a + alpha · b c in one call.
         a = x @ x.mT
@@ -489,7 +493,7 @@ def announce(run: Run, why: str, windows: Windows, law):
               f"{s.max_steps:,} steps, from {learning_rate(s, run.step):.2g}")
     if RANK == 0:
         origin = provenance(s.seed)
-        if run.step and run.path("config.json").exists():       # it keeps the command that began
+        if run.step and run.path("config.json").exists():       # keep what the run began with
             began = json.loads(run.path("config.json").read_text())
             origin = {name: began.get(name) for name in origin}
         facts = dict(
@@ -525,7 +529,7 @@ def one_story(model, tokenizer: Tokenizer, s: Settings) -> str:
     return textwrap.shorten(story, 300, placeholder=" …")
 
 
-FINAL_DRAWS = 16        # masks or orders for each window in the last evaluation
+FINAL_DRAWS = 16        # pairs of masks, or orders, for each window in the last evaluation
 
 
 def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):

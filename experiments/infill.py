@@ -5,9 +5,8 @@ What is gained by seeing both sides of a blank?
 
 A span of a window is hidden, and the rest is known. Every model is scored exactly by the chain
 rule, −log p of the span from left to right, in nats per token: ar sees the left side only, while
-mdlm and aogpt see both. "nats" is the mean over windows and places, "above_first" how far it is
-above that of the first model, blank by blank. The file of --json also has the loss of whole windows
-from left to right, but for mdlm.
+mdlm and aogpt see both. The table has the mean over windows and places. The file of --json also has
+the loss of whole windows from left to right, but for mdlm.
 
 On the toy the exact −log p of the span, given both sides, is subtracted. What is left is the KL
 of the exact law from the model's, and for ar also all that the right side tells.
@@ -103,11 +102,8 @@ def mean_over(starts: list, score):
     return torch.stack(scores).mean(dim=0)
 
 
-def measure(folder: str, exact: dict, first: dict, o: InfillOptions) -> dict:
-    """{length: nats per token, and how far that is above the first model's}, with standard errors.
-
-    exact, first    {length: (N,)} scores of the toy's law and of the first model, which this
-                    function adds where they are missing"""
+def measure(folder: str, o: InfillOptions) -> dict:
+    """What the file of --json has of a run. Raises InputError."""
     finished_run(folder)
     model, tokenizer, _ = open_model(folder, "cpu")
     toy = tokenizer.kind == "words"
@@ -122,17 +118,11 @@ def measure(folder: str, exact: dict, first: dict, o: InfillOptions) -> dict:
             break
         starts = starts_of(length, T)
         scores = mean_over(starts, lambda start: nats(model, x, start, length))
-        if toy and length not in exact:
-            exact[length] = mean_over(starts, lambda start: exact_nats(x, start, length))
         if toy:
-            scores = scores - exact[length]
-        first.setdefault(length, scores)
-        above = scores - first[length]
+            scores = scores - mean_over(starts, lambda start: exact_nats(x, start, length))
         blanks[length] = {
             "nats": scores.mean().item(),
-            "nats_se": error_of(of_neighbours(scores)),
-            "above_first": above.mean().item(),
-            "above_first_se": error_of(of_neighbours(above))}
+            "nats_se": error_of(of_neighbours(scores))}
     found = {"mode": model.config.mode, "blanks": blanks}
     if model.config.mode != "mdlm":
         batch = evaluation_batch(model.config, x, mask_generator(0), left_to_right=True)
@@ -162,19 +152,12 @@ def main():
     if not o.models or not o.data:
         raise InputError("which models? give --models=DIR,DIR and --data=NAME")
     runs = {}
-    exact = {}
-    first = {}
+    rows = []
     for folder in o.models.split(","):
-        runs[folder] = measure(folder, exact, first, o)
+        run = runs[folder] = measure(folder, o)
         print(f"{folder} done", flush=True)
-    rows = [["", *map(str, first)]]
-    for folder, run in runs.items():
-        for key in "nats", "above_first":
-            row = [f"{folder}, {key}"]
-            for blank in run["blanks"].values():
-                row.append(f"{blank[key]:.4f}")
-            rows.append(row)
-    print_table(rows)
+        rows.append([folder, *(f"{blank['nats']:.4f}" for blank in run["blanks"].values())])
+    print_table([["tokens of the blank", *map(str, run["blanks"])], *rows])
     if o.json:
         write_json(o.json, provenance(0) | {"data": o.data, "runs": runs})
     if o.plot:
