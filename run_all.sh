@@ -6,7 +6,7 @@
 # Each line of the list below makes one file in results/data, which takes about as many minutes on
 # one core of a CPU as it says. A file that is there is not made again, and no run in out/ is
 # trained again, so it can be stopped at any time and goes on where it was. To make a number anew,
-# delete its file. Two files need a GPU, and one needs clones of others' code; without these they
+# delete its file. Two files need a GPU, and two need clones of others' code; without these they
 # stay as they are. Two cores share the work best with two copies of a list cut in two, and with
 # OMP_NUM_THREADS=1.
 set -euo pipefail
@@ -81,7 +81,7 @@ for N in 1 2 4 8 16 48; do dial $N 1; done
 for seed in 2 3; do
     for N in 1 8 16 48; do dial $N $seed; done
 done
-made dial 25 python -m experiments.dial --seeds=1,2,3 --plot=results/figures/dial.png
+made dial 25 python -m experiments.dial --plot=results/figures/dial.png
 for mode in mdlm aogpt; do
     for N in 1 16 256; do learn dial-stories $mode-$N 1250 1 --orders=blocks:$N; done
 done
@@ -93,6 +93,18 @@ toy toy/ar --mode=ar
 made denoiser 30 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
     blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
     --seconds=64 --plot=results/figures/denoiser.png
+
+# The moving picture of README.
+if [ ! -e results/figures/modes.svg ]; then
+    mkdir -p out/written
+    picture() { python sample.py --num_samples=4 --out=out/written/toy-$1.jsonl "${@:2}"; }
+    picture ar --out_dir=out/toy/ar
+    picture mdlm --out_dir=out/dial-toy/mdlm-48-1
+    picture aogpt --out_dir=out/dial-toy/aogpt-48-1 --order=random --draft=8
+    python show.py --picture=out/written/modes.svg ar=out/written/toy-ar.jsonl \
+        mdlm=out/written/toy-mdlm.jsonl aogpt=out/written/toy-aogpt.jsonl
+    mv out/written/modes.svg results/figures/modes.svg
+fi
 
 # Does masked diffusion win when stories are few? Each help is tried with seed 1. What has the
 # lowest loss on the stories that choose, with help and without, gets more seeds.
@@ -172,15 +184,49 @@ write aogpt-left-to-right long/aogpt-1 --order=left_to_right
 made diversity 2 python diversity.py --data=unseen --judge=out/stories/ar-2 \
     $(for name in ar mdlm aogpt aogpt-left-to-right; do echo $name=out/written/$name.jsonl; done)
 
+# What does each of the paper's differences do, alone? The three seeds of ar lie so close together
+# that it has one here; mdlm has three where a difference is large or often named.
+differ() {      # differ RUN SEEDS FLAGS …: out/paper/RUN-SEED, evaluated at its end only
+    for seed in $2; do
+        learn paper $1 1250 $seed --eval_interval=1250 --eval_windows=40 "${@:3}"
+    done
+}
+for run in ar:1 mdlm:"1 2 3"; do
+    mode=${run%:*}
+    seeds=${run#*:}
+    differ $mode-vector "$seeds" --shared_init=false
+    differ $mode-adamw "$seeds" --optimizer=adamw
+    differ $mode-windows "$seeds" --windows=paper
+    differ $mode-target "$seeds" --target_embedding=false
+    differ $mode-schedule 1 --warmup=25 --final_lr=0.05
+done
+differ ar-init 1 --init=paper --shared_init=false
+differ mdlm-init "1 2 3" --init=paper --shared_init=false --tie_head=false
+differ mdlm-loss "1 2 3" --objective=masked_ce --schedule=cosine
+differ mdlm-time 1 --time_embedding=add
+differ mdlm-untied 1 --tie_head=false
+for lr in 0.002 0.008; do
+    for mode in ar mdlm; do differ $mode-adamw-$lr 1 --optimizer=adamw --lr=$lr; done
+done
+made paper 12 python -m experiments.held_out --draws=2 \
+    --runs="$(folders out/stories/{ar,mdlm,masked_ce}-{1,2,3} out/paper/*)"
+
 # Why does masked_ce lower the bound faster than the bound itself?
 learn steps mdlm-150 150 1
 made gradient 6 python -m experiments.gradient \
     early=out/steps/mdlm-150-1 late=out/stories/mdlm-1
 
+# Is our GPT better than nanoGPT's own, on its own text, and why? The first needs nanoGPT's code.
+[ -e data/shakespeare/meta.json ] || python prepare_data.py --dataset=shakespeare
+if [ -e nanoGPT ]; then
+    made shakespeare 40 python -m experiments.shakespeare --table=own_code
+fi
+made shakespeare-taken 75 python -m experiments.shakespeare --table=take_away
+
 # Is nanoGPT's code as fast as ours, and the paper's? This needs clones of both, of
 # github.com/karpathy/nanoGPT and github.com/caiovicentino/arche, and a quiet machine.
 if [ -e nanoGPT ] && [ -e arche ]; then
-    made speed-others 2 python -m experiments.others
+    made speed-others 2 env OMP_NUM_THREADS=2 python -m experiments.others --device=cpu
 fi
 
 python -m experiments.report

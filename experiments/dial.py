@@ -1,12 +1,11 @@
 """
 How long should a block be? The dial from left to right to random order.
 
-    python -m experiments.dial --seeds=1,2,3 --json=F --plot=G          the toy
+    python -m experiments.dial --json=F --plot=G                        the toy
     python -m experiments.dial --text=stories --json=F --plot=G         real text, of texts.py
 
-It measures those of the runs out/dial-TEXT/MODE-N-SEED that are there. run_all.sh trains them: mdlm
-(block diffusion) and aogpt (the same orders, one causal stream) with --orders=blocks:N. Rows that
-are in the file of --json are not measured again.
+It measures all runs out/dial-TEXT/MODE-N-SEED. run_all.sh trains them: mdlm (block diffusion) and
+aogpt (the same orders, one causal stream) with --orders=blocks:N.
 
 On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
 
@@ -32,16 +31,16 @@ worse than the perfect one, more training could help; else only the order or the
 On one core of a CPU a run takes two to five minutes to train and half a minute to measure, on real
 text four to eleven and one. The law takes four minutes in all.
 """
-import json
-import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 
-from cli import build, check_flags, command, flag, parse_flags, print_table, provenance, write_json
+from cli import (
+    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
 from experiments.denoiser import LAW, write
 from experiments.held_out import error_of, finished_run, of_neighbours
 from experiments.oracle import toy_oracle
@@ -52,7 +51,6 @@ from sample import SampleOptions, generate
 from show import figure
 from train import mean_and_error, window_losses
 
-LENGTHS = {"toy": (1, 2, 4, 8, 16, 48), "stories": (1, 4, 16, 64, 256)}
 PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in each pass
 DRAFT = 16                  # tokens that aogpt guesses at once with --draft
 STORIES = 8                 # of real text that are written at once, to count passes and seconds
@@ -64,17 +62,12 @@ COLOURS = {"mdlm": "C1", "aogpt": "C2", LAW: "C7"}
 class DialOptions:
     """what to measure"""
     text: Literal["toy", "stories"] = flag("toy", "what the runs were trained on")
-    blocks: str = flag("", "lengths of blocks: N,N,…; default: from 1 to the whole text")
-    seeds: str = flag("1", "a run for each of them: S,S,…")
     num_samples: int = flag(1000, "stories of each, and for the distance from the law", low=2)
     json: str = flag("", "file for the results", file=(".json",))
     plot: str = flag("", "file for the figure", file=(".png", ".svg", ".pdf"))
 
     def __post_init__(self):
         check_flags(self)
-        self.lengths = LENGTHS[self.text]
-        if self.blocks:
-            self.lengths = [int(N) for N in self.blocks.split(",")]
 
 
 # ---- A run and its row ---------------------------------------------------------------------------
@@ -146,15 +139,21 @@ def on_stories(model, o: DialOptions) -> dict:
     return found
 
 
-def measure(folder: str, mode: str, N: int, seed: str, o: DialOptions) -> dict:
+def measure(folder: Path, o: DialOptions) -> dict:
     """The row of one run."""
+    run = finished_run(folder)
     model, tokenizer, _ = open_model(folder, "cpu")
-    curve = finished_run(folder)["curve"]
-    first, last = curve[0], curve[-1]       # compiling takes place before the first
-    row = {"network": mode, "N": N, "seed": seed}
-    row["step, s"] = (last["seconds"] - first["seconds"]) / max(1, last["step"] - first["step"])
+    mode, N, seed = folder.name.split("-")
+    first, last = run["curve"][0], run["curve"][-1]     # compiling takes place before the first
+    seconds = last["seconds"] - first["seconds"]
+    row = {
+        "network": mode,
+        "N": int(N),
+        "seed": int(seed),
+        "commit": run["commit"],
+        "step, s": seconds / max(1, last["step"] - first["step"])}
     if o.text == "toy":
-        return row | on_toy(model, tokenizer, N, o)
+        return row | on_toy(model, tokenizer, int(N), o)
     return row | on_stories(model, o)
 
 
@@ -163,14 +162,6 @@ def measure(folder: str, mode: str, N: int, seed: str, o: DialOptions) -> dict:
 def law_row(N: int, o: DialOptions) -> dict:
     tokenizer = Tokenizer(**load_meta("toy")["tokenizer"])
     return {"network": LAW, "N": N} | written(toy_oracle("mdlm", f"blocks:{N}"), tokenizer, o)
-
-
-def rows_of(path: str) -> list:
-    """The rows that are in the file already."""
-    if not os.path.exists(path):
-        return []
-    with open(path) as file:
-        return json.load(file)["rows"]
 
 
 def means(rows: list, column: str) -> dict:
@@ -214,23 +205,21 @@ def draw_dial(rows: list, path: str):
 
 def main():
     o = build(DialOptions, parse_flags(__doc__, DialOptions))
-    rows = rows_of(o.json)
-    known = [(row["network"], row["N"], row.get("seed")) for row in rows]
+    rows = []
 
     def add(row):
-        rows.append(row | {"commit": provenance(0)["commit"]})
+        rows.append(row)
         print(row, flush=True)
         if o.json:
-            write_json(o.json, provenance(o.seeds) | asdict(o) | {"rows": rows})
+            write_json(o.json, provenance(0) | {"rows": rows})
 
-    for seed in o.seeds.split(","):
-        for N in o.lengths:
-            for mode in "mdlm", "aogpt":
-                folder = f"out/dial-{o.text}/{mode}-{N}-{seed}"
-                if os.path.exists(folder) and (mode, N, seed) not in known:
-                    add(measure(folder, mode, N, seed, o))
-    for N in o.lengths:
-        if o.text == "toy" and (LAW, N, None) not in known:
+    folders = sorted(Path(f"out/dial-{o.text}").glob("*"))
+    if not folders:
+        raise InputError(f"there are no runs in out/dial-{o.text}; run_all.sh trains them")
+    for folder in folders:
+        add(measure(folder, o))
+    if o.text == "toy":
+        for N in sorted({row["N"] for row in rows}):
             add(law_row(N, o))
     heads = list(dict.fromkeys(name for row in rows for name in row if name != "commit"))
     table = [heads]
@@ -243,4 +232,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command(main, "finished rows are kept")
+    command(main, "what was measured is in the file of --json")

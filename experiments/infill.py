@@ -104,7 +104,7 @@ def mean_over(starts: list, score):
 
 def measure(folder: str, o: InfillOptions) -> dict:
     """What the file of --json has of a run. Raises InputError."""
-    finished_run(folder)
+    commit = finished_run(folder)["commit"]
     model, tokenizer, _ = open_model(folder, "cpu")
     toy = tokenizer.kind == "words"
     val = Windows(o.data, "val", model.config.block_size)
@@ -123,7 +123,7 @@ def measure(folder: str, o: InfillOptions) -> dict:
         blanks[length] = {
             "nats": scores.mean().item(),
             "nats_se": error_of(of_neighbours(scores))}
-    found = {"mode": model.config.mode, "blanks": blanks}
+    found = {"commit": commit, "mode": model.config.mode, "blanks": blanks}
     if model.config.mode != "mdlm":
         batch = evaluation_batch(model.config, x, mask_generator(0), left_to_right=True)
         found["left to right"] = losses_in_parts(model, batch).mean().item()

@@ -128,6 +128,7 @@ def main():
     print_table(table)
     if o.json:
         facts = provenance(0) | {"sizes": asdict(config), "batch_size": rows, "dtype": dtype}
+        facts["threads"] = torch.get_num_threads()
         write_json(o.json, facts | {"seconds": seconds})
 
 

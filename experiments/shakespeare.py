@@ -309,7 +309,7 @@ def result_of(name: str, run, seed: int, folder: str) -> dict:
     """What a run found. It is kept in the folder, and not made again."""
     file = Path(folder, f"{name.replace(' ', '-')}-{seed}.json")
     if not file.exists():
-        write_json(file, run(seed))
+        write_json(file, {"commit": provenance(seed)["commit"]} | run(seed))
     result = json.loads(file.read_text())
     print(f"seed {seed}, {name}: {result['nats']:.4f} nats per character", flush=True)
     return result
