@@ -241,6 +241,8 @@ def draw(rows: list, path: str):
     for row in rows:
         line = lines.setdefault((row["network"], row["sampler"]), [])
         line.append((row["tokens_per_pass"], 100 * row["grammatical"]))
+    left_out = "ancestral", "threshold", "remask"       # those that the table is enough for
+    lines = {key: line for key, line in lines.items() if not key[1].endswith(left_out)}
     samplers = sorted({sampler for _, sampler in lines})
     with figure(path, (8.5, 5), columns=2) as (left, right):
         for (network, sampler), line in lines.items():
@@ -249,12 +251,9 @@ def draw(rows: list, path: str):
             if network == LAW:
                 axes = left
                 style = "--"
-            if sampler.endswith("remask"):
-                style = ""          # no line could show its two settings
             x, y = zip(*line)
             i = samplers.index(sampler)
-            color = f"C{i}" if i < 10 else "black"      # there are ten colours
-            axes.plot(x, y, "so^"[i % 3], ls=style, color=color, ms=5, label=sampler)
+            axes.plot(x, y, "so^"[i % 3], ls=style, color=f"C{i}", ms=5, label=sampler)
         left.set(title=LAW, xlabel="tokens a pass", ylabel="grammatical stories, %")
         right.set(title="trained networks", xlabel="tokens a pass")
 

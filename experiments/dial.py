@@ -42,7 +42,7 @@ import torch
 from cli import (
     InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
 from experiments.denoiser import LAW, write
-from experiments.held_out import error_of, finished_run, of_neighbours
+from experiments.held_out import COLOURS, error_of, finished_run, of_neighbours
 from experiments.oracle import toy_oracle
 from model import evaluation_batch, losses_in_parts, mask_generator
 from prepare_data import Tokenizer, Windows, load_meta
@@ -55,7 +55,6 @@ PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in 
 DRAFT = 16                  # tokens that aogpt guesses at once with --draft
 STORIES = 8                 # of real text that are written at once, to count passes and seconds
 DRAWS = 8                   # masks or orders of a bound on real text
-COLOURS = {"mdlm": "C1", "aogpt": "C2", LAW: "C7"}
 
 
 @dataclass
@@ -188,19 +187,21 @@ def draw_dial(rows: list, path: str):
     if "bound" in rows[0]:
         columns = {"bound": "bound, nats per token", "left to right": "left to right, exact"}
     every_length = sorted({row["N"] for row in rows})
-    with figure(path, (3 * len(columns), 3.4), len(columns), one_scale=False) as panels:
+    one_scale = "bound" in columns
+    with figure(path, (3 * len(columns), 3.4), len(columns), one_scale=one_scale) as panels:
         for axes, (column, label) in zip(panels, columns.items()):
             factor = 100 if label.endswith("%") else 1
             for network, (lengths, mean, spread) in means(rows, column).items():
-                axes.errorbar(lengths, factor * np.array(mean), factor * np.array(spread),
-                              color=COLOURS[network], fmt="o-", ms=4, capsize=3, label=network)
+                axes.errorbar(
+                    lengths, factor * np.array(mean), factor * np.array(spread),
+                    color=COLOURS.get(network, "k"), fmt="o-", ms=4, capsize=3, label=network)
             axes.set(xscale="log", xlabel="N, tokens of a block")
             axes.set_ylim(0, 104 if factor == 100 else None)
             axes.set_title(label, fontsize=9)
             axes.set_xticks(every_length, every_length)
             axes.minorticks_off()
         if "above the law" in columns:          # the legend is that of the first panel
-            panels[0].plot([], [], "o-", ms=4, color=COLOURS[LAW], label=LAW)
+            panels[0].plot([], [], "o-", ms=4, color="k", label=LAW)
 
 
 def main():

@@ -39,6 +39,16 @@ from train import window_losses
 NEIGHBOURS = 10     # windows whose mean is one number
 SEED = 1337         # of masks and orders
 
+# The colour of a model in all figures; and for each help in a run's name, what it is called and the
+# style of its line.
+COLOURS = {"ar": "C0", "mdlm": "C1", "aogpt": "C2", "masked_ce": "C3", "infill": "C4"}
+HELPS = {
+    "": ("", ".-"),
+    "plain": (", no help", ".-"),
+    "eight": (", no help, 8 windows a step", "x-"),
+    "dropout": (", dropout", "s--"),
+    "both": (", dropout and noise", "^:")}
+
 
 @dataclass
 class HeldOutOptions:
@@ -163,15 +173,13 @@ def error_of(scores) -> float:
 def draw_curves(runs: dict, path: str):
     """The loss on the stories that choose, against epochs. A run is out/GROUP/MODE-HELP-STEPS-SEED,
     where HELP and STEPS may be missing: the mode is its colour, help the style of its line."""
-    modes, styles = [], []
     with figure(path, (7, 4.5)) as axes:
         for folder, run in runs.items():
             mode, *rest = Path(folder).name.split("-")
-            words = [word for word in rest if not word.isdigit()]
-            modes += [mode] if mode not in modes else []
-            styles += [words] if words not in styles else []
-            look = f"C{modes.index(mode)}." + ["-", "--", ":", "-."][styles.index(words) % 4]
-            axes.plot(*zip(*run["curve"]), look, ms=4, lw=1, label=" ".join([mode, *words]))
+            help = " ".join(word for word in rest if not word.isdigit())
+            label, style = HELPS.get(help, (f", {help}", ".-"))
+            axes.plot(*zip(*run["curve"]), style, color=COLOURS.get(mode), ms=4, lw=1,
+                      label=mode + label)
         axes.set(xlabel="epochs", ylabel="validation loss, nats per token")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")

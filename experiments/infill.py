@@ -22,7 +22,7 @@ import torch
 
 from cli import (
     InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
-from experiments.held_out import error_of, finished_run, nats_of_one, of_neighbours
+from experiments.held_out import COLOURS, error_of, finished_run, nats_of_one, of_neighbours
 from experiments.oracle import toy_conditionals
 from model import evaluation_batch, losses_in_parts, mask_generator, order_batch
 from prepare_data import Windows
@@ -133,16 +133,18 @@ def measure(folder: str, o: InfillOptions) -> dict:
 def draw_infill(runs: dict, path: str):
     """Nats per token against the length of the blank, a line for each run; bars: ± 2 s.e."""
     with figure(path, (6.5, 4)) as axes:
-        for folder, run in runs.items():
+        for i, (folder, run) in enumerate(runs.items()):
             lengths = list(run["blanks"])
             blanks = run["blanks"].values()
+            name = Path(folder).name
+            mode = name.split("-")[0]
             axes.errorbar(
-                lengths,
+                [int(length) * 1.03 ** i for length in lengths],    # or bars would hide each other
                 [blank["nats"] for blank in blanks],
                 [2 * blank["nats_se"] for blank in blanks],
-                capsize=3, label=Path(folder).name)
+                capsize=3, color=COLOURS.get(mode), label=mode if mode in COLOURS else name)
             axes.set_xscale("log")
-            axes.set_xticks(lengths, lengths)
+            axes.set_xticks([int(length) for length in lengths], lengths)
         axes.minorticks_off()
         axes.set(xlabel="tokens of the blank", ylabel="nats per token (± 2 s.e.)")
 
