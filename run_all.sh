@@ -7,8 +7,8 @@
 # one core of a CPU as it says. A file that is there is not made again, and no run in out/ is
 # trained again, so it can be stopped at any time and goes on where it was. To make a number anew,
 # delete its file. Two files need a GPU, and two need clones of others' code; without these they
-# stay as they are. Two cores share the work best with two copies of a list cut in two, and with
-# OMP_NUM_THREADS=1.
+# stay as they are. All of it takes some 16 hours of one core. Two cores share the work best with two
+# copies of a list cut in two, and with OMP_NUM_THREADS=1.
 set -euo pipefail
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 mkdir -p results/data results/figures
@@ -213,7 +213,7 @@ made paper 12 python -m experiments.held_out --draws=2 \
 
 # Why does masked_ce lower the bound faster than the bound itself?
 learn steps mdlm-150 150 1
-made gradient 6 python -m experiments.gradient \
+made gradient 3 python -m experiments.gradient \
     early=out/steps/mdlm-150-1 late=out/stories/mdlm-1
 
 # Is our GPT better than nanoGPT's own, on its own text, and why? The first needs nanoGPT's code.
@@ -226,7 +226,7 @@ made shakespeare-taken 75 python -m experiments.shakespeare --table=take_away
 # Is nanoGPT's code as fast as ours, and the paper's? This needs clones of both, of
 # github.com/karpathy/nanoGPT and github.com/caiovicentino/arche, and a quiet machine.
 if [ -e nanoGPT ] && [ -e arche ]; then
-    made speed-others 2 env OMP_NUM_THREADS=2 python -m experiments.others --device=cpu
+    made speed-others 4 env OMP_NUM_THREADS=2 python -m experiments.others --device=cpu --repeats=12
 fi
 
 python -m experiments.report

@@ -149,7 +149,7 @@ def measure(folder: Path, o: DialOptions) -> dict:
         "network": mode,
         "N": int(N),
         "seed": int(seed),
-        "commit": run["commit"],
+        "trained at": run["commit"],
         "step, s": seconds / max(1, last["step"] - first["step"])}
     if o.text == "toy":
         return row | on_toy(model, tokenizer, int(N), o)
@@ -222,7 +222,7 @@ def main():
     if o.text == "toy":
         for N in sorted({row["N"] for row in rows}):
             add(law_row(N, o))
-    heads = list(dict.fromkeys(name for row in rows for name in row if name != "commit"))
+    heads = list(dict.fromkeys(name for row in rows for name in row if name != "trained at"))
     table = [heads]
     for row in rows:
         cells = [row.get(head, "–") for head in heads]

@@ -17,8 +17,10 @@ predictions and in the bound as much weight as all others; and it pulls nearly t
 would be refuted if its noise scale were not smaller, or if the cosine were far from 1 where it
 trains faster. That would leave the weights of the mask ratios as the explanation.
 
-A network takes two minutes on a core at the sizes of run_all.sh.
+A network takes a minute on a core at the sizes of run_all.sh. Where the noise hides the mean, the
+numbers are NaN, and more draws are needed.
 """
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -68,6 +70,8 @@ def measure(model: Transformer, windows: Windows, o: GradientOptions) -> dict:
         mean = total / o.draws
         variance = (squares - o.draws * mean.square().sum().item()) / (o.draws - 1)
         signal = mean.square().sum().item() - variance / o.draws       # the square without its bias
+        if signal < 0:
+            signal = math.nan           # the noise hides the mean; more draws may show it
         found[objective] = o.batch_size * variance / signal
         means.append(mean)
         signals.append(signal)

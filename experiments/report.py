@@ -31,7 +31,8 @@ def with_spread(numbers: list, digits: int, factor: float = 1, unit: str = "") -
     if not len(numbers):
         return ""
     numbers = factor * np.array(numbers)
-    text = f"{numbers.mean():.{digits}f}{unit}"
+    mean = round(numbers.mean(), digits) + 0.0      # which makes 0 of −0
+    text = f"{mean:.{digits}f}{unit}"
     if len(numbers) > 1:
         text += f" ± {numbers.std(ddof=1):.{digits}f}"
     return text
@@ -218,17 +219,24 @@ def scores_of(file: str) -> dict:
     return found
 
 
+def seed_by_seed(runs, others) -> np.ndarray:
+    """runs (seeds, groups of windows) minus others, for the first seeds, which both have."""
+    seeds = min(len(runs), len(others))
+    return np.subtract(runs[:seeds], others[:seeds])
+
+
 def above(runs, others) -> str:
     """How far runs (seeds, groups of windows) are above others of the same seeds, ± its error.
 
     It is a standard error, over the stories and the seeds that both have, and a little too large,
-    because a part of the one is in the other too."""
-    seeds = min(len(runs), len(others))
-    gap = np.subtract(runs[:seeds], others[:seeds])
-    variance = error_of(gap.mean(axis=0)) ** 2
+    because a part of the one is in the other too. For one seed there is none: seeds differ by more
+    than stories explain."""
+    gap = seed_by_seed(runs, others)
+    text = f"{round(gap.mean(), 2) + 0.0:.2f}"
     if len(gap) > 1:
-        variance += error_of(gap.mean(axis=1)) ** 2
-    return f"{gap.mean():.2f} ± {math.sqrt(variance):.2f}"
+        error = math.hypot(error_of(gap.mean(axis=0)), error_of(gap.mean(axis=1)))
+        text += f" ± {error:.2f}"
+    return text
 
 
 def steps_of_ar(loss: float, curve: dict) -> float:
@@ -284,6 +292,47 @@ def orders() -> dict:
     kinds = list(rows["mdlm"])
     lines = [[f"`{name}`", *(row.get(kind, "") for kind in kinds)] for name, row in rows.items()]
     found["orders.table"] = table(["", *kinds], lines)
+    return found
+
+
+# ---- What differs from the paper -----------------------------------------------------------------
+# A run is out/GROUP/MODE-DIFFERENCE-SEED. {difference: (what the paper has, its flags)}
+
+DIFFERENCES = {
+    "vector": ("no common vector in the embeddings", "--shared_init=false"),
+    "init": ("its initial weights; `mdlm`: untied head", "--shared_init=false --init=paper"),
+    "adamw": ("AdamW", "--optimizer=adamw"),
+    "adamw-0.002": ("the same, half the learning rate", "--optimizer=adamw --lr=0.002"),
+    "adamw-0.008": ("the same, twice the learning rate", "--optimizer=adamw --lr=0.008"),
+    "windows": ("windows cut anywhere, without end-of-text", "--windows=paper"),
+    "schedule": ("a short warm-up, a decay to 5%", "--warmup=25 --final_lr=0.05"),
+    "time": ("a timestep embedding", "--time_embedding=add"),
+    "untied": ("an untied head", "--tie_head=false"),
+    "target": ("no target embedding", "--target_embedding=false"),
+    "loss": ("its loss, the mean over masked tokens", "--objective=masked_ce --schedule=cosine"),
+    "masked_ce": ("the same, all mask ratios equally likely", "--objective=masked_ce")}
+
+
+def differences() -> dict:
+    """The table of paper.json, and {paper.difference.mdlm, ar, gap or seed-1: number}."""
+    scores = {name: runs for (_, name), runs in scores_of("paper").items()}
+    ar, mdlm = scores["ar"], scores["mdlm"]
+    gap = seed_by_seed(mdlm, ar).mean()
+    found = {"paper.ours.gap": f"{gap:.2f}"}
+    rows = [["nothing: ours", "", "", "", f"{gap:.2f}"]]
+    for name, (label, flags) in DIFFERENCES.items():
+        of_mdlm = scores["masked_ce" if name == "masked_ce" else f"mdlm-{name}"]
+        of_ar = scores.get(f"ar-{name}", ar)
+        gap_here = gap + seed_by_seed(of_mdlm, mdlm).mean() - seed_by_seed(of_ar, ar).mean()
+        texts = {
+            "mdlm": above(of_mdlm, mdlm),
+            "ar": "" if of_ar is ar else above(of_ar, ar),
+            "gap": f"{gap_here:.2f}"}
+        found |= {f"paper.{name}.{what}": text for what, text in texts.items()}
+        found[f"paper.{name}.seed-1"] = above(of_mdlm[:1], mdlm[:1])
+        rows.append([label, f"`{flags}`", *texts.values()])
+    head = ["what the paper has", "flags", "`mdlm` changes", "`ar` changes", "`mdlm` above `ar`"]
+    found["paper.table"] = table(head, rows)
     return found
 
 
@@ -358,6 +407,58 @@ def few(file: str) -> dict:
     return found
 
 
+# ---- Tiny Shakespeare ----------------------------------------------------------------------------
+
+OWN_CODE = {
+    "nanoGPT": "nanoGPT's own code",
+    "ar": "`ar`",
+    "mdlm": "`mdlm` (bound)",
+    "aogpt": "`aogpt` (bound)"}
+TAKEN = {
+    "nothing taken away": "nothing taken away",
+    "without rotary positions": "learned positions instead of rotary ones",
+    "without initial weights": "initial weights of size 0.02 at any width",
+    "without SwiGLU": "GELU instead of SwiGLU",
+    "without common vector": "no common vector in the embeddings",
+    "without windows end to end": "windows drawn anywhere, some of them twice",
+    "without target rotation": "queries not rotated by the target",
+    "without decay of gains": "no weight decay of the norms' gains",
+    "without bfloat16": "float32 instead of bfloat16",
+    "without target embedding": "no embedding of the target",
+    "without RMSNorm": "LayerNorm instead of RMSNorm",
+    "all taken away": "all taken away"}
+
+
+def shakespeare() -> dict:
+    """The tables of shakespeare.json and shakespeare-taken.json, and {shakespeare.row: nats}."""
+    found = {}
+    rows = []
+    own_code = read("shakespeare")["results"]
+    for name, label in OWN_CODE.items():
+        runs = own_code[name]
+        found[f"shakespeare.{name}"] = f"{np.mean(column(runs, 'nats')):.2f}"
+        million = f"{runs[0]['parameters'] / 1e6:.2f}M"
+        rows.append([label, million, with_spread(column(runs, "nats"), 3)])
+    left_to_right = with_spread(column(own_code["aogpt"], "left to right"), 3)
+    rows.append(["`aogpt` left to right", million, left_to_right])
+    found["shakespeare.table"] = table(["", "parameters", "nats per character"], rows)
+    late = with_spread(column(own_code["nanoGPT"], "second half"), 3)
+    found["shakespeare.nanoGPT.late"] = late
+
+    rows = []
+    taken = read("shakespeare-taken")["results"]
+    ours = np.array(column(taken["nothing taken away"], "nats"))
+    for name, label in TAKEN.items():
+        nats = column(taken[name], "nats")
+        late = with_spread(column(taken[name], "second half"), 3)
+        found[f"shakespeare.{name}".replace(" ", "-")] = with_spread(nats - ours, 3)
+        rows.append([label, with_spread(nats, 3), with_spread(nats - ours, 3), late])
+    rows[0][2] = ""
+    head = ["", "nats per character", "above the first row", "in the second half of a window"]
+    found["shakespeare.taken"] = table(head, rows)
+    return found
+
+
 # ---- Diversity -----------------------------------------------------------------------------------
 
 METRICS = [
@@ -393,12 +494,13 @@ def speed() -> dict:
     """The tables of speed-others.json and speed-gpu.json, and {speed.name.times: number}."""
     found = {}
     rows = []
-    seconds = read("speed-others")["seconds"]
+    facts = read("speed-others")
+    seconds = facts["seconds"]
     for name, ours in BESIDE.items():
         times = f"{np.median(seconds[name]) / np.median(seconds[ours]):.1f}"
         found[f"speed.others.{name}.times".replace(" ", "-")] = times
         rows.append([name, f"`{ours}`", times])
-    head = ["two cores of a Xeon with AMX", "beside our", "time ÷ ours"]
+    head = [f"{facts['machine']}, {facts['threads']} threads", "beside our", "time ÷ ours"]
     found["speed.others"] = table(head, rows)
     rows = []
     facts = read("speed-gpu")
@@ -425,8 +527,10 @@ def values() -> dict:
         **gradients(),
         **real(),
         **orders(),
+        **differences(),
         **few("few"),
         **few("large"),
+        **shakespeare(),
         **diversity(),
         **speed()}
 
