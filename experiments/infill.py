@@ -123,7 +123,7 @@ def measure(folder: str, o: InfillOptions) -> dict:
         blanks[length] = {
             "nats": scores.mean().item(),
             "nats_se": error_of(of_neighbours(scores))}
-    found = {"commit": commit, "mode": model.config.mode, "blanks": blanks}
+    found = {"trained at": commit, "mode": model.config.mode, "blanks": blanks}
     if model.config.mode != "mdlm":
         batch = evaluation_batch(model.config, x, mask_generator(0), left_to_right=True)
         found["left to right"] = losses_in_parts(model, batch).mean().item()
