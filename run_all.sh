@@ -191,9 +191,9 @@ differ() {      # differ RUN SEEDS FLAGS …: out/paper/RUN-SEED, evaluated at i
         learn paper $1 1250 $seed --eval_interval=1250 --eval_windows=40 "${@:3}"
     done
 }
-for run in ar:1 mdlm:"1 2 3"; do
-    mode=${run%:*}
-    seeds=${run#*:}
+for mode in ar mdlm; do
+    seeds=1
+    if [ $mode = mdlm ]; then seeds="1 2 3"; fi
     differ $mode-vector "$seeds" --shared_init=false
     differ $mode-adamw "$seeds" --optimizer=adamw
     differ $mode-windows "$seeds" --windows=paper

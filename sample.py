@@ -194,10 +194,10 @@ def unmask_one_by_one(model, tokens, order, given: int, u, o: SampleOptions):
 # Slot 0 holds BOS, and slot j the token at order[j-1]; it predicts the token at order[j]. The cache
 # keeps the keys and values of slots whose token is known. To predict m tokens at once from the
 # known ones, the last known slot is joined by the next m-1 slots. Their own tokens are not known
-# yet, so they are made copies of it: each holds its token at its position, but predicts at a place
-# of its own. In the next pass they are read again, with the tokens they should hold. A copy does
-# not see the slot that it copies, because it holds the same token itself. Nor does it see other
-# copies. For 4 tokens, 2 a pass, x marks the slots (columns) that each slot (rows) sees:
+# yet, so they are made copies of it: each holds the last known token, but predicts at a place of
+# its own. In the next pass they are read again, with the tokens they should hold. A copy does not
+# see the slot that it copies, because it holds the same token itself. Nor does it see other copies.
+# For 4 tokens, 2 a pass, x marks the slots (columns) that each slot (rows) sees:
 #
 #                                  slot 0  1  2  3
 #     pass 0     slot 0                 x

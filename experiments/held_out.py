@@ -43,11 +43,10 @@ SEED = 1337         # of masks and orders
 # style of its line.
 COLOURS = {"ar": "C0", "mdlm": "C1", "aogpt": "C2", "masked_ce": "C3", "infill": "C4"}
 HELPS = {
-    "": ("", ".-"),
-    "plain": (", no help", ".-"),
-    "eight": (", no help, 8 windows a step", "x-"),
-    "dropout": (", dropout", "s--"),
-    "both": (", dropout and noise", "^:")}
+    "plain": ("no help", ".-"),
+    "eight": ("no help, 8 windows a step", "x-"),
+    "dropout": ("dropout", "s--"),
+    "both": ("dropout and noise", "^:")}
 
 
 @dataclass
@@ -177,9 +176,9 @@ def draw_curves(runs: dict, path: str):
         for folder, run in runs.items():
             mode, *rest = Path(folder).name.split("-")
             help = " ".join(word for word in rest if not word.isdigit())
-            label, style = HELPS.get(help, (f", {help}", ".-"))
+            label, style = HELPS.get(help, (help, ".-"))
             axes.plot(*zip(*run["curve"]), style, color=COLOURS.get(mode), ms=4, lw=1,
-                      label=mode + label)
+                      label=", ".join(filter(None, [mode, label])))
         axes.set(xlabel="epochs", ylabel="validation loss, nats per token")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")

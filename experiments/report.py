@@ -14,7 +14,7 @@ import re
 import numpy as np
 
 from cli import ROOT, InputError, command, parse_flags
-from experiments.held_out import error_of
+from experiments.held_out import HELPS, error_of
 
 DATA = ROOT / "results/data"
 MARKED = re.compile(r"<!--(\S+?)-->.*?<!--end-->", re.DOTALL)
@@ -26,13 +26,17 @@ def read(name: str) -> dict:
 
 # ---- How numbers are written ---------------------------------------------------------------------
 
+def rounded(number: float, digits: int) -> str:
+    """The number with so many digits, and 0 instead of −0."""
+    return f"{round(number, digits) + 0.0:.{digits}f}"
+
+
 def with_spread(numbers: list, digits: int, factor: float = 1, unit: str = "") -> str:
     """The mean over seeds, and their standard deviation if there are several; nothing of none."""
     if not len(numbers):
         return ""
     numbers = factor * np.array(numbers)
-    mean = round(numbers.mean(), digits) + 0.0      # which makes 0 of −0
-    text = f"{mean:.{digits}f}{unit}"
+    text = rounded(numbers.mean(), digits) + unit
     if len(numbers) > 1:
         text += f" ± {numbers.std(ddof=1):.{digits}f}"
     return text
@@ -152,7 +156,7 @@ def samplers() -> dict:
 
 def distance(row: dict) -> str:
     """The kl in two digits, or nothing where too few stories were grammatical for one."""
-    return "" if row["kl"] is None else f"{row['kl']:.2f}".replace("-0.00", "0.00")
+    return "" if row["kl"] is None else rounded(row["kl"], 2)
 
 
 # ---- Blanks --------------------------------------------------------------------------------------
@@ -166,7 +170,7 @@ def blanks(file: str) -> dict:
         row = [f"`{name}`"]
         for length, blank in run["blanks"].items():
             digits = 4 if file == "blanks-toy" else 2       # on the toy it is a small difference
-            nats = f"{blank['nats']:.{digits}f}"
+            nats = rounded(blank["nats"], digits)
             found[f"{file}.{name}.{length}"] = nats
             row.append(f"{nats} ± {blank['nats_se']:.{digits}f}")
         if "left to right" in run:
@@ -232,7 +236,7 @@ def above(runs, others) -> str:
     because a part of the one is in the other too. For one seed there is none: seeds differ by more
     than stories explain."""
     gap = seed_by_seed(runs, others)
-    text = f"{round(gap.mean(), 2) + 0.0:.2f}"
+    text = rounded(gap.mean(), 2)
     if len(gap) > 1:
         error = math.hypot(error_of(gap.mean(axis=0)), error_of(gap.mean(axis=1)))
         text += f" ± {error:.2f}"
@@ -340,11 +344,6 @@ def differences() -> dict:
 # A run is out/few/MODE-HELP-STEPS-SEED. What is best with seed 1 was run with other seeds. A run
 # whose loss rose again is never the best: its best weights are of a high learning rate.
 
-HELPS = {
-    "plain": "no help",
-    "eight": "no help, 8 windows a step",
-    "dropout": "dropout",
-    "both": "dropout and noise"}
 PLACES = {"plain": "without help", "eight": "8 windows a step", "helped": "with help"}
 
 
@@ -388,14 +387,14 @@ def few(file: str) -> dict:
             for other in places:
                 first = scores[*best["ar", other], "bound"]
                 found[f"{key}.above-{other}"] = "" if runs is first else above(runs, first)
-            how = f", {HELPS[help]}" if place == "helped" else ""
+            how = f", {HELPS[help][0]}" if place == "helped" else ""
             rows[-2].append(f"{found[f'{key}.nats']} ({epochs} epochs{how})")
             rows[-1].append(found[f"{key}.above-{place}"])
     rows = [row for row in rows if any(row[1:])]
     found[f"{file}.table"] = table(["", *(MODES[name] for name in names)], rows)
 
     lines = []
-    for help, label in HELPS.items():
+    for help, (label, _) in HELPS.items():
         for epochs in sorted({key[2] for key in at_the_end if key[1] == help}):
             line = [label, str(epochs)]
             for mode in "ar", "masked_ce", "aogpt":
@@ -409,11 +408,6 @@ def few(file: str) -> dict:
 
 # ---- Tiny Shakespeare ----------------------------------------------------------------------------
 
-OWN_CODE = {
-    "nanoGPT": "nanoGPT's own code",
-    "ar": "`ar`",
-    "mdlm": "`mdlm` (bound)",
-    "aogpt": "`aogpt` (bound)"}
 TAKEN = {
     "nothing taken away": "nothing taken away",
     "without rotary positions": "learned positions instead of rotary ones",
@@ -434,13 +428,13 @@ def shakespeare() -> dict:
     found = {}
     rows = []
     own_code = read("shakespeare")["results"]
-    for name, label in OWN_CODE.items():
-        runs = own_code[name]
+    for name, runs in own_code.items():
         found[f"shakespeare.{name}"] = f"{np.mean(column(runs, 'nats')):.2f}"
         million = f"{runs[0]['parameters'] / 1e6:.2f}M"
+        label = MODES.get(name, "nanoGPT's own code")
         rows.append([label, million, with_spread(column(runs, "nats"), 3)])
     left_to_right = with_spread(column(own_code["aogpt"], "left to right"), 3)
-    rows.append(["`aogpt` left to right", million, left_to_right])
+    rows.append([MODES["aogpt left to right"], million, left_to_right])
     found["shakespeare.table"] = table(["", "parameters", "nats per character"], rows)
     late = with_spread(column(own_code["nanoGPT"], "second half"), 3)
     found["shakespeare.nanoGPT.late"] = late
