@@ -19,7 +19,7 @@ from typing import Literal
 from train import Settings, make_optimizers, maybe_compiled, prepare_machine, train_step
 import torch    # after train.py, which sets how its threads wait
 
-from cli import (InputError, build, check_flags, command, flag, parse_flags, pick_device,
+from cli import (InputError, build, command, flag, parse_flags, pick_device,
                  print_table, provenance, write_json)
 from model import Config, Transformer, flops_per_token, training_batch
 
@@ -36,9 +36,6 @@ class BenchOptions:
     repeats: int = flag(5, "measurements of each; the table has their median", low=1)
     device: str = flag("auto", "auto, cpu, cuda or mps")
     json: str = flag("", "file for the results", file=(".json",))
-
-    def __post_init__(self):
-        check_flags(self)
 
 
 SIZES = {

@@ -193,9 +193,11 @@ def read_named(arguments: list, form: str) -> dict:
 
 
 def build(options_class, values: dict):
-    """An options dataclass, from those of the values that are fields of it."""
+    """An options dataclass, from those of the values that are fields of it. Raises InputError."""
     names = [f.name for f in fields(options_class)]
-    return options_class(**{name: values[name] for name in names if name in values})
+    options = options_class(**{name: values[name] for name in names if name in values})
+    check_flags(options)
+    return options
 
 
 # ---- Where it runs, where a number came from, and how it is shown --------------------------------

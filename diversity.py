@@ -26,8 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from cli import (
-    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
+from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
 from model import evaluation_batch, losses_in_parts
 from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_stories
 from runs import open_model
@@ -42,9 +41,6 @@ class DiversityOptions:
     data: str = flag("", "data set whose stories are the real text")
     judge: str = flag("", "folder of an ar model that scores the stories, or several: A,B")
     json: str = flag("", "file for the table", file=(".json",))
-
-    def __post_init__(self):
-        check_flags(self)
 
 
 # ---- Self-BLEU -----------------------------------------------------------------------------------

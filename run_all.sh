@@ -153,11 +153,13 @@ fi
 for seed in 1 2 3; do
     for name in ar mdlm masked_ce aogpt; do learn stories $name 1250 $seed; done
 done
-for name in mdlm masked_ce aogpt; do learn long $name 5000 1; done
+for seed in 1 2 3; do
+    for name in mdlm masked_ce aogpt; do learn long $name 5000 $seed; done
+done
 for steps in 150 300 600 2500; do learn steps ar-$steps $steps 1; done
 made real 10 python -m experiments.held_out --draws=4 --plot=results/figures/real.png \
     --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-{1,2,3} \
-    out/long/{mdlm,masked_ce,aogpt}-1 out/steps/ar-*)"
+    out/long/{mdlm,masked_ce,aogpt}-{1,2,3} out/steps/ar-*)"
 made orders 50 python -m experiments.held_out --orders=4 --windows=60 \
     --runs="$(folders out/long/{mdlm,masked_ce,aogpt}-1 out/steps/ar-2500-1)"
 
@@ -181,8 +183,12 @@ write ar steps/ar-2500-1
 write mdlm long/masked_ce-1
 write aogpt long/aogpt-1
 write aogpt-left-to-right long/aogpt-1 --order=left_to_right
+write ar-by-the-paper steps/ar-2500-1 --protocol=paper
+write mdlm-by-the-paper long/masked_ce-1 --protocol=paper
 made diversity 2 python diversity.py --data=unseen --judge=out/stories/ar-2 \
-    $(for name in ar mdlm aogpt aogpt-left-to-right; do echo $name=out/written/$name.jsonl; done)
+    $(for name in ar mdlm aogpt aogpt-left-to-right ar-by-the-paper mdlm-by-the-paper; do
+        echo $name=out/written/$name.jsonl
+    done)
 
 # What does each of the paper's differences do, alone? The three seeds of ar lie so close together
 # that it has one here; mdlm has three where a difference is large or often named.
@@ -205,6 +211,11 @@ differ mdlm-init "1 2 3" --init=paper --shared_init=false --tie_head=false
 differ mdlm-loss "1 2 3" --objective=masked_ce --schedule=cosine
 differ mdlm-time 1 --time_embedding=add
 differ mdlm-untied 1 --tie_head=false
+ALL="--optimizer=adamw --windows=paper --init=paper --shared_init=false --target_embedding=false
+    --warmup=25 --final_lr=0.05"
+differ ar-all "1 2 3" $ALL
+differ mdlm-all "1 2 3" $ALL --tie_head=false --time_embedding=add --objective=masked_ce \
+    --schedule=cosine
 for lr in 0.002 0.008; do
     for mode in ar mdlm; do differ $mode-adamw-$lr 1 --optimizer=adamw --lr=$lr; done
 done

@@ -22,7 +22,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from cli import InputError, build, check_flags, command, flag, parse_flags
+from cli import InputError, build, command, flag, parse_flags
 
 
 # ---- Text: what each token adds, and where it stands ---------------------------------------------
@@ -194,9 +194,6 @@ class ShowOptions:
     """what to show"""
     story: int = flag(0, "which story of each file, counted from 0", low=0)
     picture: str = flag("", "file for a moving picture, instead of the terminal", file=(".svg",))
-
-    def __post_init__(self):
-        check_flags(self)
 
 
 def read_panel(name: str, path: str, story: int) -> tuple:

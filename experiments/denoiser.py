@@ -33,8 +33,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from cli import (
-    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
+from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
+from experiments.held_out import finished_run
 from experiments.oracle import distance, toy_oracle
 from model import Config, masking_batch
 from runs import open_model
@@ -70,9 +70,6 @@ class DenoiserOptions:
     seconds: int = flag(0, "stories to time in each row of a trained network", low=0)
     json: str = flag("", "file for the results", file=(".json",))
     plot: str = flag("", "file for a figure", file=(".png", ".svg", ".pdf"))
-
-    def __post_init__(self):
-        check_flags(self)
 
 
 # ---- Two more rules for mdlm ---------------------------------------------------------------------
@@ -264,7 +261,9 @@ def main():
     if not flags["named"]:
         raise InputError("which runs of the toy? give NAME=FOLDER …")
     models = {}
+    commits = {}
     for name, folder in flags["named"].items():
+        commits[folder] = {"commit": finished_run(folder)["commit"]}
         model, tokenizer, _ = open_model(folder, "cpu")
         if tokenizer.words != TOY.words():
             raise InputError(f"{folder} is no run of the toy, whose law is known")
@@ -277,7 +276,7 @@ def main():
         rows += measure(LAW, toy_oracle(mode, orders), tokenizer, o)
     print_table([HEADS, *map(cells, rows)])
     if o.json:
-        write_json(o.json, provenance(o.seed) | {"models": flags["named"], "rows": rows})
+        write_json(o.json, provenance(o.seed) | {"runs": commits, "rows": rows})
     if o.plot:
         draw(rows, o.plot)
 

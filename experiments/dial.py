@@ -39,8 +39,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from cli import (
-    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
+from cli import InputError, build, command, flag, parse_flags, provenance, write_json
 from experiments.denoiser import LAW, write
 from experiments.held_out import COLOURS, error_of, finished_run, of_neighbours
 from experiments.oracle import toy_oracle
@@ -64,9 +63,6 @@ class DialOptions:
     num_samples: int = flag(1000, "stories of each, and for the distance from the law", low=2)
     json: str = flag("", "file for the results", file=(".json",))
     plot: str = flag("", "file for the figure", file=(".png", ".svg", ".pdf"))
-
-    def __post_init__(self):
-        check_flags(self)
 
 
 # ---- A run and its row ---------------------------------------------------------------------------
@@ -149,7 +145,7 @@ def measure(folder: Path, o: DialOptions) -> dict:
         "network": mode,
         "N": int(N),
         "seed": int(seed),
-        "trained at": run["commit"],
+        "commit": run["commit"],
         "step, s": seconds / max(1, last["step"] - first["step"])}
     if o.text == "toy":
         return row | on_toy(model, tokenizer, int(N), o)
@@ -222,12 +218,6 @@ def main():
     if o.text == "toy":
         for N in sorted({row["N"] for row in rows}):
             add(law_row(N, o))
-    heads = list(dict.fromkeys(name for row in rows for name in row if name != "trained at"))
-    table = [heads]
-    for row in rows:
-        cells = [row.get(head, "–") for head in heads]
-        table.append([f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in cells])
-    print_table(table)
     if o.plot:
         draw_dial(rows, o.plot)
 

@@ -26,8 +26,7 @@ from dataclasses import dataclass, replace
 import torch
 from tqdm import tqdm
 
-from cli import (
-    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
+from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
 from model import Transformer, mask_generator, training_batch, weighted_losses
 from prepare_data import Windows
 from runs import open_model, read_run
@@ -42,9 +41,6 @@ class GradientOptions:
     draws: int = flag(64, "gradients of each objective and network", low=2)
     seed: int = flag(1337, "of masks")
     json: str = flag("", "file for the results", file=(".json",))
-
-    def __post_init__(self):
-        check_flags(self)
 
 
 def gradient(model: Transformer, batch) -> torch.Tensor:

@@ -28,8 +28,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cli import (
-    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
+from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
 from model import losses_in_parts, mask_generator, masking_batch, order_batch
 from prepare_data import Windows
 from runs import open_model, read_run
@@ -62,7 +61,6 @@ class HeldOutOptions:
                      file=(".png", ".svg", ".pdf"))
 
     def __post_init__(self):
-        check_flags(self)
         if not self.runs:
             raise InputError("which runs? give --runs=FOLDER,FOLDER,…")
 

@@ -22,8 +22,7 @@ from typing import Literal
 import torch
 
 from bench import begin, by_turns, training_step
-from cli import (
-    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
+from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
 from model import Config
 
 
@@ -38,9 +37,6 @@ class OthersOptions:
     repeats: int = flag(6, "measurements of each; the table has their median", low=1)
     device: str = flag("auto", "auto, cpu, cuda or mps")
     json: str = flag("", "file for the results", file=(".json",))
-
-    def __post_init__(self):
-        check_flags(self)
 
 
 def import_file(path: str):

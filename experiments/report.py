@@ -162,9 +162,10 @@ def distance(row: dict) -> str:
 # ---- Blanks --------------------------------------------------------------------------------------
 
 def blanks(file: str) -> dict:
-    """The table of a file of infill.py, and {file.run.length: nats}."""
+    """The tables of a file of infill.py, and {file.run.length: nats}."""
     found = {}
     rows = []
+    timed = []
     for folder, run in read(file)["runs"].items():
         name = folder.split("/")[-1].split("-")[0]
         row = [f"`{name}`"]
@@ -176,8 +177,12 @@ def blanks(file: str) -> dict:
         if "left to right" in run:
             found[f"{file}.{name}.left-to-right"] = f"{run['left to right']:.3f}"
         rows.append(row)
-    lengths = list(run["blanks"])
-    found[f"{file}.table"] = table(["tokens of the blank", *lengths], rows)
+        seconds = [blank.get("seconds", 0) for blank in run["blanks"].values()]
+        if any(seconds):
+            timed.append([f"`{name}`", *(f"{1000 * value:.0f}" for value in seconds)])
+    head = ["tokens of the blank", *run["blanks"]]
+    found[f"{file}.table"] = table(head, rows)
+    found[f"{file}.milliseconds"] = table(head, timed)
     return found
 
 
@@ -303,18 +308,18 @@ def orders() -> dict:
 # A run is out/GROUP/MODE-DIFFERENCE-SEED. {difference: (what the paper has, its flags)}
 
 DIFFERENCES = {
-    "vector": ("no common vector in the embeddings", "--shared_init=false"),
-    "init": ("its initial weights; `mdlm`: untied head", "--shared_init=false --init=paper"),
-    "adamw": ("AdamW", "--optimizer=adamw"),
-    "adamw-0.002": ("the same, half the learning rate", "--optimizer=adamw --lr=0.002"),
-    "adamw-0.008": ("the same, twice the learning rate", "--optimizer=adamw --lr=0.008"),
-    "windows": ("windows cut anywhere, without end-of-text", "--windows=paper"),
-    "schedule": ("a short warm-up, a decay to 5%", "--warmup=25 --final_lr=0.05"),
-    "time": ("a timestep embedding", "--time_embedding=add"),
-    "untied": ("an untied head", "--tie_head=false"),
-    "target": ("no target embedding", "--target_embedding=false"),
-    "loss": ("its loss, the mean over masked tokens", "--objective=masked_ce --schedule=cosine"),
-    "masked_ce": ("the same, all mask ratios equally likely", "--objective=masked_ce")}
+    "vector": ("no common vector in the embeddings", "`--shared_init=false`"),
+    "init": ("its initial weights; `mdlm`: untied head", "`--shared_init=false --init=paper`"),
+    "adamw": ("AdamW", "`--optimizer=adamw`"),
+    "adamw-0.002": ("the same, half the learning rate", "`--optimizer=adamw --lr=0.002`"),
+    "adamw-0.008": ("the same, twice the learning rate", "`--optimizer=adamw --lr=0.008`"),
+    "windows": ("windows cut anywhere, without end-of-text", "`--windows=paper`"),
+    "schedule": ("a short warm-up, a decay to 5%", "`--warmup=25 --final_lr=0.05`"),
+    "time": ("a timestep embedding", "`--time_embedding=add`"),
+    "untied": ("an untied head", "`--tie_head=false`"),
+    "target": ("no target embedding", "`--target_embedding=false`"),
+    "loss": ("its loss, the mean over masked tokens", "`--objective=masked_ce --schedule=cosine`"),
+    "masked_ce": ("the same, all mask ratios equally likely", "`--objective=masked_ce`")}
 
 
 def differences() -> dict:
@@ -334,7 +339,7 @@ def differences() -> dict:
             "gap": f"{gap_here:.2f}"}
         found |= {f"paper.{name}.{what}": text for what, text in texts.items()}
         found[f"paper.{name}.seed-1"] = above(of_mdlm[:1], mdlm[:1])
-        rows.append([label, f"`{flags}`", *texts.values()])
+        rows.append([label, flags, *texts.values()])
     head = ["what the paper has", "flags", "`mdlm` changes", "`ar` changes", "`mdlm` above `ar`"]
     found["paper.table"] = table(head, rows)
     return found

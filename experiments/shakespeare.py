@@ -40,7 +40,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from cli import (
-    ROOT, InputError, build, check_flags, command, flag, parse_flags, print_table, provenance,
+    ROOT, InputError, build, command, flag, parse_flags, print_table, provenance,
     write_json)
 from experiments.others import import_file
 from experiments.report import column, with_spread
@@ -79,9 +79,6 @@ class ShakespeareOptions:
     seed: int = flag(1337, "the first of them; this one is nanoGPT's own", low=0)
     out: str = flag("out/shakespeare", "folder for finished runs")
     json: str = flag("", "file for the results", file=(".json",))
-
-    def __post_init__(self):
-        check_flags(self)
 
 
 # ---- Everybody's own code ------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli import build, check_flags, command, flag, parse_flags
+from cli import build, command, flag, parse_flags
 from prepare_data import DATA_DIR, EOT, PrepareOptions, download_stories, prepare, read_stories
 
 UNSEEN = 400        # stories that are reported
@@ -27,9 +27,6 @@ class TextsOptions:
     train: str = flag("", "file of stories with <|endoftext|> between them; default: a download")
     valid: str = flag("", "file of others, by which best.pt is chosen; default: a download")
     vocab_size: int = flag(4096, "of GPT-2's vocabulary, so many are kept", low=257)
-
-    def __post_init__(self):
-        check_flags(self)
 
 
 def stories_of(path: str, split: str, count: int) -> list:

@@ -391,12 +391,6 @@ def test_commands(trained, monkeypatch, capsys, name, constants, flags):
             run_main(name, monkeypatch)
 
 
-def test_estimator(trained, monkeypatch, capsys):
-    monkeypatch.chdir(trained)
-    run_main("estimator", monkeypatch, "--out_dir=out/mdlm", "--repeats=2")
-    assert "1/t, antithetic" in capsys.readouterr().out
-
-
 # ---- Tiny Shakespeare ----------------------------------------------------------------------------
 
 NANOGPT = """
