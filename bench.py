@@ -21,7 +21,8 @@ import torch    # after train.py, which sets how its threads wait
 
 from cli import (InputError, build, command, flag, parse_flags, pick_device,
                  print_table, provenance, write_json)
-from model import Config, Transformer, flops_per_token, training_batch
+from model import Config, Transformer, flops_per_token
+from objectives import training_batch
 
 
 # ---- What is asked for ---------------------------------------------------------------------------

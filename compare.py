@@ -23,8 +23,10 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
-from model import (Batch, Config, Transformer, draw_orders, losses_in_parts, mask_generator,
-                   masking_batch, one_block_batch, order_batch, reveal_times)
+from model import Config, Transformer
+from objectives import (
+    Batch, draw_orders, losses_in_parts, mask_generator, masking_batch, one_block_batch,
+    order_batch, reveal_times)
 from prepare_data import measure, read_part, read_stories
 from runs import open_model, read_run
 from show import draw_losses

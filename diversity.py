@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
-from model import evaluation_batch, losses_in_parts
+from objectives import evaluation_batch, losses_in_parts
 from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_stories
 from runs import open_model
 from toy import TOY

@@ -30,14 +30,15 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 import torch
 
 from cli import InputError, build, check_flags, command, flag, parse_flags, provenance, write_json
-from model import (PAPER_MDLM, Batch, Config, Transformer, count_parameters, evaluation_batch,
-                   flops_per_token, losses_in_parts, mask_generator, paper_batch, training_batch,
-                   weighted_losses)
+from model import PAPER_MDLM, Config, Transformer, count_parameters, flops_per_token
+from objectives import (
+    Batch, evaluation_batch, losses_in_parts, mask_generator, paper_batch, training_batch,
+    weighted_losses)
 from prepare_data import Tokenizer, Windows, data_to_prepare, load_meta, prepare
 from runs import (CHECKPOINT_NEEDS, RANK, WORLD_SIZE, Run, average_gradients, check_folder,
                   check_resumable, join_processes, leave_processes, load, mean_over_processes,
                   open_model, read_checkpoint, read_run, wait_for_processes)
-from sample import SampleOptions, generate
+from samplers import SampleOptions, generate
 from show import draw_losses
 
 

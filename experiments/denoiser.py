@@ -36,9 +36,10 @@ import torch.nn.functional as F
 from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
 from experiments.held_out import finished_run
 from experiments.oracle import distance, toy_oracle
-from model import Config, masking_batch
+from model import Config
+from objectives import masking_batch
 from runs import open_model
-from sample import SampleOptions, draw_masked, invert, states, uniforms
+from samplers import SampleOptions, draw_masked, invert, states, uniforms
 from show import figure
 from toy import TOY
 

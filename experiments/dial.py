@@ -43,10 +43,10 @@ from cli import InputError, build, command, flag, parse_flags, provenance, write
 from experiments.denoiser import LAW, write
 from experiments.held_out import COLOURS, error_of, finished_run, of_neighbours
 from experiments.oracle import toy_oracle
-from model import evaluation_batch, losses_in_parts, mask_generator
+from objectives import evaluation_batch, losses_in_parts, mask_generator
 from prepare_data import Tokenizer, Windows, load_meta
 from runs import open_model
-from sample import SampleOptions, generate
+from samplers import SampleOptions, generate
 from show import figure
 from train import mean_and_error, window_losses
 

@@ -27,7 +27,8 @@ import torch
 from tqdm import tqdm
 
 from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
-from model import Transformer, mask_generator, training_batch, weighted_losses
+from model import Transformer
+from objectives import mask_generator, training_batch, weighted_losses
 from prepare_data import Windows
 from runs import open_model, read_run
 

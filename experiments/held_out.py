@@ -29,7 +29,7 @@ import torch
 from tqdm import tqdm
 
 from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
-from model import losses_in_parts, mask_generator, masking_batch, order_batch
+from objectives import losses_in_parts, mask_generator, masking_batch, order_batch
 from prepare_data import Windows
 from runs import open_model, read_run
 from show import figure

@@ -25,10 +25,10 @@ import torch
 from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
 from experiments.held_out import COLOURS, error_of, finished_run, nats_of_one, of_neighbours
 from experiments.oracle import toy_conditionals
-from model import evaluation_batch, losses_in_parts, mask_generator, order_batch
+from objectives import evaluation_batch, losses_in_parts, mask_generator, order_batch
 from prepare_data import Windows
 from runs import open_model
-from sample import SampleOptions, generate
+from samplers import SampleOptions, generate
 from show import figure
 
 LENGTHS = (1, 2, 4, 8, 16, 32)      # tokens of a blank, as far as a window has room for them

@@ -44,9 +44,8 @@ from cli import (
     write_json)
 from experiments.others import import_file
 from experiments.report import column, with_spread
-from model import (
-    Config, Transformer, count_parameters, evaluation_batch, losses_in_parts, mask_generator,
-    training_batch)
+from model import Config, Transformer, count_parameters
+from objectives import evaluation_batch, losses_in_parts, mask_generator, training_batch
 from prepare_data import Windows, load_meta
 from runs import read_run
 from train import (

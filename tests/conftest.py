@@ -22,8 +22,9 @@ import torch  # noqa: E402
 
 sys.path.insert(0, ROOT)
 
-import sample  # noqa: E402
-from model import Config, Transformer, masking_batch  # noqa: E402
+import samplers  # noqa: E402
+from model import Config, Transformer  # noqa: E402
+from objectives import masking_batch  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +74,7 @@ def small_model(mode="ar", seed=0, dtype=torch.float32, **fields):
 # ---- Several tokens a step, written plainly ------------------------------------------------------
 
 def write_plainly(model, tokens, order, given, u, steps, o):
-    """sample.write_in_order without a cache: each token of a group as if it came first."""
+    """samplers.write_in_order without a cache: each token of a group as if it came first."""
     n = tokens.size(1) - given
     for step in range(steps):
         start = given + n * step // steps
@@ -82,7 +83,7 @@ def write_plainly(model, tokens, order, given, u, steps, o):
         for j in range(start, end):
             changed = order.clone()
             changed[:, start] = order[:, j]     # slot `start` sees nothing that comes after it
-            one = next(sample.write_in_any_order(model, tokens, changed, start, u, o))
+            one = next(samplers.write_in_any_order(model, tokens, changed, start, u, o))
             position = order[:, j:j + 1]                                        # (B, 1)
             written.scatter_(1, position, one.gather(1, position))
         tokens = written
@@ -90,7 +91,7 @@ def write_plainly(model, tokens, order, given, u, steps, o):
 
 
 def unmask_plainly(model, tokens, reveal_step, u, o):
-    """sample.unmask, predicting all tokens at every step."""
+    """samplers.unmask, predicting all tokens at every step."""
     for step in range(int(reveal_step.max()) + 1):
         batch = masking_batch(model.config, tokens, tokens == model.config.mask_id)
         logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t,
@@ -98,17 +99,17 @@ def unmask_plainly(model, tokens, reveal_step, u, o):
         of_text = logits[:, 1:1 + tokens.size(1)]                               # (B, L, V)
         now = reveal_step == step                                               # (B, L)
         if now.any():
-            new, _ = sample.draw(of_text[now], u[now], o)
+            new, _ = samplers.draw(of_text[now], u[now], o)
             tokens = tokens.masked_scatter(now, new)
         yield tokens
 
 
 @contextlib.contextmanager
 def plain_samplers():
-    """In this block sample.py takes the two above."""
+    """In this block samplers.py takes the two above."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample, "write_in_order", write_plainly)
-        patch.setattr(sample, "unmask", unmask_plainly)
+        patch.setattr(samplers, "write_in_order", write_plainly)
+        patch.setattr(samplers, "unmask", unmask_plainly)
         yield
 
 

@@ -11,7 +11,7 @@ import compare
 from cli import InputError
 from compare import score_text, score_texts
 from conftest import read_log, run, small_model
-from model import masking_batch, order_batch, weighted_losses
+from objectives import masking_batch, order_batch, weighted_losses
 from runs import open_model
 from test_show import texts_of
 from toy import toy_stories

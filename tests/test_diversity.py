@@ -15,7 +15,7 @@ from conftest import run, small_model
 from diversity import (
     bleu, closest_length, entropy, interval, largest_counts, measure, ngrams,
     of_counts, of_sums, pieces, read_samples, real_text, score, self_bleu)
-from model import evaluation_batch, losses_in_parts
+from objectives import evaluation_batch, losses_in_parts
 from prepare_data import EOT, Tokenizer
 from toy import TOY, toy_stories
 

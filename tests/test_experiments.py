@@ -17,10 +17,10 @@ from conftest import TINY, experiment, run, small_model
 from experiments import denoiser, dial, gradient, held_out, infill, report, shakespeare
 from experiments.denoiser import DenoiserOptions
 from experiments.oracle import choices_of, distance, toy_oracle
-from model import evaluation_batch, losses_in_parts, mask_generator, masking_batch
+from objectives import evaluation_batch, losses_in_parts, mask_generator, masking_batch
 from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
 from runs import load
-from sample import SampleOptions, generate
+from samplers import SampleOptions, generate
 from toy import TOY
 from train import PRESETS, window_losses
 

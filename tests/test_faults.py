@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import model as model_py
+import objectives
 import runs
 import train
 from conftest import ROOT, TINY, Running, read_log, run, small_model
@@ -237,9 +237,9 @@ def test_a_compiler_that_fails_when_it_is_called(monkeypatch, capsys):
     losses_of = train.maybe_compiled(s, torch.device("cpu"))
     model = small_model("ar")
     x = torch.zeros(2, 8, dtype=torch.long)
-    batch = model_py.training_batch(model.config, x, None)
+    batch = objectives.training_batch(model.config, x, None)
     for _ in range(2):
-        assert torch.equal(losses_of(model, batch), model_py.weighted_losses(model, batch))
+        assert torch.equal(losses_of(model, batch), objectives.weighted_losses(model, batch))
     assert capsys.readouterr().err.count("going on without it") == 1
 
 

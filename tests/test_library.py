@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import cli
 import conftest
 from conftest import small_model
-from model import masking_batch, weighted_losses
+from objectives import masking_batch, weighted_losses
 
 ROOT = Path(conftest.ROOT)
 
@@ -21,14 +21,16 @@ BELOW = {
     "cli": [],
     "toy": [],
     "model": ["cli"],
+    "objectives": ["cli", "model"],
+    "samplers": ["cli", "model", "objectives"],
     "prepare_data": ["cli", "toy"],
     "show": ["cli"],
     "runs": ["cli", "model", "prepare_data"],
-    "compare": ["cli", "model", "prepare_data", "runs", "show"],
-    "sample": ["cli", "model", "runs", "show", "toy"],
-    "train": ["cli", "model", "prepare_data", "runs", "sample", "show"],
-    "diversity": ["cli", "model", "prepare_data", "runs", "toy"],
-    "bench": ["cli", "model", "train"]}
+    "compare": ["cli", "model", "objectives", "prepare_data", "runs", "show"],
+    "sample": ["cli", "model", "objectives", "runs", "samplers", "show", "toy"],
+    "train": ["cli", "model", "objectives", "prepare_data", "runs", "samplers", "show"],
+    "diversity": ["cli", "objectives", "prepare_data", "runs", "toy"],
+    "bench": ["cli", "model", "objectives", "train"]}
 
 
 def tree(name):
@@ -116,7 +118,7 @@ def python_block(page, begins: str) -> str:
 
 @torch.no_grad()
 def test_readmes_ten_lines():
-    """They have the loss of model.py, for the same masks, and write a story."""
+    """They have the loss of objectives.py, for the same masks, and write a story."""
     network = small_model("mdlm")
     config = network.config
     position = torch.arange(-1, config.block_size)[None]                        # (1, T+1)

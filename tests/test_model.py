@@ -11,11 +11,12 @@ from torch.testing import assert_close      # in float64 within 1e-7
 from cli import InputError
 from conftest import small_model
 from model import (
-    PAPER_MDLM, Cache, Config, Transformer, count_parameters, flops_per_token, mask_counts,
-    new_keys_values, pack_pairs, pool, timestep, weighted_losses)
-from model import (
-    draw_orders, evaluation_batch, infill_order, masking_batch, nelbo_batch, one_block_batch,
-    order_batch, paper_batch, slots_seen, training_batch, two_streams)
+    PAPER_MDLM, Cache, Config, Transformer, count_parameters, flops_per_token, new_keys_values,
+    slots_seen)
+from objectives import (
+    draw_orders, evaluation_batch, infill_order, mask_counts, masking_batch, nelbo_batch,
+    one_block_batch, order_batch, pack_pairs, paper_batch, pool, timestep, training_batch,
+    two_streams, weighted_losses)
 from runs import load, save
 
 modes = pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
@@ -356,10 +357,10 @@ def test_the_bound_of_infill_is_the_mean_over_its_spans():
 
 
 def published_batch(config, x, generator, antithetic: bool):
-    """The literature's estimate of the bound (Sahoo et al. 2024, arXiv 2406.07524), 2 rows a window.
+    """Two rows a window, by the literature's estimate of the bound (arXiv 2406.07524).
 
-    Each token is masked with a chance t, uniform on (0.001, 1), and has the weight 1/t. The two t of
-    a window are independent, or half a period apart."""
+    Each token is masked with a chance t, uniform on (0.001, 1), and has the weight 1/t. The two t
+    of a window are independent, or half a period apart."""
     t = torch.rand(len(x), 2, generator=generator)
     if antithetic:
         t[:, 1] = (t[:, 0] + 0.5) % 1

@@ -11,9 +11,11 @@ from torch.testing import assert_close      # in float64 within 1e-7
 
 from cli import InputError, build
 from conftest import small_model
-from model import PAPER_MDLM, Config, Transformer, order_batch, paper_batch, weighted_losses
+from model import PAPER_MDLM, Config, Transformer
+from objectives import order_batch, paper_batch, weighted_losses
 from prepare_data import Windows
-from sample import PAPER, SampleOptions, generate
+from sample import PAPER
+from samplers import SampleOptions, generate
 from train import PRESETS, Settings, learning_rate, resolve
 
 

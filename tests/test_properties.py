@@ -16,10 +16,11 @@ from torch.testing import assert_close
 
 from conftest import plain_samplers, small_model
 from diversity import distinct, entropy, interval, ngrams, of_counts, of_sums, self_bleu
-from model import (
-    Config, draw_orders, evaluation_batch, nelbo_batch, order_batch, pack_pairs, paper_batch)
+from model import Config
+from objectives import (
+    draw_orders, evaluation_batch, nelbo_batch, order_batch, pack_pairs, paper_batch)
 from prepare_data import EOT, Tokenizer, Windows, read_stories
-from sample import SampleOptions, draw, generate, states
+from samplers import SampleOptions, draw, generate, states
 from test_diversity import nltk_self_bleu, plain_self_bleu
 
 settings.register_profile(

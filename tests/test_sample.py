@@ -14,11 +14,14 @@ from scipy.stats import chi2_contingency, chisquare
 
 import experiments.oracle
 import sample
+import samplers
 from cli import InputError, plain_type
 from conftest import Running, plain_samplers, run, small_model
-from model import Config, infill_order, masking_batch
+from model import Config
+from objectives import infill_order, masking_batch
 from prepare_data import Tokenizer
-from sample import SampleOptions, complete, draw, generate, uniforms
+from sample import complete
+from samplers import SampleOptions, draw, generate, uniforms
 from toy import TOY
 
 CPU = torch.device("cpu")
@@ -53,7 +56,7 @@ def write(*what, **flags):
 @torch.no_grad()
 def states(*what, **flags):
     """The tokens after every pass."""
-    return list(sample.states(*setting(*what, **flags)))
+    return list(samplers.states(*setting(*what, **flags)))
 
 
 def pattern_of(model, given: str):
@@ -189,7 +192,7 @@ def test_drafts_have_the_law_of_one_token_a_pass(order, network):
 
 @pytest.mark.parametrize("broken", ["keep all", "draw the last from p"])
 def test_a_broken_rule_of_acceptance_is_told_apart(monkeypatch, broken):
-    confirm = sample.confirm
+    confirm = samplers.confirm
 
     def rule(p, q, draft, u):
         new, count = confirm(p, q, draft, u)                                # (B, m+1), (B, 1)
@@ -198,10 +201,10 @@ def test_a_broken_rule_of_acceptance_is_told_apart(monkeypatch, broken):
             count[:] = draft.size(1) + 1
         place = (count - 2)[:, :, None]
         law = p.take_along_dim(place, dim=1)[:, 0]                  # (B, V), and not p - q
-        last = sample.invert(law, u[:, -1])
+        last = samplers.invert(law, u[:, -1])
         return new.scatter(1, count - 1, last[:, None]), count
 
-    monkeypatch.setattr(sample, "confirm", rule)
+    monkeypatch.setattr(samplers, "confirm", rule)
     assert p_value(Oracle("aogpt"), draft=4) < 1e-6
 
 
@@ -311,7 +314,7 @@ def test_rare_tokens_come_as_often_as_they_should():
 # ---- The same stories ----------------------------------------------------------------------------
 
 def write_one_by_one(model, stories, pattern, o):
-    """What sample.states yields, but written by the plain samplers."""
+    """What samplers.states yields, but written by the plain samplers."""
     generators = [np.random.default_rng((o.seed, story)) for story in stories]
     time_of = uniforms(generators, len(pattern), CPU)                               # (B, L)
     u = uniforms(generators, len(pattern), CPU)                                     # (B, L)
@@ -319,17 +322,17 @@ def write_one_by_one(model, stories, pattern, o):
     is_given = pattern != model.config.mask_id
     given = int(is_given.sum())
     if model.config.mode == "ar":
-        return sample.write_left_to_right(model, tokens, given, u, o)
-    times = sample.times_of(o.order or model.config.orders, time_of)
+        return samplers.write_left_to_right(model, tokens, given, u, o)
+    times = samplers.times_of(o.order or model.config.orders, time_of)
     times = times.expand(len(stories), -1).masked_fill(is_given, -1)
     order = times.argsort(dim=1, stable=True)                                       # (B, L)
     if model.config.orders == "infill":
-        before = sample.left_of_blank(~is_given).expand(len(stories), -1)
+        before = samplers.left_of_blank(~is_given).expand(len(stories), -1)
         order = infill_order(tokens == model.config.mask_id, before)                # (B, L+1)
         given = order.size(1) - len(pattern) + given
     if model.config.mode == "aogpt":
-        return sample.write_in_any_order(model, tokens, order, given, u, o)
-    return sample.unmask_one_by_one(model, tokens, order, given, u, o)
+        return samplers.write_in_any_order(model, tokens, order, given, u, o)
+    return samplers.unmask_one_by_one(model, tokens, order, given, u, o)
 
 
 @torch.no_grad()
@@ -359,7 +362,7 @@ def test_plain_and_fast_samplers_write_the_same(case, orders):
     for given in texts:
         pattern = pattern_of(model, given)
         what = setting(model, range(20), pattern, **flags)
-        fast = list(sample.states(*what))
+        fast = list(samplers.states(*what))
         plain = list(write_one_by_one(*what))
         assert len(fast) == len(plain) == given.count(".")
         for one, other in zip(fast, plain):
@@ -405,11 +408,11 @@ def test_finished_blocks_are_cached(monkeypatch, N, case, given):
         seen.append(logits)
         return draw(logits, *others)
 
-    monkeypatch.setattr(sample, "draw", spy)
+    monkeypatch.setattr(samplers, "draw", spy)
     tokens, appeared = generate(*what)
     cached = seen.copy()
     seen.clear()
-    monkeypatch.setattr(sample, "cached_blocks", lambda *_: None)
+    monkeypatch.setattr(samplers, "cached_blocks", lambda *_: None)
     with plain_samplers():
         plain, appeared_plainly = generate(*what)
     assert torch.equal(tokens, plain)
@@ -540,7 +543,7 @@ def test_mdlm_reads_whole_windows():
         L = tokens.size(1)
         now = (torch.arange(L) == 2).expand(20, -1)
         o = SampleOptions()
-        new, chances = sample.draw_masked(model, tokens, now, u[:, :L], o)
+        new, chances = samplers.draw_masked(model, tokens, now, u[:, :L], o)
         assert (chances > 0).equal(now)
         found.append(new[:, :5])
     assert torch.equal(*found)
@@ -602,7 +605,7 @@ def test_cuda_writes_the_same(mode):
     what = setting(small_model(mode), range(20))
     plain = list(write_one_by_one(*what))
     what[0].cuda()
-    fast = [tokens.cpu() for tokens in sample.states(*what)]
+    fast = [tokens.cpu() for tokens in samplers.states(*what)]
     assert torch.equal(torch.stack(fast), torch.stack(plain))
 
 
@@ -798,6 +801,6 @@ def test_stories_that_are_predicted_in_parts_are_the_same(monkeypatch, sampler):
     o = SampleOptions(sampler=sampler, steps=3)
     whole, _ = generate(model, range(8), blank, o)
     for logits in 1, 2 * 8 * model.config.vocab_size:
-        monkeypatch.setattr(sample, "LOGITS_AT_ONCE", logits)
+        monkeypatch.setattr(samplers, "LOGITS_AT_ONCE", logits)
         parts, _ = generate(model, range(8), blank, o)
         assert torch.equal(parts, whole)
