@@ -339,7 +339,7 @@ def resolve(flags: dict):
     s, config = build(Settings, values), build(Config, values)
     shares = s.grad_accum * WORLD_SIZE
     if config.mode == "mdlm" and config.schedule == "uniform":
-        shares *= 2         # model.pack_pairs makes pairs of its rows, which cannot be split
+        shares *= 2         # objectives.pack_pairs makes pairs of its rows, which cannot be split
     if s.batch_size % shares:
         raise InputError(f"--batch_size={s.batch_size} must be a multiple of {shares}: of "
                          "--grad_accum times the processes, and for mdlm's pairs of 2")

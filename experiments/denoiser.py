@@ -5,7 +5,7 @@ What does a sampler lose by its own rule, and what by its network?
 
 Each NAME=FOLDER is a run of the toy. Every sampler of its mode writes 1,000 stories with it, and as
 many with the perfect network, which is the law itself. There only the rule can be at fault. Two of
-the rules for mdlm, threshold and remask, are not in sample.py but below. A row has
+the rules for mdlm, threshold and remask, are not in samplers.py but below. A row has
 
     passes, tokens a pass       of a story, on average; a story has 48 tokens
     grammatical, kl, surprise   how far the stories are from the law, see `distance` in oracle.py
