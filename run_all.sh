@@ -155,8 +155,9 @@ for seed in 1 2 3; do
 done
 for seed in 1 2 3; do
     for name in mdlm masked_ce aogpt; do learn long $name 5000 $seed; done
+    learn steps ar-2500 2500 $seed
 done
-for steps in 150 300 600 2500; do learn steps ar-$steps $steps 1; done
+for steps in 150 300 600; do learn steps ar-$steps $steps 1; done
 made real 10 python -m experiments.held_out --draws=4 --plot=results/figures/real.png \
     --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-{1,2,3} \
     out/long/{mdlm,masked_ce,aogpt}-{1,2,3} out/steps/ar-*)"

@@ -1,5 +1,6 @@
 """
-Fills the numbers of README.md and of the pages in results/ from the files in results/data/.
+Fills the numbers of README.md and of the pages in results/ from the files in results/data/, and draws
+two figures.
 
     python -m experiments.report            after run_all.sh
 
@@ -14,7 +15,8 @@ import re
 import numpy as np
 
 from cli import ROOT, InputError, command, parse_flags
-from experiments.held_out import HELPS, error_of
+from experiments.held_out import COLOURS, HELPS, error_of
+from show import figure
 
 DATA = ROOT / "results/data"
 MARKED = re.compile(r"<!--(\S+?)-->.*?<!--end-->", re.DOTALL)
@@ -549,11 +551,33 @@ def pages() -> list:
     return [ROOT / "README.md", *sorted(ROOT.glob("results/*.md"))]
 
 
+def draw_changes(path: str, labels: list, changes: dict):
+    """A line for each label, and on it a point for each mode of {mode: texts like 0.57 ± 0.03}."""
+    with figure(path, (7.5, 4), grid="x") as axes:
+        for i, (mode, texts) in enumerate(changes.items()):
+            for line, text in enumerate(texts):
+                if text:
+                    number, _, error = text.partition(" ± ")
+                    axes.errorbar(float(number), line + i / 4, xerr=float(error or 0), fmt="o",
+                                  color=COLOURS[mode], ms=4, capsize=3, label=mode)
+        axes.set_yticks(range(len(labels)), [label.replace("`", "") for label in labels])
+        axes.invert_yaxis()
+        axes.set(xlabel="change of the loss, nats per token")
+
+
 def main():
     parse_flags(__doc__)
     found = values()
     for page in pages():
         page.write_text(filled(page.read_text(), found))
+    changes = {}
+    for mode in "mdlm", "ar":
+        changes[mode] = [found[f"paper.{name}.{mode}"] for name in DIFFERENCES]
+    figures = ROOT / "results/figures"
+    draw_changes(figures / "paper.png", [label for label, _ in DIFFERENCES.values()], changes)
+    _, *taken = TAKEN
+    changes = {"ar": [found[f"shakespeare.{name}".replace(" ", "-")] for name in taken]}
+    draw_changes(figures / "shakespeare.png", [TAKEN[name] for name in taken], changes)
 
 
 if __name__ == "__main__":
