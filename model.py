@@ -1,9 +1,13 @@
 """
 One Transformer, three ways to read a sentence.
 
+This file has only the network. objectives.py makes slots of a text and computes the loss, and
+samplers.py writes.
+
 Every mode trains p(token | some of the other tokens). A *slot* is one index of the sequence that
 the network reads. It holds a token, knows that token's position (key_pos), and predicts the token
-at another position or the same one (target_pos). A mode is a row of this table:
+at another position or the same one (target_pos). The modes are the first three rows of this table;
+the last is mdlm in blocks, when it writes:
 
            attention      the slots hold             key_pos            target_pos
     ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1
@@ -27,9 +31,8 @@ at another position or the same one (target_pos). A mode is a row of this table:
 So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask,
 in which each slot predicts its own position. BOS, which begins every window, is the end-of-text
 token. Losses are nats per token of the same T tokens, so they can be compared; but a bound may lie
-above the true value. The exception is the objective masked_ce, which is no bound: see `pool`.
-This file has the network. How a text becomes slots, and what they cost, is in objectives.py, where
-most of the functions are that are named here.
+above the true value. The exception is the objective masked_ce, which is no bound: see `pool`. These
+functions are in objectives.py, all but `slots_seen`.
 
 Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H,
 V = vocab_size, n slots that are attended to. Where only some slots are predicted, these are P in
@@ -124,7 +127,8 @@ PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", s
 
 
 # Orders are a dial between left to right and random: blocks of N tokens, one block after another,
-# each in random order inside. N = 1 is left to right, and one block of all tokens is random.
+# each in random order inside. N = 1 is left to right, and one block of all tokens is random. infill
+# goes from left to right too, but what it has to fill in comes last.
 
 def block_length(orders: str, T: int) -> int:
     """N of the orders of a text of T tokens. Raises InputError for what names no orders."""
@@ -164,10 +168,11 @@ def rotate(x: Tensor, rotary: Tensor) -> Tensor:
 def slots_seen(stage: Tensor) -> Tensor:
     """Which slots (columns) each slot (rows) sees, by the slots' stages (1, S): (1, S, S).
 
-    A slot sees all slots of its own stage, and those of earlier stages if these are odd. An odd
-    stage is for tokens that later stages may read. An even stage is for a copy of a block that has
-    [MASK]s in it, which no other stage may read. With blocks BOS has stage -1, which is odd and the
-    earliest, so all see it. The stages of the slots are
+    A slot sees all slots of its own stage, and those of earlier stages if these are odd: later
+    stages may read an odd stage, and none may read an even one. With blocks BOS has stage -1, which
+    is odd and the earliest, so all see it. When a model in blocks writes, all stages are odd. In
+    training each block is there twice, known in an odd stage, and with [MASK]s in an even one. The
+    stages of the slots are
 
         ar, aogpt                 -1  1  3  5  7           causal
         mdlm                       0  0  0  0  0           bidirectional
@@ -186,7 +191,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool
     """softmax(q kᵀ / √D) v: each query averages the values of the slots that it sees.
 
     q (B, H, S, D); k and v (B, H, n, D). visible (B or 1, 1, S, n) is true where a slot is seen.
-    Only without it `causal` counts: then a slot sees itself and those before it, else all slots.
+    Without it a slot sees itself and those before it if `causal` is true, and otherwise all slots.
     Returns (B, H, S, D)."""
     causal = causal and visible is None
     training_on_cpu = q.requires_grad and q.device.type == "cpu"
@@ -275,7 +280,8 @@ def take_slots(x: Tensor, select: Tensor) -> Tensor:
 
     The B rows are taken in G groups of equally many. Line g of select lists P slots of group g, and
     numbers them as if the rows of the group were one long row: slot s of its second row is S + s.
-    `pack_pairs` makes groups of two rows, and samplers.py one group of all rows."""
+    `pack_pairs` makes groups of two rows. Of the samplers those of mdlm make one group of all rows,
+    and the others a group of each row."""
     G, C = len(select), x.size(-1)
     x = x.view(G, -1, C)                                                        # (G, B/G · S, C)
     index = select[:, :, None].expand(-1, -1, C)                                # (G, P, C)

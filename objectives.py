@@ -1,17 +1,24 @@
 """
 The objectives: what the slots of a window hold, what they should predict, and what that counts.
 
-Each objective turns tokens x (B, T) into a `Batch`. The loss is the same for all of them, that of
-`weighted_losses`: the mean over rows of Σ weight · −log p(target), a sum over a row's slots.
+Each objective turns tokens x (B, T) into a `Batch`. The loss is the same for all of them: it is the
+mean over rows of what `weighted_losses` returns, for each row the sum of weight · −log p(target)
+over its slots.
 
     ar       `order_batch`        the chain rule from left to right: exact
     aogpt    `order_batch`        the chain rule in a random order: on average an upper bound
     mdlm     `nelbo_batch`        random masks, the upper bound of masked diffusion
-             `one_block_batch`    the same in blocks
-             `paper_batch`        the paper's masks, which make no bound
+             `one_block_batch`    the same in blocks, but each row has one block only
+             `pool`               equal weights for all masked tokens (masked_ce): no bound
+             `paper_batch`        the paper's masks, with equal weights too
 
-Here they stand in their plainest form. The last section has the same losses, less noisy and faster.
-Shapes are named as in model.py. For training x is on the CPU, and so are the random numbers.
+In the sections on orders and masks they stand nearly in their plainest form. Their random numbers
+come from `spread` and `mask_counts` of the last section, where plain uniform numbers would do too.
+For these mdlm needs an even number of rows. The last section has the same losses, less noisy and
+faster, and this is what mdlm trains on.
+
+Shapes are named as in model.py; L is the length of an x that may be shorter than the window. For
+training x is on the CPU, and so are the random numbers.
 """
 import math
 from typing import NamedTuple
@@ -38,11 +45,11 @@ class Batch(NamedTuple):
     targets: Tensor                 # (B, S) the tokens to predict
     weight: Tensor                  # (B, S) how much each prediction counts
     t: Tensor | None = None         # (B,) how much is masked; mdlm only
-    select: Tensor | None = None    # (B/2, P) the slots of each pair of rows that predict something
+    select: Tensor | None = None    # (B/2, P) the slots of each pair of rows that have a weight
     stage: Tensor | None = None     # (1, S) which slots each slot sees; mdlm in blocks only
 
     def split(self, at_once: int):
-        """Parts of the batch with so many losses each, one a row or pair, or fewer in the last."""
+        """Parts of the batch with at_once losses each, one a row or pair; the last has the rest."""
         count = len(self.targets)
         parts = []
         for first in range(0, count, at_once):
@@ -92,17 +99,50 @@ def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
     return Batch(tokens, key_pos, order, targets, weight)
 
 
+def reveal_times(orders: str, u: Tensor) -> Tensor:
+    """When each position becomes known (B, T): block b has the times from b to b+1.
+
+    u (B, T) are uniform numbers in [0, 1). Sorted by their times, positions are in an order that
+    `orders` names.
+    """
+    T = u.size(1)
+    position = torch.arange(T, device=u.device)
+    block = position // block_length(orders, T)
+    return block + u.double()       # a float32 could round a time up to the next block's
+
+
+def infill_order(hidden: Tensor, before: Tensor) -> Tensor:
+    """Left to right, but the places where `hidden` (B, T) is true come last: an order (B, T+m).
+
+    `before` (B, m) has the last place ahead of the gap. It comes a second time in the order, just
+    ahead of the gap. m is 1, or 0 if no row has a gap; a row without one then ends with that place.
+    For T = 6, where the places 2 and 3 are hidden, `before` is [1], and the order is
+
+        0  1  4  5  1  2  3
+
+    So the slot that predicts place 2 holds the token of place 1, as it does from left to right. If
+    it held that of place 5, a GPT would hardly learn to jump. Fill-in-the-middle as published marks
+    the jump by a special token (Bavarian et al. 2022, arXiv 2207.14255)."""
+    place = torch.arange(hidden.size(1), device=hidden.device)                  # (T,)
+    positions = torch.cat([place.expand_as(hidden), before], dim=1)             # (B, T+m)
+    # What is not hidden has the time 0, and the stable sort leaves it from left to right. A hidden
+    # place has its number as its time. A place that comes again has its number plus a half.
+    times = torch.cat([place * hidden, before + 0.5], dim=1)                    # (B, T+m)
+    return positions.gather(1, times.argsort(dim=1, stable=True))
+
+
 def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Tensor:
     """The orders (B, T) in which the rows of x (B, T) are predicted, or (B, T+1) with infill.
 
     That of ar is 0 … T-1. Those of aogpt are drawn as config.orders says, but l2r_fraction of
-    them are 0 … T-1 too. If that is 0, the mean loss of aogpt is an upper bound on −log p(x)/T,
-    where p(x) is the mean over all such orders of the probability that each gives to x: −log of a
-    mean is at most the mean of −log (Jensen's inequality).
+    them are 0 … T-1 too. With an l2r_fraction of 0 the mean loss of aogpt is an upper bound on
+    −log p(x)/T. There p(x) is the mean of the probabilities that the orders give to x, each order
+    counted as often as it is drawn, and −log of a mean is at most the mean of −log (Jensen's
+    inequality).
 
     With infill one span of a row comes last. Spans of 1, of 2 to 3, of 4 to 7 … tokens are
-    equally frequent, and it begins at any place but the first. In the rows that are left to right
-    nothing is hidden. But all rows of a batch have T+1 slots, so there the last one repeats a
+    equally frequent, and the span begins at any place but the first. In the rows that are left to
+    right nothing is hidden. But all rows of a batch have T+1 slots, so there the last one repeats a
     position, and `order_batch` gives it no weight."""
     left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
     if config.mode == "ar" or l2r_fraction == 1:
@@ -118,37 +158,6 @@ def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Te
     order = reveal_times(config.orders, u).argsort(dim=1)                       # (B, T)
     chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
     return torch.where(chosen, left_to_right, order)
-
-
-def reveal_times(orders: str, u: Tensor) -> Tensor:
-    """When each position becomes known (B, T): block b has the times from b to b+1.
-
-    u (B, T) are uniform numbers in [0, 1). Sorted by their times, positions are in such an order.
-    """
-    T = u.size(1)
-    position = torch.arange(T, device=u.device)
-    block = position // block_length(orders, T)
-    return block + u.double()       # a float32 could round a time up to the next block's
-
-
-def infill_order(hidden: Tensor, before: Tensor) -> Tensor:
-    """Left to right, but the places where `hidden` (B, T) is true come last: an order (B, T+m).
-
-    `before` (B, m) lists the last place ahead of each gap. It comes a second time in the order,
-    just ahead of the gap. m is 1, or 0 if there is no gap to fill. For T = 6, where the places 2
-    and 3 are hidden, `before` is [1], and the order is
-
-        0  1  4  5  1  2  3
-
-    So the slot that predicts place 2 holds the token of place 1, as it does from left to right. If
-    it held that of place 5, a GPT would hardly learn to jump. Fill-in-the-middle as published marks
-    the jump by a special token (Bavarian et al. 2022, arXiv 2207.14255)."""
-    place = torch.arange(hidden.size(1), device=hidden.device)                  # (T,)
-    positions = torch.cat([place.expand_as(hidden), before], dim=1)             # (B, T+m)
-    # What is not hidden has the time 0, and the stable sort leaves it from left to right. A hidden
-    # place has its number as its time. A place that comes again has its number plus a half.
-    times = torch.cat([place * hidden, before + 0.5], dim=1)                    # (B, T+m)
-    return positions.gather(1, times.argsort(dim=1, stable=True))
 
 
 # ---- Masks: what mdlm learns ---------------------------------------------------------------------
@@ -212,31 +221,13 @@ def timestep(config: Config, ratio: Tensor) -> Tensor:
     return ratio
 
 
-def one_block_batch(config: Config, x: Tensor, generator, known: int = 0) -> Batch:
-    """The bound of block diffusion in its plainest form: each row predicts k tokens of one block b.
+def pool(batch: Batch) -> Batch:
+    """The same predictions with equal weights. The loss, masked_ce, is then their plain mean.
 
-        −log p(x)/T ≤ E_b E_k E_M [(1/k) Σ_{i in M} −log p(x_i | b outside M, blocks before)]
-
-    For each block that is the bound of `nelbo_batch`. b is the block of a random token, because a
-    shorter last block counts less. Later blocks are all [MASK], and not seen. Where the first
-    `known` tokens are given, it is the bound on −log p of the others, per token of these.
-    Training takes all blocks at once: see `all_blocks_batch`."""
-    B, T = x.shape
-    place = torch.arange(T)
-    block = place // config.block_length                            # (T,) 0 if orders are random
-    some_token = known + (spread(B, generator) * (T - known)).long()            # (B,)
-    b = block[some_token][:, None]                                              # (B, 1)
-    here = (block == b) & (place >= known)                                      # (B, T)
-    size = here.sum(dim=1, keepdim=True)                                        # (B, 1)
-    k = 1 + (spread(B, generator)[:, None] * size).long()                       # (B, 1)
-    # Each place of the block draws a number below 1, and all others have 1, so they rank last. Here
-    # it must be true ranks, which are the argsort of the argsort.
-    lot = torch.rand(B, T, generator=generator).masked_fill(~here, 1)
-    rank = lot.argsort(dim=1).argsort(dim=1)                                    # (B, T)
-    masked = here & (rank < k)
-    batch = masking_batch(config, x, masked | (block > b))
-    weight = F.pad(masked / k, (1, config.block_size - T))                      # (B, T+1)
-    return batch._replace(weight=weight)
+    That is no bound: a row counts the more, the more of its tokens are masked."""
+    predicted = (batch.weight > 0).float()                                      # (B, S)
+    predictions_of_row = predicted.sum().clamp(min=1) / len(predicted)          # on average
+    return batch._replace(weight=predicted / predictions_of_row)
 
 
 def paper_batch(config: Config, x: Tensor, generator) -> Batch:
@@ -251,16 +242,37 @@ def paper_batch(config: Config, x: Tensor, generator) -> Batch:
     return pool(two_streams(config, batch))
 
 
-def pool(batch: Batch) -> Batch:
-    """The same predictions with equal weights. The loss, masked_ce, is then their plain mean.
+def one_block_batch(config: Config, x: Tensor, generator, known: int = 0) -> Batch:
+    """The bound of block diffusion in its plainest form: each row predicts k tokens of one block b.
 
-    That is no bound: a row counts the more, the more of its tokens are masked."""
-    predicted = (batch.weight > 0).float()                                      # (B, S)
-    predictions_of_row = predicted.sum().clamp(min=1) / len(predicted)          # on average
-    return batch._replace(weight=predicted / predictions_of_row)
+        −log p(x)/T ≤ E_b E_k E_M [(1/k) Σ_{i in M} −log p(x_i | b outside M, blocks before)]
+
+    For each block that is the bound of `nelbo_batch`. b is the block of a random token, because a
+    shorter last block counts less. Later blocks are all [MASK], and not seen. Where the first
+    `known` tokens are given, it is the bound on −log p of the others, per token of these. Here T
+    is the length of x, which may be shorter than the window. Training takes all blocks at once: see
+    `all_blocks_batch`."""
+    B, T = x.shape
+    place = torch.arange(T)
+    block = place // config.block_length                            # (T,) 0 if orders are random
+    some_token = known + (spread(B, generator) * (T - known)).long()            # (B,)
+    b = block[some_token][:, None]                                              # (B, 1)
+    here = (block == b) & (place >= known)                                      # (B, T)
+    size = here.sum(dim=1, keepdim=True)                                        # (B, 1)
+    k = 1 + (spread(B, generator)[:, None] * size).long()                       # (B, 1)
+    # Each place of the block draws a number below 1, and all others have 1, so they rank last. Here
+    # it must be true ranks, which are the argsort of the argsort.
+    lot = torch.rand(B, T, generator=generator).masked_fill(~here, 1)
+    rank = lot.argsort(dim=1).argsort(dim=1)                                    # (B, T)
+    masked = here & (rank < k)
+    batch = masking_batch(config, x, masked | (block > b))
+    weight = F.pad(masked / k, (1, config.block_size - T))          # (B, block_size+1)
+    return batch._replace(weight=weight)
 
 
 # ---- What training and evaluation take -----------------------------------------------------------
+# `all_blocks_batch` and `pack_pairs` are in the next section. They give the same losses as above,
+# for all blocks at once and from fewer predictions.
 
 def training_batch(config: Config, x: Tensor, generator) -> Batch:
     """What the configured mode and objective train on, given the tokens x (B, T)."""
@@ -295,6 +307,20 @@ def evaluation_batch(config: Config, x: Tensor, generator, left_to_right=False) 
         return pack_pairs(bound_batch(config, twice, generator))
     l2r_fraction = 1.0 if left_to_right else 0.0
     return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction))
+
+
+@torch.no_grad()
+def losses_in_parts(model: nn.Module, batch: Batch) -> Tensor:
+    """`weighted_losses` without gradients, returned as float64 on the CPU.
+
+    64 are computed at a time, or fewer, down to one, if 64 have more than 64 MB of logits."""
+    logits_of_one = batch.targets.size(1) * model.config.vocab_size
+    at_once = min(64, max(1, 2 ** 24 // logits_of_one))
+    losses = []
+    for part in batch.split(at_once):
+        part = part.to(model.head.weight.device)
+        losses.append(weighted_losses(model, part).cpu().double())
+    return torch.cat(losses)
 
 
 def add_noise(config: Config, batch: Batch, generator) -> Batch:
@@ -401,17 +427,3 @@ def pack_pairs(batch: Batch) -> Batch:
     targets = batch.targets.view(pairs, -1).gather(1, select)                   # (B/2, P)
     weight = weight.gather(1, select) / 2                                       # (B/2, P)
     return batch._replace(targets=targets, weight=weight, select=select)
-
-
-@torch.no_grad()
-def losses_in_parts(model: nn.Module, batch: Batch) -> Tensor:
-    """`weighted_losses` without gradients, returned as float64 on the CPU.
-
-    64 are computed at a time, or fewer, down to one, if 64 have more than 64 MB of logits."""
-    logits_of_one = batch.targets.size(1) * model.config.vocab_size
-    at_once = min(64, max(1, 2 ** 24 // logits_of_one))
-    losses = []
-    for part in batch.split(at_once):
-        part = part.to(model.head.weight.device)
-        losses.append(weighted_losses(model, part).cpu().double())
-    return torch.cat(losses)

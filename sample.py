@@ -6,7 +6,9 @@ Write stories with a trained model, or fill the blanks of one.
     python sample.py --out_dir=out/toy-mdlm --num_samples=1000 --sampler=adaptive
     python sample.py --out_dir=out/toy-aogpt --draft=16
 
-Stories are cut at the first end-of-text.
+A pass is one run of the network. Several tokens in one pass are drawn independently of each other,
+which is faster but not exact; with --draft it is exact, because a second pass checks them. How each
+mode writes is in samplers.py. Stories are cut at the first end-of-text.
 """
 import json
 import os

@@ -4,11 +4,11 @@ How the models write: a sampler for each mode in its plainest form, then faster 
 A pass is one run of the network. ar writes one token a pass, from left to right. aogpt writes in a
 random or a given order, one token a pass, or several that are drawn independently of each other,
 which is faster but not exact. With --draft it is exact: a second pass accepts or rejects each of
-them. mdlm reveals masked tokens anywhere, and each of its passes reads the whole window; if it was
-trained with --orders=blocks:N, it finishes one block after another, and a pass reads N tokens, or
-the first pass of a block 2N.
+them. mdlm reveals masked tokens anywhere, and each of its passes reads the whole window. If it was
+trained with --orders=blocks:N, it finishes one block after another, and with a cache most of its
+passes read N tokens only, see `cached_blocks`.
 
-The function to call is `generate`. sample.py is the command.
+The function to call is `generate`; `states` chooses the sampler. sample.py is the command.
 """
 import itertools
 import math
@@ -23,6 +23,8 @@ from cli import InputError, check_flags, flag
 from model import Cache, Transformer, new_keys_values, slots_seen
 from objectives import draw_orders, infill_order, masking_batch, order_batch, reveal_times
 
+
+# The flags of sample.py. Of these the plain samplers read temperature and top_p alone.
 
 @dataclass
 class SampleOptions:
@@ -114,7 +116,7 @@ def invert(p, u):
 
 
 def draw(logits, u, o: SampleOptions, temperature: float | None = None):
-    """Tokens (N,) from logits (N, V) by uniform numbers u (N,), and the probability of each.
+    """Tokens (P,) from logits (P, V) by uniform numbers u (P,), and the probability of each.
 
     It takes a few rows at a time, because the sums in float64 would not fit the cache of a CPU."""
     tokens, chances = [], []
@@ -130,7 +132,7 @@ def draw(logits, u, o: SampleOptions, temperature: float | None = None):
 
 
 def u_at(u, position):
-    """The number in u (B, L) that is for each story's position (B, 1): (B,)."""
+    """From u (B, L) the number of each story at its position (B, 1): (B,)."""
     return u.gather(1, position.to(u.device))[:, 0]
 
 
@@ -139,7 +141,8 @@ def u_at(u, position):
 # order (B, L) has the positions in the order of writing, and the first `given` of them are known;
 # if infill fills a blank, one of these comes twice, and order is (B, L+1). u (B, L) has a number
 # for every position. Who only wants to know how these models write can stop reading after these
-# three. The command runs faster ones, which write the same stories, and a test compares them.
+# three. The command runs faster ones, which write the same stories, and a test compares them; the
+# test alone calls these.
 
 def write_left_to_right(model, tokens, given: int, u, o: SampleOptions):
     """ar: each new token takes a pass over all before it."""
@@ -261,7 +264,7 @@ def confirm(p, q, draft, u):
     min(1, p/q) of its token, up to the first that is not. In its place a token is drawn from
     max(0, p − q), which makes up for that exactly (Leviathan et al. 2023, arXiv 2211.17192). If
     all are kept, one token more is drawn from the last p."""
-    p = p / p.sum(dim=-1, keepdim=True)     # with top_p they sum to less than 1
+    p = p / p.sum(dim=-1, keepdim=True)     # what `probabilities` keeps sums to less than 1
     q = q / q.sum(dim=-1, keepdim=True)
     # Draft 0 is always kept, so its law is dropped, and q[:, i] goes with p[:, i]. The token more
     # was not drafted: with q = 0 it is drawn from all of p.
@@ -341,102 +344,8 @@ def write_and_confirm(model, tokens, order, given: int, generators: list, o: Sam
 
 
 # ---- mdlm: several tokens a pass -----------------------------------------------------------------
-
-LOGITS_AT_ONCE = 2 ** 28        # a gigabyte of them
-
-
-def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t=None, predict=None):
-    """Tokens (B, L), new where `now` (B, L) is true, and the probability (B, L) of each new one.
-
-    With --sampler=adaptive the second result is not the probability but the entropy, in nats, of
-    the network's prediction at that place. t is what a network with time_embedding=add is told; by
-    default it follows from the share masked. The network reads a whole window of block_size tokens,
-    or by the paper's protocol only these L, and predicts where `now` is true. With blocks the
-    caller gives the function `predict` of `cached_blocks`, which reads less."""
-    config = model.config
-    logits_of_story = config.vocab_size * int(now.sum(dim=1).max())
-    at_once = max(1, LOGITS_AT_ONCE // max(1, logits_of_story))
-    if len(tokens) > at_once and not predict:
-        parts = zip(tokens.split(at_once), now.split(at_once), u.split(at_once))
-        drawn = [draw_masked(model, *part, o, temperature, t) for part in parts]
-        tokens, probability = zip(*drawn)
-        return torch.cat(tokens), torch.cat(probability)
-    if o.protocol == "paper":
-        config = replace(config, block_size=tokens.size(1))
-    if t is not None:
-        t = torch.full((len(tokens),), t, device=tokens.device)             # (B,)
-    batch = masking_batch(config, tokens, tokens == config.mask_id, t)
-    beyond = config.block_size - tokens.size(1)
-    wanted = F.pad(now, (1, beyond))                                        # (B, T+1)
-    if predict:
-        logits = predict(batch, wanted)                                     # (N, V)
-    else:
-        # Stories may have unequal numbers of them, so all rows are one group for `take_slots`.
-        select = wanted.flatten().nonzero().T                               # (1, N)
-        [logits] = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, select,
-                         stage=batch.stage)                                 # (N, V)
-    if o.repetition_penalty != 1:
-        logits = penalize(logits, tokens, now, o)
-    drawn, chance = draw(logits, u[now.to(u.device)], o, temperature)       # (N,) each
-    if o.sampler == "adaptive":
-        chance = torch.distributions.Categorical(logits=logits.float()).entropy()
-    probability = torch.zeros(tokens.shape, device=tokens.device)
-    return tokens.masked_scatter(now, drawn), probability.masked_scatter(now, chance)
-
-
-def penalize(logits, tokens, now, o: SampleOptions):
-    """Logits (N, V), changed so that tokens that occur in the story become less likely.
-
-    The paper's code divides logits by the penalty, which makes a token with a negative logit
-    likelier. Ours multiplies log p, which is never positive."""
-    story = now.nonzero()[:, 0]                                             # (N,)
-    count = torch.zeros(len(tokens), logits.size(1) + 1, device=tokens.device)
-    count.scatter_add_(1, tokens, torch.ones(tokens.shape, device=tokens.device))
-    penalty = (o.repetition_penalty ** count).clamp(max=5)                  # (B, V+1), [MASK] too
-    penalty = penalty[story, :-1]                                           # (N, V)
-    if o.protocol == "paper":
-        return logits / penalty
-    return logits.log_softmax(dim=-1) * penalty
-
-
-def cached_blocks(model, rows: int):
-    """A function that runs one block, and keeps what it has computed; None without blocks.
-
-    A slot sees its own block and those before, so a finished block need not be read again. But what
-    the cache has of a block that still had [MASK]s is not final. It is overwritten by the block's
-    next pass, and in the end by the first pass of the next block, which reads both. For N = 2, with
-    BOS in slot 0, these slots are read, and the others up to the last of them are in the cache:
-
-        block 0                     slots 0 1 2     x_0 and x_1
-        block 0 again                       1 2
-        block 1, first pass                 1 2 3 4
-        block 1 again                           3 4
-    """
-    config = model.config
-    if not config.in_blocks:
-        return None
-    N = config.block_length
-    keys_values = new_keys_values(model, rows, config.block_size + 1)
-    final = 0           # slots before it are in the cache as they will stay
-
-    def predict(batch, wanted):
-        """Logits (n, V) of the wanted (B, T+1) slots, which are all in one block, row by row."""
-        nonlocal final
-        first = int(wanted.any(dim=0).nonzero()[0])
-        start = 1 + (first - 1) // N * N                # of the block
-        end = min(start + N, wanted.size(1))
-        read = slice(final, end)                        # S slots
-        final = start
-        slots = torch.arange(end, device=wanted.device)[read]
-        visible = slots_seen(batch.stage[:, :end])[:, None, read]                   # (1, 1, S, end)
-        cache = Cache(keys_values, slots.expand(rows, -1), visible)
-        position = batch.key_pos[:, read]
-        select = wanted[:, read].flatten().nonzero().T                              # (1, n)
-        [logits] = model(batch.tokens[:, read], position, position, select=select, cache=cache)
-        return logits
-
-    return predict
-
+# `unmask` is the sampler, and two others choose in another way what to reveal. `draw_masked`, which
+# they have in common, is one pass, and `cached_blocks` makes it faster for blocks.
 
 def unmask(model, tokens, reveal_step, u, o: SampleOptions):
     """Step s reveals the tokens where reveal_step (B, L) is s; if there are none, no network runs.
@@ -500,12 +409,108 @@ def unmask_within_risk(model, tokens, u, o: SampleOptions):
         yield tokens
 
 
+LOGITS_AT_ONCE = 2 ** 28        # a gigabyte of them
+
+
+def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t=None, predict=None):
+    """Tokens (B, L), new where `now` (B, L) is true, and the probability (B, L) of each new one.
+
+    With --sampler=adaptive the second result is not the probability but the entropy, in nats, of
+    the network's prediction at that place. t is what a network with time_embedding=add is told; by
+    default it follows from the share masked. The network reads a whole window of block_size tokens,
+    or by the paper's protocol only these L, and predicts where `now` is true. With blocks the
+    caller gives the function `predict` of `cached_blocks`, which reads less."""
+    config = model.config
+    logits_of_story = config.vocab_size * int(now.sum(dim=1).max())
+    at_once = max(1, LOGITS_AT_ONCE // max(1, logits_of_story))
+    if len(tokens) > at_once and not predict:
+        parts = zip(tokens.split(at_once), now.split(at_once), u.split(at_once))
+        drawn = [draw_masked(model, *part, o, temperature, t) for part in parts]
+        tokens, probability = zip(*drawn)
+        return torch.cat(tokens), torch.cat(probability)
+    if o.protocol == "paper":
+        config = replace(config, block_size=tokens.size(1))
+    if t is not None:
+        t = torch.full((len(tokens),), t, device=tokens.device)             # (B,)
+    batch = masking_batch(config, tokens, tokens == config.mask_id, t)
+    beyond = config.block_size - tokens.size(1)
+    wanted = F.pad(now, (1, beyond))                                        # (B, T+1)
+    if predict:
+        logits = predict(batch, wanted)                                     # (P, V)
+    else:
+        # Stories may want unequal numbers of slots, so all rows are one group for `take_slots`.
+        select = wanted.flatten().nonzero().T                               # (1, P)
+        [logits] = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t, select,
+                         stage=batch.stage)                                 # (P, V)
+    if o.repetition_penalty != 1:
+        logits = penalize(logits, tokens, now, o)
+    drawn, chance = draw(logits, u[now.to(u.device)], o, temperature)       # (P,) each
+    if o.sampler == "adaptive":
+        chance = torch.distributions.Categorical(logits=logits.float()).entropy()
+    probability = torch.zeros(tokens.shape, device=tokens.device)
+    return tokens.masked_scatter(now, drawn), probability.masked_scatter(now, chance)
+
+
+def penalize(logits, tokens, now, o: SampleOptions):
+    """Logits (P, V), changed so that tokens that occur in the story become less likely.
+
+    The paper's code divides logits by the penalty, which makes a token with a negative logit
+    likelier. Ours multiplies log p, which is never positive."""
+    story = now.nonzero()[:, 0]                                             # (P,)
+    count = torch.zeros(len(tokens), logits.size(1) + 1, device=tokens.device)
+    count.scatter_add_(1, tokens, torch.ones(tokens.shape, device=tokens.device))
+    penalty = (o.repetition_penalty ** count).clamp(max=5)                  # (B, V+1), [MASK] too
+    penalty = penalty[story, :-1]                                           # (P, V)
+    if o.protocol == "paper":
+        return logits / penalty
+    return logits.log_softmax(dim=-1) * penalty
+
+
+def cached_blocks(model, rows: int):
+    """A function that runs one block, and keeps what it has computed; None without blocks.
+
+    A slot sees its own block and those before, so a finished block need not be read again. But what
+    the cache has of a block that still had [MASK]s is not final. It is overwritten by the block's
+    next pass, and in the end by the first pass of the next block, which reads both. For N = 2, with
+    BOS in slot 0, these slots are read, and the others up to the last of them are in the cache:
+
+        block 0                     slots 0 1 2     x_0 and x_1
+        block 0 again                       1 2
+        block 1, first pass                 1 2 3 4
+        block 1 again                           3 4
+    """
+    config = model.config
+    if not config.in_blocks:
+        return None
+    N = config.block_length
+    keys_values = new_keys_values(model, rows, config.block_size + 1)
+    final = 0           # slots before it are in the cache as they will stay
+
+    def predict(batch, wanted):
+        """Logits (P, V) of the wanted (B, T+1) slots, which are all in one block, row by row."""
+        nonlocal final
+        first = int(wanted.any(dim=0).nonzero()[0])
+        start = 1 + (first - 1) // N * N                # of the block
+        end = min(start + N, wanted.size(1))
+        read = slice(final, end)                        # S slots
+        final = start
+        slots = torch.arange(end, device=wanted.device)[read]
+        visible = slots_seen(batch.stage[:, :end])[:, None, read]                   # (1, 1, S, end)
+        cache = Cache(keys_values, slots.expand(rows, -1), visible)
+        position = batch.key_pos[:, read]
+        select = wanted[:, read].flatten().nonzero().T                              # (1, P)
+        [logits] = model(batch.tokens[:, read], position, position, select=select, cache=cache)
+        return logits
+
+    return predict
+
+
 # ---- Which sampler, and in which order -----------------------------------------------------------
 
 def left_of_blank(free):
     """The place (1,) of the last word before the blank, which `infill_order` has twice.
 
-    free (L,) is true where a token is to be written. If no word comes after such a place, there is
+    free (L,) is true where a token is to be written. If no word comes after one of these, there is
     no blank, only an end to be written, and the result is empty, (0,). Raises InputError for any
     blank but one between words, which is what infill is trained for."""
     left, right = free[:-1], free[1:]
@@ -533,7 +538,7 @@ def times_of(order: str, u):
 
 
 def states(model: Transformer, stories, pattern, o: SampleOptions):
-    """Yields (B, L) tokens after every pass of writing the stories with these numbers.
+    """Yields (B, L) tokens after every step of writing the stories with these numbers.
 
     pattern, (L,) or (B, L), has the tokens that are given, and [MASK] elsewhere. A story does not
     depend on the others in its batch. Tokens of one pass are drawn independently of each other. So
@@ -579,7 +584,7 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
     if config.mode == "mdlm":
         turn = order.argsort(dim=1)                 # (B, L) when each position comes
         rank = turn - (L - n)                       # the same among those that are free
-        reveal_step = (rank * steps // n + block).where(free, -1)       # + block as above
+        reveal_step = (rank * steps // n + block).where(free, -1)       # + block as for ancestral
         # Number the steps without gaps. Where tokens are given, their -1 takes the number 0, so 1
         # is subtracted.
         _, number = reveal_step.unique(return_inverse=True)
@@ -597,9 +602,10 @@ def states(model: Transformer, stories, pattern, o: SampleOptions):
 def generate(model: Transformer, stories, pattern, o: SampleOptions):
     """Tokens (B, L) of the stories with these numbers, and the pass (B, L) at which each appeared.
 
-    The latter is -1 where a token was given. ar stops when every story has ended, and leaves [MASK]
-    from there on. `states` says what the arguments are. A pattern that is longer than the window is
-    written in parts, see `generate_in_parts`."""
+    The latter is -1 where a token was given. ancestral counts also the steps in which it reveals
+    nothing and so runs no network. Without o.full_length ar stops when every story has ended, and
+    leaves [MASK] from there on. `states` says what the arguments are. A pattern that is longer than
+    the window is written in parts, see `generate_in_parts`."""
     config = model.config
     if pattern.size(-1) > config.block_size:
         return generate_in_parts(model, stories, pattern, o)
@@ -616,8 +622,8 @@ def generate(model: Transformer, stories, pattern, o: SampleOptions):
 def generate_in_parts(model: Transformer, stories, pattern, o: SampleOptions):
     """The same for a pattern of more than T tokens: one window, then half a window at a time.
 
-    Rotary positions and target embeddings end with the window. So each part is the second half of a
-    window whose first half the model has written before, and this window's positions begin at 0."""
+    Rotary positions and target embeddings end with the window. So each part after the first is the
+    second half of a window whose first half is written already, and whose positions begin at 0."""
     config = model.config
     L, T = pattern.size(-1), config.block_size
     tokens = pattern.to(model.head.weight.device).expand(len(stories), L).clone()   # (B, L)

@@ -7,8 +7,8 @@ Train a language model: left to right (ar), by masked diffusion (mdlm) or in any
     torchrun --standalone --nproc_per_node=8 train.py --mode=mdlm       eight GPUs train as one
 
 "The paper" is arXiv 2603.22075. The run's folder holds ckpt.pt, with which a run can go on, best.pt
-(the best weights), config.json, log.jsonl and loss.png. Validation losses are in nats per token:
-exact for ar, and upper bounds for mdlm and aogpt.
+(the best weights), config.json, log.jsonl and loss.png. val_nll, in nats per token, is exact for
+ar, and an upper bound for mdlm and aogpt.
 """
 import ctypes
 import json
@@ -222,7 +222,7 @@ def evaluate(model: Transformer, x: torch.Tensor, seed: int) -> dict:
         batch = evaluation_batch(config, x, mask_generator(seed), left_to_right=True)
         result["val_nll_l2r"] = losses_in_parts(model, batch).mean().item()
     if config.mode == "mdlm":
-        batch = paper_batch(config, x, mask_generator(seed, 1))     # not the masks above
+        batch = paper_batch(config, x, mask_generator(seed, 1))     # other masks than val_nll
         result["val_masked_ce"] = losses_in_parts(model, batch).mean().item()
     return result
 
@@ -295,7 +295,7 @@ def main():
     finish(run, tokenizer, x_val, law)
 
 
-# ---- Before the loop: settings, machine, optimizers ----------------------------------------------
+# ---- What comes before the loop: settings, machine, optimizers -----------------------------------
 
 def resolve(flags: dict):
     """What the flags ask for: Config, Settings, why this preset, and with --resume the checkpoint.
