@@ -8,7 +8,15 @@ them. mdlm reveals masked tokens anywhere, and each of its passes reads the whol
 trained with --orders=blocks:N, it finishes one block after another, and with a cache most of its
 passes read N tokens only, see `cached_blocks`.
 
-The function to call is `generate`; `states` chooses the sampler. sample.py is the command.
+    plain                   fast
+    write_left_to_right     write_in_order          ar
+    write_in_any_order      write_in_order          aogpt
+                            write_and_confirm       aogpt with --draft
+    unmask_one_by_one       unmask                  mdlm, first_hitting and ancestral
+                            unmask_within_risk      mdlm, adaptive
+                            unmask_surest           mdlm, confidence
+
+The function to call is `generate`; `states` chooses from the fast ones. sample.py is the command.
 """
 import itertools
 import math
@@ -182,13 +190,19 @@ def unmask_one_by_one(model, tokens, order, given: int, u, o: SampleOptions):
 
 
 # ---- The same, faster: ar and aogpt with a cache, and several tokens a pass ----------------------
-# Slot 0 holds BOS, and slot j the token at order[j-1]; it predicts the token at order[j]. The cache
-# keeps the keys and values of slots whose token is known. To predict m tokens at once from the
-# known ones, the last known slot is joined by the next m-1 slots. Their own tokens are not known
-# yet, so they are made copies of it: each holds the last known token, but predicts at a place of
-# its own. In the next pass they are read again, with the tokens they should hold. A copy does not
-# see the slot that it copies, because it holds the same token itself. Nor does it see other copies.
-# For 4 tokens, 2 a pass, x marks the slots (columns) that each slot (rows) sees:
+# Slot 0 holds BOS, and slot j the token at order[j-1]; it predicts the token at order[j]. In the
+# order 2 0 3 1, for example,
+#
+#     slot         0     1     2     3
+#     holds        BOS   x_2   x_0   x_3
+#     predicts     x_2   x_0   x_3   x_1
+#
+# The cache keeps keys and values of slots whose token is known. To predict m tokens at once, the
+# last known slot is joined by the next m-1 slots. Their own tokens are not known yet, so they are
+# made copies of it: each holds the last known token, but predicts at a place of its own. In the
+# next pass they are read again, with the tokens they should hold. A copy does not see the slot that
+# it copies, because it holds the same token itself. Nor does it see other copies. For 4 tokens, 2 a
+# pass, x marks the slots (columns) that each slot (rows) sees:
 #
 #                                  slot 0  1  2  3
 #     pass 0     slot 0                 x
