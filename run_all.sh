@@ -48,6 +48,8 @@ learn() {       # learn GROUP NAME STEPS SEED FLAGS: out/GROUP/NAME-SEED, 1.4M w
         --eval_interval=625 --max_steps="$3" --seed="$4" $(flags_of "${2%%-*}") "${@:5}"
 }
 
+SELDOM="--eval_interval=1250 --eval_windows=40"     # of runs whose curve nobody looks at
+
 help_flags() {  # help_flags HELP: against overfitting, or smaller batches
     case $1 in
         dropout) echo --dropout=0.3 ;;
@@ -154,13 +156,19 @@ for seed in 1 2 3; do
     for name in ar mdlm masked_ce aogpt; do learn stories $name 1250 $seed; done
 done
 for seed in 1 2 3; do
-    for name in mdlm masked_ce aogpt; do learn long $name 5000 $seed; done
-    learn steps ar-2500 2500 $seed
+    seldom=$([ $seed = 1 ] || echo $SELDOM)     # the figure has the curves of seed 1
+    for name in mdlm masked_ce aogpt; do learn long $name 5000 $seed $seldom; done
+    learn steps ar-2500 2500 $seed $seldom
 done
 for steps in 150 300 600; do learn steps ar-$steps $steps 1; done
 made real 10 python -m experiments.held_out --draws=4 --plot=results/figures/real.png \
     --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-{1,2,3} \
     out/long/{mdlm,masked_ce,aogpt}-{1,2,3} out/steps/ar-*)"
+for lr in 0.002 0.008; do
+    for name in ar mdlm masked_ce aogpt; do learn rates $name-$lr 1250 1 --lr=$lr; done
+done
+made rates 5 python -m experiments.held_out --draws=2 \
+    --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-1 out/rates/*)"
 made orders 50 python -m experiments.held_out --orders=4 --windows=60 \
     --runs="$(folders out/long/{mdlm,masked_ce,aogpt}-1 out/steps/ar-2500-1)"
 
@@ -193,10 +201,8 @@ made diversity 2 python diversity.py --data=unseen --judge=out/stories/ar-2 \
 
 # What does each of the paper's differences do, alone? The three seeds of ar lie so close together
 # that it has one here; mdlm has three where a difference is large or often named.
-differ() {      # differ RUN SEEDS FLAGS …: out/paper/RUN-SEED, evaluated at its end only
-    for seed in $2; do
-        learn paper $1 1250 $seed --eval_interval=1250 --eval_windows=40 "${@:3}"
-    done
+differ() {      # differ RUN SEEDS FLAGS …: out/paper/RUN-SEED
+    for seed in $2; do learn paper $1 1250 $seed $SELDOM "${@:3}"; done
 }
 for mode in ar mdlm; do
     seeds=1

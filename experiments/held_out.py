@@ -168,11 +168,15 @@ def error_of(scores) -> float:
 
 
 def draw_curves(runs: dict, path: str):
-    """The loss on the stories that choose, against epochs. A run is out/GROUP/MODE-HELP-STEPS-SEED,
-    where HELP and STEPS may be missing: the mode is its colour, help the style of its line."""
+    """The loss on the stories that choose, against epochs, of the runs with seed 1.
+
+    A run is out/GROUP/MODE-HELP-STEPS-SEED, where HELP and STEPS may be missing. The mode is its
+    colour, and help the style of its line."""
     with figure(path, (7, 4.5)) as axes:
         for folder, run in runs.items():
             mode, *rest = Path(folder).name.split("-")
+            if rest and rest[-1] != "1":
+                continue
             help = " ".join(word for word in rest if not word.isdigit())
             label, style = HELPS.get(help, (help, ".-"))
             axes.plot(*zip(*run["curve"]), style, color=COLOURS.get(mode), ms=4, lw=1,
