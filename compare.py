@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
+from cli import (
+    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
 from model import Config, Transformer
 from objectives import (
     Batch, draw_orders, losses_in_parts, mask_generator, masking_batch, one_block_batch,
@@ -45,6 +46,7 @@ class CompareOptions:
         None, "of --text: tokens from window to window; default: half a window", low=1)
 
     def __post_init__(self):
+        check_flags(self)
         for name in "order", "draws", "stride":
             value = getattr(self, name)
             if not self.text and value != getattr(CompareOptions, name):

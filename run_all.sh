@@ -7,8 +7,8 @@
 # one core of a CPU as it says. A file that is there is not made again, and no run in out/ is
 # trained again, so it can be stopped at any time and goes on where it was. To make a number anew,
 # delete its file. Two files need a GPU, and two need clones of others' code; without these they
-# stay as they are. All of it takes some 16 hours of one core. Two cores share the work best with two
-# copies of a list cut in two, and with OMP_NUM_THREADS=1.
+# stay as they are. All of it takes some 19 hours of one core. Two cores share the work best with
+# two copies of a list cut in two, and with OMP_NUM_THREADS=1.
 set -euo pipefail
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 mkdir -p results/data results/figures
@@ -167,7 +167,7 @@ made real 10 python -m experiments.held_out --draws=4 --plot=results/figures/rea
 for lr in 0.002 0.008; do
     for name in ar mdlm masked_ce aogpt; do learn rates $name-$lr 1250 1 --lr=$lr; done
 done
-made rates 5 python -m experiments.held_out --draws=2 \
+made rates 5 python -m experiments.held_out --draws=4 \
     --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-1 out/rates/*)"
 made orders 50 python -m experiments.held_out --orders=4 --windows=60 \
     --runs="$(folders out/long/{mdlm,masked_ce,aogpt}-1 out/steps/ar-2500-1)"
@@ -220,7 +220,7 @@ differ mdlm-time 1 --time_embedding=add
 differ mdlm-untied 1 --tie_head=false
 ALL="--optimizer=adamw --windows=paper --init=paper --shared_init=false --target_embedding=false
     --warmup=25 --final_lr=0.05"
-differ ar-all "1 2 3" $ALL
+differ ar-all 1 $ALL
 differ mdlm-all "1 2 3" $ALL --tie_head=false --time_embedding=add --objective=masked_ce \
     --schedule=cosine
 for lr in 0.002 0.008; do

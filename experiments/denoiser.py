@@ -264,7 +264,7 @@ def main():
     models = {}
     commits = {}
     for name, folder in flags["named"].items():
-        commits[folder] = {"commit": finished_run(folder)["commit"]}
+        commits[name] = {"folder": folder, "commit": finished_run(folder)["commit"]}
         model, tokenizer, _ = open_model(folder, "cpu")
         if tokenizer.words != TOY.words():
             raise InputError(f"{folder} is no run of the toy, whose law is known")

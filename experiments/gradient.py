@@ -100,7 +100,8 @@ def main():
     print_table(rows)
     if o.json:
         facts = provenance(o.seed) | {"batch_size": o.batch_size, "draws": o.draws}
-        write_json(o.json, facts | {"networks": found})
+        runs = {folder: {"commit": read_run(folder)["commit"]} for _, folder in networks.values()}
+        write_json(o.json, facts | {"networks": found, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
+from cli import (
+    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
 from objectives import losses_in_parts, mask_generator, masking_batch, order_batch
 from prepare_data import Windows
 from runs import open_model, read_run
@@ -61,6 +62,7 @@ class HeldOutOptions:
                      file=(".png", ".svg", ".pdf"))
 
     def __post_init__(self):
+        check_flags(self)
         if not self.runs:
             raise InputError("which runs? give --runs=FOLDER,FOLDER,…")
 
@@ -175,7 +177,7 @@ def draw_curves(runs: dict, path: str):
     with figure(path, (7, 4.5)) as axes:
         for folder, run in runs.items():
             mode, *rest = Path(folder).name.split("-")
-            if rest and rest[-1] != "1":
+            if rest and rest[-1].isdigit() and rest[-1] != "1":
                 continue
             help = " ".join(word for word in rest if not word.isdigit())
             label, style = HELPS.get(help, (help, ".-"))

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from cli import InputError, build, check_flags, flag, parse_flags
+from cli import InputError, build, flag, parse_flags
 from conftest import TINY, run
 
 # ---- Flags ---------------------------------------------------------------------------------------
@@ -19,9 +19,6 @@ class Options:
     length: int | None = flag(None, "tokens", low=1)
     share: float = flag(0.5, "of 100%", low=0, high=1)
     kind: Literal["red", "green"] = flag("red", "a colour")
-
-    def __post_init__(self):
-        check_flags(self)
 
 
 @pytest.fixture
