@@ -164,7 +164,7 @@ for steps in 150 300 600; do learn steps ar-$steps $steps 1; done
 made real 10 python -m experiments.held_out --draws=4 --plot=results/figures/real.png \
     --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-{1,2,3} \
     out/long/{mdlm,masked_ce,aogpt}-{1,2,3} out/steps/ar-*)"
-for lr in 0.002 0.008; do
+for lr in 0.002 0.008 0.016; do
     for name in ar mdlm masked_ce aogpt; do learn rates $name-$lr 1250 1 --lr=$lr; done
 done
 made rates 5 python -m experiments.held_out --draws=4 \

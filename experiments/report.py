@@ -1,6 +1,6 @@
 """
-Fills the numbers of README.md and of the pages in results/ from the files in results/data/, and draws
-two figures.
+Fills the numbers of README.md and of the pages in results/ from the files in results/data/, and
+draws two figures.
 
     python -m experiments.report            after run_all.sh
 
@@ -284,6 +284,24 @@ def real() -> dict:
     return found
 
 
+def rates() -> dict:
+    """The table of rates.json, and {rates.name: how far it is above ar, each at its best rate}."""
+    losses = {}         # {name: {learning rate: (loss that chooses, loss on unseen stories)}}
+    for folder, run in read("rates")["runs"].items():
+        name, *rate = folder.split("/")[-1].split("-")[:-1]
+        _, loss = run["curve"][-1]
+        unseen = np.mean(run["scores"]["bound"])
+        losses.setdefault(name, {})["".join(rate) or "0.004"] = loss, unseen
+    rows = []
+    for rate in "0.002", "0.004", "0.008", "0.016":
+        rows.append([rate, *(f"{of_name[rate][0]:.2f}" for of_name in losses.values())])
+    best = {name: min(of_name.values())[1] for name, of_name in losses.items()}
+    rows.append(["other stories, best rate", *(f"{loss:.2f}" for loss in best.values())])
+    found = {f"rates.{name}": f"{loss - best['ar']:.2f}" for name, loss in best.items()}
+    found["rates.table"] = table(["learning rate", *(MODES[name] for name in losses)], rows)
+    return found
+
+
 def orders() -> dict:
     """The table of orders.json, and {orders.name.order: nats}."""
     found = {}
@@ -315,7 +333,8 @@ DIFFERENCES = {
     "untied": ("an untied head", "`--tie_head=false`"),
     "target": ("no target embedding", "`--target_embedding=false`"),
     "loss": ("its loss, the mean over masked tokens", "`--objective=masked_ce --schedule=cosine`"),
-    "masked_ce": ("the same, all mask ratios equally likely", "`--objective=masked_ce`")}
+    "masked_ce": ("the same, all mask ratios equally likely", "`--objective=masked_ce`"),
+    "all": ("all of it at once, as in `--preset=paper`", "")}
 
 
 def differences() -> dict:
@@ -521,6 +540,7 @@ def values() -> dict:
         **blanks("blanks-stories"),
         **gradients(),
         **real(),
+        **rates(),
         **orders(),
         **differences(),
         **few("few"),
@@ -552,8 +572,9 @@ def draw_changes(path: str, labels: list, changes: dict):
             for line, text in enumerate(texts):
                 if text:
                     number, _, error = text.partition(" ± ")
-                    axes.errorbar(float(number), line + i / 4, xerr=float(error or 0), fmt="o",
-                                  color=COLOURS[mode], ms=4, capsize=3, label=mode)
+                    error = float(error) if error else None     # one seed has none
+                    axes.errorbar(float(number), line + i / 4, xerr=error, fmt="o", ms=4,
+                                  capsize=3, color=COLOURS[mode], label=mode)
         axes.set_yticks(range(len(labels)), [label.replace("`", "") for label in labels])
         axes.invert_yaxis()
         axes.set(xlabel="change of the loss, nats per token")
