@@ -89,9 +89,12 @@ def main():
             networks["untrained"] = Transformer(model.config), folder
         networks[name] = model, folder
     found = {}
+    runs = {}
     for name, (model, folder) in networks.items():
-        settings = read_run(folder)["settings"]
-        windows = Windows(settings["data"], "train", model.config.block_size, seed=o.seed)
+        run = read_run(folder)
+        runs[folder] = {"commit": run["commit"]}
+        data = run["settings"]["data"]
+        windows = Windows(data, "train", model.config.block_size, seed=o.seed)
         found[name] = measure(model, windows, o)
         print(name, found[name], flush=True)
     rows = [["", *OBJECTIVES, "cosine"]]
@@ -100,7 +103,6 @@ def main():
     print_table(rows)
     if o.json:
         facts = provenance(o.seed) | {"batch_size": o.batch_size, "draws": o.draws}
-        runs = {folder: {"commit": read_run(folder)["commit"]} for _, folder in networks.values()}
         write_json(o.json, facts | {"networks": found, "runs": runs})
 
 

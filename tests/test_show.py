@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from conftest import ROOT, read_log, run
+from conftest import ROOT, run
 from show import draw_moving, layout, token_texts
 
 

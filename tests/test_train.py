@@ -21,7 +21,7 @@ import runs
 import train
 from cli import InputError
 from conftest import ROOT, TINY, Running, read_log, run, small_model
-from model import Config, Transformer
+from model import Transformer
 from objectives import (
     evaluation_batch, mask_generator, order_batch, paper_batch, training_batch, weighted_losses)
 from prepare_data import Tokenizer, Windows
