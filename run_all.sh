@@ -79,20 +79,19 @@ dial() {        # dial N SEED
         toy dial-toy/$mode-$1-$2 --mode=$mode --orders=blocks:$1 --seed=$2
     done
 }
-for N in 1 2 4 8 16 48; do dial $N 1; done
-for seed in 2 3; do
-    for N in 1 8 16 48; do dial $N $seed; done
+for seed in 1 2 3; do
+    for N in 1 2 4 8 16 48; do dial $N $seed; done
 done
-made dial 25 python -m experiments.dial --plot=results/figures/dial.png
+made dial 90 python -m experiments.dial --plot=results/figures/dial.png
 for mode in mdlm aogpt; do
-    for N in 1 16 256; do learn dial-stories $mode-$N 1250 1 --orders=blocks:$N; done
+    for N in 1 4 16 64 256; do learn dial-stories $mode-$N 1250 1 --orders=blocks:$N; done
 done
-made dial-stories 10 python -m experiments.dial --text=stories \
+made dial-stories 15 python -m experiments.dial --text=stories \
     --plot=results/figures/dial-stories.png
 
 # What does a sampler lose by its own rule, and what by its network?
 toy toy/ar --mode=ar
-made denoiser 30 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
+made denoiser 100 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
     blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
     --seconds=64 --plot=results/figures/denoiser.png
 
