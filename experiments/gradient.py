@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import torch
 from tqdm import tqdm
 
-from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
+from cli import InputError, build, command, flag, parse_flags, provenance, write_json
 from model import Transformer
 from objectives import mask_generator, training_batch, weighted_losses
 from prepare_data import Windows
@@ -97,10 +97,6 @@ def main():
         windows = Windows(data, "train", model.config.block_size, seed=o.seed)
         found[name] = measure(model, windows, o)
         print(name, found[name], flush=True)
-    rows = [["", *OBJECTIVES, "cosine"]]
-    for name, numbers in found.items():
-        rows.append([name, *(f"{number:.3g}" for number in numbers.values())])
-    print_table(rows)
     if o.json:
         facts = provenance(o.seed) | {"batch_size": o.batch_size, "draws": o.draws}
         write_json(o.json, facts | {"networks": found, "runs": runs})

@@ -5,9 +5,9 @@ What is gained by seeing both sides of a blank?
 
 A span of a window is hidden, and the rest is known. Every model is scored exactly by the chain
 rule, −log p of the span from left to right, in nats per token: ar sees the left side only, while
-mdlm and aogpt see both. The table has the mean over windows and places. The file of --json also has
-the loss of whole windows from left to right, but for mdlm, and the seconds in which mdlm and aogpt
-fill one blank.
+mdlm and aogpt see both. The file of --json has the mean over windows and places, also the loss of
+whole windows from left to right, but for mdlm, and the seconds in which mdlm and aogpt fill one
+blank.
 
 On the toy the exact −log p of the span, given both sides, is subtracted. What is left is the KL
 of the exact law from the model's, and for ar also all that the right side tells.
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
+from cli import InputError, build, command, flag, parse_flags, provenance, write_json
 from experiments.held_out import COLOURS, error_of, finished_run, nats_of_one, of_neighbours
 from experiments.oracle import toy_conditionals
 from objectives import evaluation_batch, losses_in_parts, mask_generator, order_batch
@@ -95,7 +95,7 @@ def seconds_to_fill(model, x, start: int, length: int) -> float:
     return float(np.median(np.diff(ticks)))
 
 
-# ---- The table -----------------------------------------------------------------------------------
+# ---- A run ---------------------------------------------------------------------------------------
 
 def starts_of(length: int, T: int) -> list:
     """Where the blanks begin."""
@@ -162,12 +162,9 @@ def main():
     if not o.models or not o.data:
         raise InputError("which models? give --models=DIR,DIR and --data=NAME")
     runs = {}
-    rows = []
     for folder in o.models.split(","):
-        run = runs[folder] = measure(folder, o)
-        print(f"{folder} done", flush=True)
-        rows.append([folder, *(f"{blank['nats']:.4f}" for blank in run["blanks"].values())])
-    print_table([["tokens of the blank", *map(str, run["blanks"])], *rows])
+        runs[folder] = measure(folder, o)
+        print(folder, runs[folder], flush=True)
     if o.json:
         write_json(o.json, provenance(0) | {"data": o.data, "runs": runs})
     if o.plot:

@@ -21,8 +21,8 @@ predict it from. In the second half of a window that advantage is gone; nanoGPT 
 take_away are scored there too.
 
 Both projects have the same learning rates, beta2, weight decay and largest gradient here. All runs
-take as many threads as OMP_NUM_THREADS says. ± is the standard deviation over seeds. A finished
-run is kept in the folder of --out and not made again.
+take as many threads as OMP_NUM_THREADS says. A finished run is kept in the folder of --out and not
+made again.
 """
 import json
 import math
@@ -39,11 +39,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cli import (
-    ROOT, InputError, build, command, flag, parse_flags, print_table, provenance,
-    write_json)
+from cli import ROOT, InputError, build, command, flag, parse_flags, provenance, write_json
 from experiments.others import import_file
-from experiments.report import column, with_spread
 from model import Config, Transformer, count_parameters
 from objectives import evaluation_batch, losses_in_parts, mask_generator, training_batch
 from prepare_data import Windows, load_meta
@@ -320,11 +317,6 @@ def main():
     for seed in range(o.seed, o.seed + o.seeds):
         for name, run in runs.items():
             results[name].append(result_of(name, run, seed, o.out))
-    columns = "nats", "second half", "left to right"
-    table = [["", *columns]]
-    for name, found in results.items():
-        table.append([name, *(with_spread(column(found, key), 3) for key in columns)])
-    print_table(table)
     if o.json:
         facts = {"threads": torch.get_num_threads(), "torch": torch.__version__}
         write_json(o.json, provenance(o.seed) | facts | {"results": results})
