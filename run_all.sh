@@ -82,7 +82,7 @@ dial() {        # dial N SEED
 for seed in 1 2 3; do
     for N in 1 2 4 8 16 48; do dial $N $seed; done
 done
-made dial 90 python -m experiments.dial --plot=results/figures/dial.png
+made dial 50 python -m experiments.dial --plot=results/figures/dial.png
 for mode in mdlm aogpt; do
     for N in 1 4 16 64 256; do learn dial-stories $mode-$N 1250 1 --orders=blocks:$N; done
 done

@@ -361,68 +361,55 @@ def differences() -> dict:
 
 
 # ---- Few stories ---------------------------------------------------------------------------------
-# A run is out/few/MODE-HELP-STEPS-SEED. What is best with seed 1 was run with other seeds. A run
-# whose loss rose again is never the best: its best weights are of a high learning rate.
+# A run is out/GROUP/MODE-HELP-STEPS-SEED. BEST has the runs of each mode, without help and with it,
+# whose loss at the end was lowest with seed 1 on the stories that choose. They got more seeds. Runs
+# whose loss rose again did not count: their best weights are of a high learning rate.
 
-PLACES = {"plain": "without help", "eight": "8 windows a step", "helped": "with help"}
+BEST = {
+    "few": [
+        "ar-plain-250", "masked_ce-plain-2500", "aogpt-plain-1250",
+        "ar-both-1250", "masked_ce-dropout-5000", "aogpt-dropout-2500"],
+    "large": [
+        "ar-plain-64", "masked_ce-plain-500", "aogpt-plain-250",
+        "ar-eight-250", "ar-both-250", "aogpt-dropout-500"]}
 
 
 def few(file: str) -> dict:
-    """The tables of a file, and {file.mode.place.nats, epochs or above-place: number}, and
-    {file.mode.help.epochs: loss that chooses}."""
-    at_the_end = {}         # {(mode, help, epochs): loss that chooses, of seed 1}
-    best = {}               # {(mode, place): (mode, help, epochs)}
-    scores = {}             # {(mode, help, epochs, kind of score): (seeds, groups of windows)}
-    for folder, run in read(file)["runs"].items():
-        mode, help, _, seed = folder.split("/")[-1].split("-")
-        epochs, loss = run["curve"][-1]
-        key = mode, help, round(epochs)
-        for kind, of_neighbours in run["scores"].items():
-            scores.setdefault((*key, kind), []).append(of_neighbours)
-        if seed != "1":
-            continue
-        at_the_end[key] = loss
-        place = mode, help if help in PLACES else "helped"
-        if loss == min(earlier for _, earlier in run["curve"]):
-            best[place] = min(best.get(place, key), key, key=at_the_end.get)
-
+    """The tables of a file, and {file.mode.help.nats, epochs or above-ar: number}, where above-ar
+    compares with ar without help, and {file.mode.help.epochs: loss that chooses}."""
     found = {}
-    places = [place for place in PLACES if ("ar", place) in best]
+    searched = {}       # {(help, epochs): {mode: loss that chooses, with seed 1}}
+    for folder, run in read(file)["runs"].items():
+        mode, help, steps, seed = folder.split("/")[-1].split("-")
+        epochs, loss = run["curve"][-1]
+        if seed == "1":
+            found[f"{file}.{mode}.{help}.{epochs:.0f}"] = f"{loss:.2f}"
+            searched.setdefault((help, round(epochs)), {})[mode] = f"{loss:.2f}"
+            if f"{mode}-{help}-{steps}" in BEST[file]:
+                found[f"{file}.{mode}.{help}.epochs"] = f"{epochs:.0f}"
+    scores = {name: of_seeds for (_, name), of_seeds in scores_of(file).items()}
+    cells = {}          # {help: {mode and kind of score: text}}
+    for best in BEST[file]:
+        mode, help, _ = best.split("-")
+        epochs = found[f"{file}.{mode}.{help}.epochs"]
+        for kind in "", " left to right":
+            if best + kind in scores:
+                nats = with_spread(np.mean(scores[best + kind], axis=1), 2)
+                key = f"{file}.{mode}{kind}.{help}".replace(" ", "-")
+                found[f"{key}.nats"] = nats
+                found[f"{key}.above-ar"] = above(scores[best + kind], scores[BEST[file][0]])
+                cells.setdefault(help, {})[mode + kind] = f"{nats} ({epochs} epochs)"
     names = [name for name in MODES if name != "mdlm"]
     rows = []
-    for place in places:
-        rows += [[PLACES[place]], ["above `ar`"]]
-        for name in names:
-            mode, _, kind = name.partition(" ")
-            of_best = best.get((mode, place), ())
-            runs = scores.get((*of_best, kind or "bound"), [])
-            if not runs:
-                rows[-2].append("")
-                rows[-1].append("")
-                continue
-            _, help, epochs = of_best
-            key = f"{file}.{name}.{place}".replace(" ", "-")
-            found[f"{key}.nats"] = with_spread(np.mean(runs, axis=1), 2)
-            found[f"{key}.epochs"] = str(epochs)
-            for other in places:
-                first = scores[*best["ar", other], "bound"]
-                found[f"{key}.above-{other}"] = "" if runs is first else above(runs, first)
-            how = f", {HELPS[help][0]}" if place == "helped" else ""
-            rows[-2].append(f"{found[f'{key}.nats']} ({epochs} epochs{how})")
-            rows[-1].append(found[f"{key}.above-{place}"])
-    rows = [row for row in rows if any(row[1:])]
-    found[f"{file}.table"] = table(["", *(MODES[name] for name in names)], rows)
-
     lines = []
     for help, (label, _) in HELPS.items():
-        for epochs in sorted({key[2] for key in at_the_end if key[1] == help}):
-            line = [label, str(epochs)]
-            for mode in "ar", "masked_ce", "aogpt":
-                loss = at_the_end.get((mode, help, epochs))
-                line.append(f"{loss:.2f}" if loss else "")
-                found[f"{file}.{mode}.{help}.{epochs}"] = line[-1]
-            lines.append(line)
-    found[f"{file}.search"] = table(["", "epochs", "`ar`", "`masked_ce`", "`aogpt`"], lines)
+        if help in cells:
+            rows.append([label, *(cells[help].get(name, "") for name in names)])
+        for epochs in sorted(epochs for of_help, epochs in searched if of_help == help):
+            losses = searched[help, epochs]
+            lines.append([label, str(epochs), *(losses.get(name, "") for name in names[:3])])
+    found[f"{file}.table"] = table(["", *(MODES[name] for name in names)], rows)
+    found[f"{file}.search"] = table(["", "epochs", *(f"`{name}`" for name in names[:3])], lines)
     return found
 
 

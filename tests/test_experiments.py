@@ -319,7 +319,7 @@ def test_held_out(trained, monkeypatch):
     assert scores == {"left to right": runs["out/ar"]["scores"]["bound"]}
 
 
-def test_few_stories_are_chosen_at_the_end_and_compared_seed_by_seed(monkeypatch):
+def test_few_stories_are_compared_seed_by_seed(monkeypatch):
     def run(loss, nats, epochs=80, **others):
         scores = {"bound": [nats - 0.1, nats + 0.1], **others}
         return {"curve": [[10, 9.5], [epochs, loss]], "scores": scores}
@@ -329,25 +329,31 @@ def test_few_stories_are_chosen_at_the_end_and_compared_seed_by_seed(monkeypatch
         "out/few/ar-plain-250-1": run(3.2, 3.0),
         "out/few/ar-plain-250-2": run(9.0, 3.2),
         "out/few/ar-plain-500-1": run(3.4, 4.0, epochs=90),
-        "out/few/ar-both-250-1": run(2.9, 2.8),
-        "out/few/ar-dropout-250-1": {"curve": [[10, 2.5], [80, 2.7]], "scores": {"bound": [1, 1]}},
         "out/few/masked_ce-plain-250-1": run(3.3, 3.1),
         "out/few/masked_ce-plain-250-2": run(3.3, 3.3),
-        "out/few/masked_ce-dropout-250-1": run(3.1, 3.15),
-        "out/few/masked_ce-both-250-1": run(3.2, 1.0),
-        "out/few/aogpt-plain-250-1": run(3.5, 3.5, **l2r),
         "out/few/aogpt-dropout-250-1": run(3.5, 3.5, **l2r)}
+    best = ["ar-plain-250", "masked_ce-plain-250", "aogpt-dropout-250"]
     monkeypatch.setattr(report, "read", lambda name: {"runs": runs})
+    monkeypatch.setattr(report, "BEST", {"few": best})
     found = report.few("few")
     assert found["few.ar.plain.nats"] == "3.10 ± 0.14"
-    assert found["few.ar.plain.above-plain"] == ""
-    assert found["few.masked_ce.plain.above-plain"] == "0.10 ± 0.00"
-    assert found["few.masked_ce.helped.nats"] == "3.15"
-    assert found["few.masked_ce.helped.above-helped"] == "0.35"
-    assert found["few.aogpt-left-to-right.helped.above-helped"] == "0.10"
-    assert "| without help | 3.10 ± 0.14 (80 epochs) | 3.20 ± 0.14 (80 epochs) |" in (
-        found["few.table"])
-    assert "| dropout and noise | 80 | 2.90 | 3.20 |  |" in found["few.search"]
+    assert found["few.masked_ce.plain.above-ar"] == "0.10 ± 0.00"
+    assert found["few.aogpt-left-to-right.dropout.above-ar"] == "-0.10"
+    assert "| no help | 3.10 ± 0.14 (80 epochs) | 3.20 ± 0.14 (80 epochs) |" in found["few.table"]
+    assert "| no help | 90 | 3.40 |  |  |" in found["few.search"]
+
+
+@pytest.mark.parametrize("file", report.BEST)
+def test_the_best_of_few_stories_are_those_of_the_lowest_loss_at_the_end(file):
+    lowest = {}         # {(mode, help): (loss that chooses, run)} of seed 1
+    for folder, run in report.read(file)["runs"].items():
+        name, _, seed = folder.split("/")[-1].rpartition("-")
+        mode, help, _ = name.split("-")
+        losses = [loss for _, loss in run["curve"]]
+        if seed == "1" and run["scores"] and losses[-1] == min(losses):
+            of_mode = mode, help if help in ("plain", "eight") else "any"
+            lowest[of_mode] = min(lowest.get(of_mode, (10, "")), (losses[-1], name))
+    assert {name for _, name in lowest.values()} == set(report.BEST[file])
 
 
 # ---- Every command runs --------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_all_data_are_of_this_version_of_the_code():
     ("real.long.ar.nats", "real.long.masked_ce.nats"),
     ("blanks-stories.masked_ce.4", "blanks-stories.infill.4"),
     ("orders.ar.left-to-right", "orders.mdlm.left-to-right"),
-    ("few.ar.helped.nats", "few.masked_ce.helped.nats"),
+    ("few.ar.both.nats", "few.masked_ce.dropout.nats"),
     ("few.aogpt-left-to-right.plain.nats", "few.ar.plain.nats"),
     ("large.masked_ce.plain.nats", "large.ar.plain.nats"),
     ("paper.adamw.ar", "paper.adamw.mdlm"),
