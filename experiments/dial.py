@@ -16,11 +16,12 @@ On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
                     mdlm cannot write more tokens a pass than a block has
     adaptive        the same of mdlm with --sampler=adaptive, and how many tokens a pass that is
     drafts          the same of aogpt with --draft=16
-    step, story     seconds of a training step, and of a story at one token a pass
+    step            seconds of a training step
 
 and the same samplers write with a perfect network, the law. On real text, 1,250 steps of 8 windows
 of 256 tokens, it has the bound on 400 stories that chose nothing, the exact loss from left to right
-of aogpt, and the tokens a pass of the adaptive sampler and of drafts of 16 tokens.
+of aogpt, the tokens a pass of the adaptive sampler and of drafts of 16 tokens, and the seconds of a
+story.
 
 The expected answer: short blocks are nearer to the law, but what they reveal together are
 neighbours, so several tokens a pass break more stories, with the perfect network too; unless the
@@ -84,18 +85,15 @@ def above_law(model, orders: str, x) -> tuple:
 
 
 def written(model, tokenizer, o: DialOptions) -> dict:
-    """Shares of toy stories that obey the grammar, sampler by sampler; seconds at 1 a pass."""
+    """Shares of toy stories that obey the grammar, sampler by sampler."""
     config = model.config
     sampler = "first_hitting" if config.mode == "mdlm" else "any_order"
     found = {}
     for per in PER_PASS:
         if config.mode == "aogpt" or per <= config.block_length:
-            began = time.perf_counter()
             steps = {"steps": config.block_size // per}
             stories = write(model, tokenizer, o.num_samples, sampler, steps)
-            seconds = (time.perf_counter() - began) / o.num_samples
             found[f"{per} a pass"] = stories["grammatical"]
-            found.setdefault("story, s", seconds)
     if config.mode == "mdlm":
         stories = write(model, tokenizer, o.num_samples, "adaptive", {})
         found |= {"adaptive": stories["grammatical"], "its tokens": stories["tokens_per_pass"]}

@@ -54,6 +54,7 @@ config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20
 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000
 --lr_decay_iters=2000 --dropout=0.0 --always_save_checkpoint=True""".split()
 OUR_FLAGS = ["--preset=shakespeare", "--device=cpu"]
+TEXT = "data/shakespeare/input.txt"     # which prepare_data.py has downloaded
 
 # nanoGPT's train.py has its seed in its text. This runs it as it is, but for the seed.
 WITH_SEED = """
@@ -70,7 +71,6 @@ class ShakespeareOptions:
     """what to train"""
     table: Literal["own_code", "take_away"] = flag("own_code", "which of the two")
     nanogpt: str = flag("nanoGPT", "folder of github.com/karpathy/nanoGPT")
-    text: str = flag("data/shakespeare/input.txt", "the text, which nanoGPT gets too")
     seeds: int = flag(3, "runs of each", low=1)
     seed: int = flag(1337, "the first of them; this one is nanoGPT's own", low=0)
     out: str = flag("out/shakespeare", "folder for finished runs")
@@ -93,9 +93,7 @@ def prepare_nanogpt(o: ShakespeareOptions) -> Path:
     folder = Path(o.nanogpt, "data/shakespeare_char")
     if not folder.exists():
         raise InputError(f"{folder} is not there; --help says where to get nanoGPT")
-    if not Path(o.text).exists():
-        raise InputError(f"{o.text} is not there; give the text that was prepared as --text=FILE")
-    shutil.copy(o.text, folder / "input.txt")
+    shutil.copy(TEXT, folder / "input.txt")
     python(["prepare.py"], folder)
     return folder
 

@@ -444,8 +444,9 @@ def tiny_shakespeare(workdir, monkeypatch):
     (data / "prepare.py").write_text(NANOGPT_PREPARE)
     (workdir / "nanoGPT/model.py").write_text(NANOGPT)
     (workdir / "nanoGPT/train.py").write_text(NANOGPT_TRAIN)
-    (workdir / "input.txt").write_bytes(text)
-    prepare(PrepareOptions("shakespeare", text="input.txt"))
+    (workdir / "data/shakespeare").mkdir(parents=True)
+    (workdir / shakespeare.TEXT).write_bytes(text)
+    prepare(PrepareOptions("shakespeare"))
     recipe = dict(
         n_layer=1, n_head=2, n_embd=16, n_hidden=16, block_size=16, batch_size=8, max_steps=20,
         warmup=5, eval_interval=10, compile="false")
@@ -468,14 +469,14 @@ def tiny_shakespeare(workdir, monkeypatch):
 
 def test_nanogpt_and_ours_take_turns(tiny_shakespeare, monkeypatch, capsys):
     """The first row of take_away is what train.py does. A finished run is not made again."""
-    flags = ["--text=input.txt", "--json=f.json", "--seeds=1"]
+    flags = ["--json=f.json", "--seeds=1"]
     run_main("shakespeare", monkeypatch, *flags)
     results = json.load(open("f.json"))["results"]
     assert list(results) == ["nanoGPT", "ar", "mdlm", "aogpt"]
     [found] = results["nanoGPT"]
     torch.manual_seed(1337)
     table = torch.nn.Embedding(26, 26).weight
-    letters = torch.tensor(list(open("input.txt", "rb").read())) - ord("a")
+    letters = torch.tensor(list(open(shakespeare.TEXT, "rb").read())) - ord("a")
     log_p = table.log_softmax(dim=1)
     nll = -log_p[letters[:-1], letters[1:]]     # of all letters but the first
     windows = nll[899:979].view(5, 16)          # as Windows cuts 100 letters
