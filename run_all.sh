@@ -84,9 +84,9 @@ for seed in 1 2 3; do
 done
 made dial 50 python -m experiments.dial --plot=results/figures/dial.png
 for mode in mdlm aogpt; do
-    for N in 1 4 16 64 256; do learn dial-stories $mode-$N 1250 1 --orders=blocks:$N; done
+    for N in 1 16 256; do learn dial-stories $mode-$N 1250 1 --orders=blocks:$N; done
 done
-made dial-stories 15 python -m experiments.dial --text=stories \
+made dial-stories 10 python -m experiments.dial --text=stories \
     --plot=results/figures/dial-stories.png
 
 # What does a sampler lose by its own rule, and what by its network?

@@ -159,8 +159,10 @@ def figure(path: str, size: tuple, columns: int = 1, grid: str = "both", one_sca
     for axes in canvas.axes:
         axes.grid(alpha=0.3, axis=grid, which="both")
     yield panels
-    handles, labels = canvas.axes[0].get_legend_handles_labels()
-    legend = dict(zip(labels, handles))
+    legend = {}
+    for axes in canvas.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        legend |= dict(zip(labels, handles))
     canvas.legend(legend.values(), legend.keys(), loc="outside upper center", ncols=2)
     canvas.savefig(path, dpi=110)
 

@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 
 from cli import InputError, build, command, flag, parse_flags, provenance, write_json
-from experiments.held_out import finished_run
+from experiments.held_out import Output, finished_run
 from experiments.oracle import distance, toy_oracle
 from model import Config
 from objectives import masking_batch
@@ -59,18 +59,16 @@ SAMPLERS = {
         "draft": {"draft": [4, 16, 48]}}}
 
 FOR_BLOCKS = "first_hitting", "adaptive"        # of runs of mdlm with --orders=blocks:N
+SEED = 1337                                     # of the stories
 AT_ONCE = 1, 64                                 # stories whose writing is timed
 LAW = "the law"
 
 
 @dataclass
-class DenoiserOptions:
+class DenoiserOptions(Output):
     """what to write"""
     num_samples: int = flag(10000, "stories of each row", low=1)
-    seed: int = flag(1337, "of the stories")
     seconds: int = flag(0, "stories to time in each row of a trained network", low=0)
-    json: str = flag("", "file for the results", file=(".json",))
-    plot: str = flag("", "file for a figure", file=(".png", ".svg", ".pdf"))
 
 
 # ---- Two more rules for mdlm ---------------------------------------------------------------------
@@ -132,22 +130,22 @@ def mask_again(model, tokens, generators: list, steps: int, eta: float):
 # ---- Writing, measured ---------------------------------------------------------------------------
 
 @torch.no_grad()
-def passes_of(model, stories, sampler: str, settings: dict, seed: int):
+def passes_of(model, stories, sampler: str, settings: dict):
     """Yields the tokens (B, T) of the stories with these numbers after every pass."""
-    generators = [np.random.default_rng((seed, story)) for story in stories]
+    generators = [np.random.default_rng((SEED, story)) for story in stories]
     tokens = torch.full((len(stories), model.config.block_size), model.config.mask_id)
     if sampler == "threshold":
         yield from reveal_the_sure(model, tokens, generators, **settings)
     elif sampler == "remask":
         yield from mask_again(model, tokens, generators, **settings)
     else:
-        o = SampleOptions(seed=seed, **settings)
+        o = SampleOptions(seed=SEED, **settings)
         if model.config.mode == "mdlm":
             o = replace(o, sampler=sampler)
         yield from states(model, stories, tokens[0], o)
 
 
-def write(model, tokenizer, num_samples: int, sampler: str, settings: dict, seed=1337) -> dict:
+def write(model, tokenizer, num_samples: int, sampler: str, settings: dict) -> dict:
     """Passes of so many stories, and how far they are from the law."""
     T = model.config.block_size
     texts = []
@@ -155,7 +153,7 @@ def write(model, tokenizer, num_samples: int, sampler: str, settings: dict, seed
     for first in range(0, num_samples, 100):
         stories = range(first, min(first + 100, num_samples))
         before = torch.full((len(stories), T), model.config.mask_id)
-        for tokens in passes_of(model, stories, sampler, settings, seed):
+        for tokens in passes_of(model, stories, sampler, settings):
             changed = (tokens != before).any(dim=1)     # what is finished waits for its batch
             passes += int(changed.sum())
             before = tokens
@@ -171,7 +169,7 @@ def seconds_a_story(model, at_once: int, sampler: str, settings: dict, o: Denois
     ticks = []
     for first in range(0, at_once + o.seconds, at_once):
         stories = range(first, first + at_once)
-        for tokens in passes_of(model, stories, sampler, settings, o.seed):
+        for tokens in passes_of(model, stories, sampler, settings):
             pass
         ticks.append(time.perf_counter())
     return np.median(np.diff(ticks)) / at_once
@@ -191,14 +189,14 @@ def measure(network: str, model, tokenizer, o: DenoiserOptions):
     """Yields a row for each way to write."""
     config = model.config
     kind = config.mode
-    if config.mode != "ar" and config.orders not in ("random", f"blocks:{config.block_size}"):
+    if config.block_length < config.block_size:
         kind += f" {config.orders}"
     for sampler, settings in ways(config):
         row = {
             "network": network,
             "sampler": f"{kind} {sampler}",
             "settings": settings}
-        row |= write(model, tokenizer, o.num_samples, sampler, settings, o.seed)
+        row |= write(model, tokenizer, o.num_samples, sampler, settings)
         row["seconds"] = []
         if o.seconds and network != LAW:
             for at_once in AT_ONCE:
@@ -211,23 +209,18 @@ def measure(network: str, model, tokenizer, o: DenoiserOptions):
 
 def draw(rows: list, path: str):
     """Grammatical stories against tokens a pass, with the law left, with trained networks right."""
-    lines = {}          # {(network, sampler): its points}
-    for row in rows:
-        line = lines.setdefault((row["network"], row["sampler"]), [])
-        line.append((row["tokens_per_pass"], 100 * row["grammatical"]))
     left_out = "ancestral", "threshold", "remask"       # those that the table is enough for
-    lines = {key: line for key, line in lines.items() if not key[1].endswith(left_out)}
-    samplers = sorted({sampler for _, sampler in lines})
+    lines = {}          # {sampler: {network: its points}}
+    for row in rows:
+        if not row["sampler"].endswith(left_out):
+            of_sampler = lines.setdefault(row["sampler"], {})
+            points = of_sampler.setdefault(row["network"], [])
+            points.append((row["tokens_per_pass"], 100 * row["grammatical"]))
     with figure(path, (8.5, 5), columns=2) as (left, right):
-        for (network, sampler), line in lines.items():
-            axes = right
-            style = "-"
-            if network == LAW:
-                axes = left
-                style = "--"
-            x, y = zip(*line)
-            i = samplers.index(sampler)
-            axes.plot(x, y, "so^"[i % 3], ls=style, color=f"C{i}", ms=5, label=sampler)
+        for i, (sampler, of_sampler) in enumerate(lines.items()):
+            for network, points in of_sampler.items():
+                axes = left if network == LAW else right
+                axes.plot(*zip(*points), "so^"[i % 3], ls="-", color=f"C{i}", ms=5, label=sampler)
         left.set(title=LAW, xlabel="tokens a pass", ylabel="grammatical stories, %")
         right.set(title="trained networks", xlabel="tokens a pass")
 
@@ -235,27 +228,22 @@ def draw(rows: list, path: str):
 def main():
     flags = parse_flags(__doc__, DenoiserOptions, named="NAME=FOLDER")
     o = build(DenoiserOptions, flags)
-    if not flags["named"]:
-        raise InputError("which runs of the toy? give NAME=FOLDER …")
-    models = {}
+    networks = []
     commits = {}
     for name, folder in flags["named"].items():
         commits[name] = {"folder": folder, "commit": finished_run(folder)["commit"]}
         model, tokenizer, _ = open_model(folder, "cpu")
         if tokenizer.words != TOY.words():
             raise InputError(f"{folder} is no run of the toy, whose law is known")
-        models[name] = model
-    networks = list(models.items())
-    kinds = {(model.config.mode, model.config.orders) for model in models.values()}
-    for mode, orders in sorted(kinds):
-        networks.append((LAW, toy_oracle(mode, orders)))
+        law = toy_oracle(model.config.mode, model.config.orders)
+        networks += [(name, model), (LAW, law)]
     rows = []
     for name, model in networks:
         for row in measure(name, model, tokenizer, o):
             print(row, flush=True)
             rows.append(row)
             if o.json:
-                write_json(o.json, provenance(o.seed) | {"runs": commits, "rows": rows})
+                write_json(o.json, provenance(SEED) | {"runs": commits, "rows": rows})
     if o.plot:
         draw(rows, o.plot)
 

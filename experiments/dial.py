@@ -42,14 +42,14 @@ import torch
 
 from cli import InputError, build, command, flag, parse_flags, provenance, write_json
 from experiments.denoiser import LAW, write
-from experiments.held_out import COLOURS, error_of, finished_run, of_neighbours
+from experiments.held_out import COLOURS, Output, error_of, finished_run, of_neighbours
 from experiments.oracle import toy_oracle
 from objectives import evaluation_batch, losses_in_parts, mask_generator
 from prepare_data import Tokenizer, Windows, load_meta
 from runs import open_model
 from samplers import SampleOptions, generate
 from show import figure
-from train import mean_and_error, window_losses
+from train import window_losses
 
 PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in each pass
 DRAFT = 16                  # tokens that aogpt guesses at once with --draft
@@ -58,22 +58,20 @@ DRAWS = 8                   # masks or orders of a bound on real text
 
 
 @dataclass
-class DialOptions:
+class DialOptions(Output):
     """what to measure"""
     text: Literal["toy", "stories"] = flag("toy", "what the runs were trained on")
     num_samples: int = flag(2000, "stories of each, and for the distance from the law", low=2)
-    json: str = flag("", "file for the results", file=(".json",))
-    plot: str = flag("", "file for the figure", file=(".png", ".svg", ".pdf"))
 
 
 # ---- A run and its row ---------------------------------------------------------------------------
 
 @torch.no_grad()
-def above_law(model, orders: str, x) -> tuple:
-    """Nats per token that the model's bound on stories x (N, T) is above the law's, and the s.e.
+def above_law(model, x) -> float:
+    """Nats per token that the model's bound on stories x (N, T) is above the law's.
 
     Both read the same batch, so each slot of both knows the same tokens."""
-    law = toy_oracle(model.config.mode, orders)
+    law = toy_oracle(model.config.mode, model.config.orders)
     losses = []
     for part in evaluation_batch(model.config, x, mask_generator(0)).split(16):
         reads = part.tokens, part.key_pos, part.target_pos, part.t, part.select
@@ -81,7 +79,7 @@ def above_law(model, orders: str, x) -> tuple:
         log_q = model(*reads, stage=part.stage).double().log_softmax(dim=-1)
         kl = (log_p.exp() * (log_p - log_q)).sum(dim=-1)                        # (G, S)
         losses.append((kl * part.weight).sum(dim=1))
-    return mean_and_error(torch.cat(losses))
+    return torch.cat(losses).mean().item()
 
 
 def written(model, tokenizer, o: DialOptions) -> dict:
@@ -103,10 +101,9 @@ def written(model, tokenizer, o: DialOptions) -> dict:
     return found
 
 
-def on_toy(model, tokenizer, N: int, o: DialOptions) -> dict:
+def on_toy(model, tokenizer, o: DialOptions) -> dict:
     x = Windows("toy", "val", model.config.block_size).spread(o.num_samples)
-    above, error = above_law(model, f"blocks:{N}", torch.from_numpy(x))
-    return {"above the law": above, "± s.e.": error} | written(model, tokenizer, o)
+    return {"above the law": above_law(model, torch.from_numpy(x)), **written(model, tokenizer, o)}
 
 
 def on_stories(model, o: DialOptions) -> dict:
@@ -146,7 +143,7 @@ def measure(folder: Path, o: DialOptions) -> dict:
         "commit": run["commit"],
         "step, s": seconds / max(1, last["step"] - first["step"])}
     if o.text == "toy":
-        return row | on_toy(model, tokenizer, int(N), o)
+        return row | on_toy(model, tokenizer, o)
     return row | on_stories(model, o)
 
 
@@ -165,9 +162,9 @@ def means(rows: list, column: str) -> dict:
             found.setdefault(row["network"], {}).setdefault(row["N"], []).append(row[column])
     lines = {}
     for network, of_network in found.items():
-        values = [np.array(of_seeds) for of_seeds in of_network.values()]
-        spread = [of_seeds.std(ddof=len(of_seeds) > 1) for of_seeds in values]
-        lines[network] = list(of_network), [of_seeds.mean() for of_seeds in values], spread
+        values = of_network.values()
+        spread = [np.std(of_seeds, ddof=len(of_seeds) > 1) for of_seeds in values]
+        lines[network] = list(of_network), [np.mean(of_seeds) for of_seeds in values], spread
     return lines
 
 
@@ -175,27 +172,24 @@ def draw_dial(rows: list, path: str):
     """Each column against N, in a panel of its own; bars are standard deviations over seeds."""
     columns = {
         "above the law": "nats per token above the law",
-        "1 a pass": "grammatical, 1 token a pass, %",
-        "2 a pass": "grammatical, 2 tokens a pass, %",
-        "adaptive": "grammatical, adaptive, %"}
+        "1 a pass": "grammatical, 1 token a pass",
+        "2 a pass": "grammatical, 2 tokens a pass",
+        "adaptive": "grammatical, adaptive"}
     if "bound" in rows[0]:
         columns = {"bound": "bound, nats per token", "left to right": "left to right, exact"}
     every_length = sorted({row["N"] for row in rows})
     one_scale = "bound" in columns
     with figure(path, (3 * len(columns), 3.4), len(columns), one_scale=one_scale) as panels:
         for axes, (column, label) in zip(panels, columns.items()):
-            factor = 100 if label.endswith("%") else 1
             for network, (lengths, mean, spread) in means(rows, column).items():
                 axes.errorbar(
-                    lengths, factor * np.array(mean), factor * np.array(spread),
-                    color=COLOURS.get(network, "k"), fmt="o-", ms=4, capsize=3, label=network)
+                    lengths, mean, spread, color=COLOURS.get(network, "k"), fmt="o-", ms=4,
+                    capsize=3, label=network)
             axes.set(xscale="log", xlabel="N, tokens of a block")
-            axes.set_ylim(0, 104 if factor == 100 else None)
+            axes.set_ylim(0, 1.04 if label.startswith("grammatical") else None)
             axes.set_title(label, fontsize=9)
             axes.set_xticks(every_length, every_length)
             axes.minorticks_off()
-        if "above the law" in columns:          # the legend is that of the first panel
-            panels[0].plot([], [], "o-", ms=4, color="k", label=LAW)
 
 
 def main():

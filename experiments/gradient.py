@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import torch
 from tqdm import tqdm
 
-from cli import InputError, build, command, flag, parse_flags, provenance, write_json
+from cli import build, command, flag, parse_flags, provenance, write_json
 from model import Transformer
 from objectives import mask_generator, training_batch, weighted_losses
 from prepare_data import Windows
@@ -40,7 +40,7 @@ class GradientOptions:
     """what to measure"""
     batch_size: int = flag(8, "windows of a gradient", low=2)
     draws: int = flag(64, "gradients of each objective and network", low=2)
-    seed: int = flag(1337, "of masks")
+    seed: int = flag(1337, "of windows, masks and untrained weights")
     json: str = flag("", "file for the results", file=(".json",))
 
 
@@ -65,8 +65,9 @@ def measure(model: Transformer, windows: Windows, o: GradientOptions) -> dict:
             total = total + g.double()
             squares += g.square().sum().item()
         mean = total / o.draws
-        variance = (squares - o.draws * mean.square().sum().item()) / (o.draws - 1)
-        signal = mean.square().sum().item() - variance / o.draws       # the square without its bias
+        square = mean.square().sum().item()
+        variance = (squares - o.draws * square) / (o.draws - 1)
+        signal = square - variance / o.draws        # the square without its bias
         if signal < 0:
             signal = math.nan           # the noise hides the mean; more draws may show it
         found[objective] = o.batch_size * variance / signal
@@ -79,24 +80,19 @@ def measure(model: Transformer, windows: Windows, o: GradientOptions) -> dict:
 def main():
     flags = parse_flags(__doc__, GradientOptions, named="NAME=FOLDER")
     o = build(GradientOptions, flags)
-    networks = {}
-    for name, folder in flags["named"].items():
-        model, *_ = open_model(folder, "cpu")
-        if model.config.mode != "mdlm":
-            raise InputError(f"{folder} is a run of {model.config.mode}; give runs of mdlm")
-        if not networks:
-            torch.manual_seed(o.seed)
-            networks["untrained"] = Transformer(model.config), folder
-        networks[name] = model, folder
     found = {}
     runs = {}
-    for name, (model, folder) in networks.items():
+    for name, folder in flags["named"].items():
         run = read_run(folder)
         runs[folder] = {"commit": run["commit"]}
-        data = run["settings"]["data"]
-        windows = Windows(data, "train", model.config.block_size, seed=o.seed)
+        model, *_ = open_model(folder, "cpu")
+        config = model.config
+        windows = Windows(run["settings"]["data"], "train", config.block_size, seed=o.seed)
+        if not found:
+            torch.manual_seed(o.seed)
+            found["untrained"] = measure(Transformer(config), windows, o)
         found[name] = measure(model, windows, o)
-        print(name, found[name], flush=True)
+        print(found, flush=True)
     if o.json:
         facts = provenance(o.seed) | {"batch_size": o.batch_size, "draws": o.draws}
         write_json(o.json, facts | {"networks": found, "runs": runs})

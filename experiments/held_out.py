@@ -28,8 +28,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cli import (
-    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
+from cli import InputError, build, command, flag, parse_flags, provenance, write_json
 from objectives import losses_in_parts, mask_generator, masking_batch, order_batch
 from prepare_data import Windows
 from runs import open_model, read_run
@@ -50,21 +49,20 @@ HELPS = {
 
 
 @dataclass
-class HeldOutOptions:
+class Output:
+    """Flags that several experiments have."""
+    json: str = flag("", "file for the results", file=(".json",))
+    plot: str = flag("", "file for a figure", file=(".png", ".svg", ".pdf"))
+
+
+@dataclass
+class HeldOutOptions(Output):
     """what to score"""
     data: str = flag("unseen", "data set whose validation stories are scored")
     runs: str = flag("", "folders of the runs: A,B,…")
     windows: int = flag(400, "windows of them", low=2 * NEIGHBOURS)
     draws: int = flag(8, "masks or orders for each window's bound", low=1)
     orders: int = flag(0, "exact, in so many random orders and two others; 0: bounds", low=0)
-    json: str = flag("", "file for the results", file=(".json",))
-    plot: str = flag("", "file for a figure: validation loss against epochs",
-                     file=(".png", ".svg", ".pdf"))
-
-    def __post_init__(self):
-        check_flags(self)
-        if not self.runs:
-            raise InputError("which runs? give --runs=FOLDER,FOLDER,…")
 
 
 # ---- Orders --------------------------------------------------------------------------------------
@@ -74,23 +72,23 @@ def nats(model, x, order):
     config = model.config
     if config.mode != "mdlm":
         return losses_in_parts(model, order_batch(config, x, order))
+    return nats_in_turn(model, x, order, known=0)
+
+
+def nats_in_turn(model, x, order, known: int):
+    """(N,) the same of an mdlm, where the first `known` tokens of the order are given."""
     T = x.size(1)
     rank = order.argsort(dim=1)             # when the turn of each position comes
     total = torch.zeros(len(x), dtype=torch.float64)
-    for turn in tqdm(range(T), leave=False, disable=None):
-        total += nats_of_one(model, x, rank >= turn, order[:, turn])
-    return total / T
-
-
-def nats_of_one(model, x, masked, place):
-    """(N,) −log p under an mdlm of the token at place (N,), given those not masked (N, T)."""
-    batch = masking_batch(model.config, x, masked)
-    slot = 1 + place[:, None]                                   # (N, 1), BOS has slot 0
-    batch = batch._replace(
-        select=slot,
-        targets=batch.targets.gather(1, slot),
-        weight=torch.ones(slot.shape))
-    return losses_in_parts(model, batch)
+    for turn in tqdm(range(known, T), leave=False, disable=None):
+        batch = masking_batch(model.config, x, rank >= turn)
+        slot = 1 + order[:, turn:turn + 1]                      # (N, 1), BOS has slot 0
+        batch = batch._replace(
+            select=slot,
+            targets=batch.targets.gather(1, slot),
+            weight=torch.ones(slot.shape))
+        total += losses_in_parts(model, batch)
+    return total / (T - known)
 
 
 def of_the_mean(scores, T: int):
@@ -140,14 +138,20 @@ def finished_run(folder: str) -> dict:
     return run
 
 
-def measure(folder: str, o: HeldOutOptions) -> dict:
-    """The scores of a run's best model, and by what it was chosen. Raises InputError."""
+def open_run(folder: str, data: str) -> tuple:
+    """What finished_run returns, the best model, and the windows of data. Raises InputError."""
     run = finished_run(folder)
     model, tokenizer, _ = open_model(folder, "auto")
-    stories = Windows(o.data, "val", model.config.block_size)
-    if tokenizer.to_dict() != stories.meta["tokenizer"]:
-        raise InputError(f"{folder} has another tokenizer than data/{o.data}")
-    x = torch.from_numpy(stories.spread(o.windows))                             # (N, T)
+    windows = Windows(data, "val", model.config.block_size)
+    if tokenizer.to_dict() != windows.meta["tokenizer"]:
+        raise InputError(f"{folder} has another tokenizer than data/{data}")
+    return run, model, windows
+
+
+def measure(folder: str, o: HeldOutOptions) -> dict:
+    """The scores of a run's best model, and by what it was chosen. Raises InputError."""
+    run, model, windows = open_run(folder, o.data)
+    x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
     if o.orders:
         found = in_orders(model, x, o.orders)
     else:
@@ -172,17 +176,15 @@ def error_of(scores) -> float:
 def draw_curves(runs: dict, path: str):
     """The loss on the stories that choose, against epochs, of the runs with seed 1.
 
-    A run is out/GROUP/MODE-HELP-STEPS-SEED, where HELP and STEPS may be missing. The mode is its
+    A run is out/GROUP/MODE-HELP-STEPS-SEED or out/GROUP/MODE-SEED. The mode is its
     colour, and help the style of its line."""
     with figure(path, (7, 4.5)) as axes:
         for folder, run in runs.items():
-            mode, *rest = Path(folder).name.split("-")
-            if rest and rest[-1].isdigit() and rest[-1] != "1":
-                continue
-            help = " ".join(word for word in rest if not word.isdigit())
-            label, style = HELPS.get(help, (help, ".-"))
-            axes.plot(*zip(*run["curve"]), style, color=COLOURS.get(mode), ms=4, lw=1,
-                      label=", ".join(filter(None, [mode, label])))
+            if folder.endswith("-1"):
+                mode, help, *_ = Path(folder).name.split("-")
+                label, style = HELPS.get(help, ("", ".-"))
+                axes.plot(*zip(*run["curve"]), style, color=COLOURS[mode], ms=4, lw=1,
+                          label=f"{mode}, {label}" if label else mode)
         axes.set(xlabel="epochs", ylabel="validation loss, nats per token")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
@@ -190,19 +192,15 @@ def draw_curves(runs: dict, path: str):
 
 def main():
     o = build(HeldOutOptions, parse_flags(__doc__, HeldOutOptions))
+    if not o.runs:
+        raise InputError("which runs? give --runs=FOLDER,FOLDER,…")
     facts = provenance(SEED) | {"runs": {}}
-    rows = [["nats per token, ± s.e. over stories", "scored", "that choose", "epochs"]]
-    for folder in tqdm(o.runs.split(","), disable=None):
+    for folder in o.runs.split(","):
         run = measure(folder, o)
         facts["runs"][folder] = run
-        epochs, loss = run["curve"][-1]
         for name, scores in run["scores"].items():
-            rows.append([
-                f"{folder}, {name}",
-                f"{np.mean(scores):.3f} ± {error_of(scores):.3f}",
-                f"{loss:.3f}",
-                f"{epochs:.3g}"])
-    print_table(rows)
+            text = f"{np.mean(scores):.3f} ± {error_of(scores):.3f}"
+            print(f"{folder}, {name}: {text} nats per token", flush=True)
     if o.json:
         write_json(o.json, facts)
     if o.plot:

@@ -23,11 +23,9 @@ import numpy as np
 import torch
 
 from cli import InputError, build, command, flag, parse_flags, provenance, write_json
-from experiments.held_out import COLOURS, error_of, finished_run, nats_of_one, of_neighbours
-from experiments.oracle import toy_conditionals
-from objectives import evaluation_batch, losses_in_parts, mask_generator, order_batch
-from prepare_data import Windows
-from runs import open_model
+from experiments.held_out import COLOURS, Output, error_of, nats_in_turn, of_neighbours, open_run
+from experiments.oracle import toy_oracle
+from objectives import losses_in_parts, order_batch
 from samplers import SampleOptions, generate
 from show import figure
 
@@ -36,13 +34,11 @@ PLACES = 4                          # blanks of a window, evenly spaced, the end
 
 
 @dataclass
-class InfillOptions:
+class InfillOptions(Output):
     """what to hide"""
     models: str = flag("", "folders of runs on the same kind of data: A,B,…")
     data: str = flag("", "data set whose validation stories are hidden in part")
     windows: int = flag(300, "windows of them", low=20)
-    json: str = flag("", "file for the results", file=(".json",))
-    plot: str = flag("", "file for a figure", file=(".png", ".svg", ".pdf"))
 
 
 # ---- Scores: x (N, T) are windows; the blank begins at `start` and has `length` tokens -----------
@@ -53,35 +49,15 @@ def nats(model, x, start: int, length: int):
     config = model.config
     place = torch.arange(x.size(1))
     inside = (place >= start) & (place < start + length)                        # (T,)
-    if config.mode != "mdlm":
-        order = place
-        if config.mode == "aogpt":
-            known = place[~inside]
-            again = place[start - 1:start] if config.orders == "infill" else place[:0]
-            order = torch.cat([known, again, place[inside]])                    # (T or T+1,)
-        batch = order_batch(config, x, order.expand(len(x), -1))
-        weight = inside[order] / length                                         # (T or T+1,)
-        batch = batch._replace(weight=weight.expand(len(x), -1))
-        return losses_in_parts(model, batch)
-    total = torch.zeros(len(x), dtype=torch.float64)
-    for next_place in range(start, start + length):
-        hidden = inside & (place >= next_place)                                 # (T,)
-        place_of_each = torch.full((len(x),), next_place)
-        total += nats_of_one(model, x, hidden.expand_as(x), place_of_each)
-    return total / length
-
-
-def exact_nats(x, start: int, length: int):
-    """(N,) the same under the toy's law, given both sides."""
-    total = np.zeros(len(x))
-    rows = np.arange(len(x))
-    for place in range(start, start + length):
-        known = x.numpy().copy()
-        known[:, place:start + length] = 135        # no word has this number
-        p = toy_conditionals(known)                                             # (N, T, V)
-        hidden = x[:, place].numpy()                                            # (N,)
-        total -= np.log(p[rows, place, hidden]) / length
-    return torch.from_numpy(total)
+    order = place
+    if config.mode != "ar":
+        again = place[start - 1:start] if config.orders == "infill" else place[:0]
+        order = torch.cat([place[~inside], again, place[inside]])               # (T or T+1,)
+    order = order.expand(len(x), -1)
+    if config.mode == "mdlm":
+        return nats_in_turn(model, x, order, known=x.size(1) - length)
+    batch = order_batch(config, x, order)
+    return losses_in_parts(model, batch._replace(weight=inside[order] / length))
 
 
 def seconds_to_fill(model, x, start: int, length: int) -> float:
@@ -110,13 +86,9 @@ def mean_over(starts: list, score):
 
 def measure(folder: str, o: InfillOptions) -> dict:
     """What the file of --json has of a run. Raises InputError."""
-    commit = finished_run(folder)["commit"]
-    model, tokenizer, _ = open_model(folder, "cpu")
-    toy = tokenizer.kind == "words"
-    val = Windows(o.data, "val", model.config.block_size)
-    if tokenizer.to_dict() != val.meta["tokenizer"]:
-        raise InputError(f"{folder} has another tokenizer than data/{o.data}")
-    x = torch.from_numpy(val.spread(o.windows))                                 # (N, T)
+    run, model, windows = open_run(folder, o.data)
+    toy = windows.meta["tokenizer"]["kind"] == "words"
+    x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
     T = x.size(1) - toy         # the toy's last token is the end-of-text
     blanks = {}
     for length in LENGTHS:
@@ -125,16 +97,16 @@ def measure(folder: str, o: InfillOptions) -> dict:
         starts = starts_of(length, T)
         scores = mean_over(starts, lambda start: nats(model, x, start, length))
         if toy:
-            scores = scores - mean_over(starts, lambda start: exact_nats(x, start, length))
+            law = toy_oracle("mdlm")        # it is given both sides
+            scores -= mean_over(starts, lambda start: nats(law, x, start, length))
         blanks[length] = {
             "nats": scores.mean().item(),
             "nats_se": error_of(of_neighbours(scores))}
         if model.config.mode != "ar":
             blanks[length]["seconds"] = seconds_to_fill(model, x[0], starts[1], length)
-    found = {"commit": commit, "mode": model.config.mode, "blanks": blanks}
+    found = {"commit": run["commit"], "blanks": blanks}
     if model.config.mode != "mdlm":
-        batch = evaluation_batch(model.config, x, mask_generator(0), left_to_right=True)
-        found["left to right"] = losses_in_parts(model, batch).mean().item()
+        found["left to right"] = nats(model, x, 0, x.size(1)).mean().item()
     return found
 
 

@@ -63,9 +63,6 @@ def groups_of_choices(grammar: Grammar) -> list:
 
     The words of a rule depend on its own choice, and on the choices of all rules that it names."""
     groups = []
-    for name, rule in grammar.rules.items():
-        if isinstance(rule, dict) and len(rule) > 1:
-            groups.append({name})
     for name, texts in grammar.texts.items():
         if len(texts) > 1:
             names = [name]
@@ -76,7 +73,7 @@ def groups_of_choices(grammar: Grammar) -> list:
             owners = {grammar.owner[name] for name in names}
             joined = [group for group in groups if group & owners]
             groups = [group for group in groups if not group & owners]
-            groups.append(set().union(*joined))
+            groups.append(owners.union(*joined))
     return groups
 
 
@@ -166,7 +163,7 @@ class Oracle(torch.nn.Module):
         held = tokens[:, None].expand_as(place)
         known = torch.full((B, S, 1 + T), self.config.mask_id)
         known = known.scatter(2, place, held)                                   # (B, S, 1+T)
-        known = known[:, :, 1:].contiguous()                                    # (B, S, T)
+        known = known[:, :, 1:]                                                 # (B, S, T)
         target = target_pos[:, :, None].clamp(min=0)        # nobody reads what mdlm's BOS says
         if select is not None:
             known = take_slots(known, select)                                   # (G, N, T)
@@ -271,7 +268,6 @@ def distance(texts: list) -> dict:
         surprise = float(np.mean(nats) - TOY.entropy())
     variance = share * (1 - share)
     return {
-        "samples": len(texts),
         "grammatical": share,
         "kl": kl,
         "surprise": surprise,

@@ -28,17 +28,12 @@ def read(name: str) -> dict:
 
 # ---- How numbers are written ---------------------------------------------------------------------
 
-def rounded(number: float, digits: int) -> str:
-    """The number with so many digits, and 0 instead of −0."""
-    return f"{round(number, digits) + 0.0:.{digits}f}"
-
-
 def with_spread(numbers: list, digits: int, factor: float = 1, unit: str = "") -> str:
     """The mean over seeds, and their standard deviation if there are several; nothing of none."""
     if not len(numbers):
         return ""
     numbers = factor * np.array(numbers)
-    text = rounded(numbers.mean(), digits) + unit
+    text = f"{numbers.mean():z.{digits}f}{unit}"        # z: 0 instead of −0
     if len(numbers) > 1:
         text += f" ± {numbers.std(ddof=1):.{digits}f}"
     return text
@@ -80,27 +75,22 @@ NETWORKS = {"mdlm": "`mdlm`", "aogpt": "`aogpt`", "the law": "perfect"}
 
 def dial(file: str, columns: dict) -> dict:
     """The table of a file of dial.py, and {file.network.N.column: number}."""
-    cells = {}
+    seeds = {}          # {(N, network): a row of the file for each seed}
     for row in read(file)["rows"]:
-        for column in columns:
-            if column in row:
-                key = row["N"], row["network"], column
-                cells.setdefault(key, []).append(row[column])
+        seeds.setdefault((row["N"], row["network"]), []).append(row)
     found = {}
-    for (N, network, column), numbers in cells.items():
-        _, digits, factor, unit = columns[column]
-        name = f"{file}.{network}.{N}.{column}".replace(" ", "-")
-        found[name] = f"{factor * np.mean(numbers):.{digits}f}{unit}"
-    networks = {(N, network) for N, network, _ in cells}
-    rows = []
-    for N, network in sorted(networks, key=lambda key: (key[0], list(NETWORKS).index(key[1]))):
-        row = [str(N), NETWORKS[network]]
-        for column, (_, digits, factor, unit) in columns.items():
-            numbers = cells.get((N, network, column), [])
-            row.append(with_spread(numbers, digits, factor, unit))
-        rows.append(row)
+    lines = []
+    for N, network in sorted(seeds, key=lambda key: (key[0], list(NETWORKS).index(key[1]))):
+        line = [str(N), NETWORKS[network]]
+        for name, (_, digits, factor, unit) in columns.items():
+            numbers = column(seeds[N, network], name)
+            text = with_spread(numbers, digits, factor, unit)
+            line.append(text)
+            mark = f"{file}.{network}.{N}.{name}".replace(" ", "-")
+            found[mark], *_ = text.split(" ±")
+        lines.append(line)
     heads = [head for head, *_ in columns.values()]
-    found[f"{file}.table"] = table(["N", "network", *heads], rows)
+    found[f"{file}.table"] = table(["N", "network", *heads], lines)
     return found
 
 
@@ -148,7 +138,7 @@ def samplers() -> dict:
 
 def distance(row: dict) -> str:
     """The kl in two digits, or nothing where too few stories were grammatical for one."""
-    return "" if row["kl"] is None else rounded(row["kl"], 2)
+    return "" if row["kl"] is None else f"{row['kl']:z.2f}"
 
 
 # ---- Blanks --------------------------------------------------------------------------------------
@@ -163,14 +153,14 @@ def blanks(file: str) -> dict:
         row = [f"`{name}`"]
         for length, blank in run["blanks"].items():
             digits = 4 if file == "blanks-toy" else 2       # on the toy it is a small difference
-            nats = rounded(blank["nats"], digits)
+            nats = f"{blank['nats']:z.{digits}f}"
             found[f"{file}.{name}.{length}"] = nats
             row.append(f"{nats} ± {blank['nats_se']:.{digits}f}")
         if "left to right" in run:
             found[f"{file}.{name}.left-to-right"] = f"{run['left to right']:.3f}"
         rows.append(row)
-        seconds = [blank.get("seconds", 0) for blank in run["blanks"].values()]
-        if any(seconds):
+        seconds = column(run["blanks"].values(), "seconds")
+        if seconds:
             timed.append([f"`{name}`", *(f"{1000 * value:.0f}" for value in seconds)])
     head = ["tokens of the blank", *run["blanks"]]
     found[f"{file}.table"] = table(head, rows)
@@ -227,7 +217,7 @@ def above(runs, others) -> str:
     because a part of the one is in the other too. For one seed there is none: seeds differ by more
     than stories explain."""
     gap = seed_by_seed(runs, others)
-    text = rounded(gap.mean(), 2)
+    text = f"{gap.mean():z.2f}"
     if len(gap) > 1:
         error = math.hypot(error_of(gap.mean(axis=0)), error_of(gap.mean(axis=1)))
         text += f" ± {error:.2f}"
@@ -406,7 +396,6 @@ def few(file: str) -> dict:
 # ---- Tiny Shakespeare ----------------------------------------------------------------------------
 
 TAKEN = {
-    "nothing taken away": "nothing taken away",
     "without rotary positions": "learned positions instead of rotary ones",
     "without initial weights": "initial weights of size 0.02 at any width",
     "without SwiGLU": "GELU instead of SwiGLU",
@@ -439,11 +428,12 @@ def shakespeare() -> dict:
     rows = []
     taken = read("shakespeare-taken")["results"]
     ours = np.array(column(taken["nothing taken away"], "nats"))
-    for name, label in TAKEN.items():
+    for name in ["nothing taken away", *TAKEN]:
         nats = column(taken[name], "nats")
         late = with_spread(column(taken[name], "second half"), 3)
-        found[f"shakespeare.{name}".replace(" ", "-")] = with_spread(nats - ours, 3)
-        rows.append([label, with_spread(nats, 3), with_spread(nats - ours, 3), late])
+        above_ours = with_spread(nats - ours, 3)
+        found[f"shakespeare.{name}.ar"] = above_ours
+        rows.append([TAKEN.get(name, name), with_spread(nats, 3), above_ours, late])
     rows[0][2] = ""
     head = ["", "nats per character", "above the first row", "in the second half of a window"]
     found["shakespeare.taken"] = table(head, rows)
@@ -542,17 +532,18 @@ def pages() -> list:
     return [ROOT / "README.md", *sorted(ROOT.glob("results/*.md"))]
 
 
-def draw_changes(path: str, labels: list, changes: dict):
-    """A line for each label, and on it a point for each mode of {mode: texts like 0.57 ± 0.03}."""
-    with figure(path, (7.5, 4), grid="x") as axes:
-        for i, (mode, texts) in enumerate(changes.items()):
-            for line, text in enumerate(texts):
+def draw_changes(page: str, labels: dict, found: dict):
+    """A line for each of {name: label}, and on it found[page.name.mode], a text, for each mode."""
+    with figure(ROOT / f"results/figures/{page}.png", (7.5, 4), grid="x") as axes:
+        for line, name in enumerate(labels):
+            for i, mode in enumerate(["ar", "mdlm"]):
+                text = found.get(f"{page}.{name}.{mode}")
                 if text:
                     number, _, error = text.partition(" ± ")
                     error = float(error) if error else None     # one seed has none
                     axes.errorbar(float(number), line + i / 4, xerr=error, fmt="o", ms=4,
                                   capsize=3, color=COLOURS[mode], label=mode)
-        axes.set_yticks(range(len(labels)), [label.replace("`", "") for label in labels])
+        axes.set_yticks(range(len(labels)), [label.replace("`", "") for label in labels.values()])
         axes.invert_yaxis()
         axes.set(xlabel="change of the loss, nats per token")
 
@@ -562,14 +553,8 @@ def main():
     found = values()
     for page in pages():
         page.write_text(filled(page.read_text(), found))
-    changes = {}
-    for mode in "mdlm", "ar":
-        changes[mode] = [found[f"paper.{name}.{mode}"] for name in DIFFERENCES]
-    figures = ROOT / "results/figures"
-    draw_changes(figures / "paper.png", [label for label, _ in DIFFERENCES.values()], changes)
-    _, *taken = TAKEN
-    changes = {"ar": [found[f"shakespeare.{name}".replace(" ", "-")] for name in taken]}
-    draw_changes(figures / "shakespeare.png", [TAKEN[name] for name in taken], changes)
+    draw_changes("paper", {name: label for name, (label, _) in DIFFERENCES.items()}, found)
+    draw_changes("shakespeare", TAKEN, found)
 
 
 if __name__ == "__main__":

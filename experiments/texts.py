@@ -26,7 +26,6 @@ class TextsOptions:
     """where the stories are"""
     train: str = flag("", "file of stories with <|endoftext|> between them; default: a download")
     valid: str = flag("", "file of others, by which best.pt is chosen; default: a download")
-    vocab_size: int = flag(4096, "of GPT-2's vocabulary, so many are kept", low=257)
 
 
 def stories_of(path: str, split: str, count: int) -> list:
@@ -51,7 +50,7 @@ def main():
     unseen = write_stories("stories-unseen", stories[-UNSEEN:])
     valid = write_stories("stories-valid", stories_of(o.valid, "validation", VALID))
     for name, val in ("stories", valid), ("unseen", unseen):
-        prepare(PrepareOptions(name=name, text=train, val=val, vocab_size=o.vocab_size))
+        prepare(PrepareOptions(name=name, text=train, val=val, vocab_size=4096))
 
 
 if __name__ == "__main__":
