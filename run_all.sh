@@ -82,7 +82,7 @@ dial() {        # dial N SEED
 for seed in 1 2 3; do
     for N in 1 2 4 8 16 48; do dial $N $seed; done
 done
-made dial 50 python -m experiments.dial --plot=results/figures/dial.png
+made dial 30 python -m experiments.dial --plot=results/figures/dial.png
 for mode in mdlm aogpt; do
     for N in 1 16 256; do learn dial-stories $mode-$N 1250 1 --orders=blocks:$N; done
 done
@@ -135,6 +135,7 @@ if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
     large ar dropout 250 1
     for steps in 125 500 1000; do large ar both $steps 1; done
     large masked_ce plain 2000 1
+    for steps in 1000 2000; do large masked_ce eight $steps 1; done
     for steps in 2000 4000; do large masked_ce dropout $steps 1; done
     for steps in 500 1000; do large aogpt plain $steps 1; done
     for steps in 500 1000 2000; do large aogpt dropout $steps 1; done

@@ -12,7 +12,7 @@ On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
     above the law   nats per token that its bound, or for N = 1 its exact loss, has above the law's.
                     It is the mean KL of its predictions from the exact ones of the same slots,
                     which is the difference of the losses without the noise of the text
-    1, 2, 4 a pass  the share of 2,000 stories that obey the grammar, with so many tokens a pass.
+    1, 2, 4 a pass  the share of 1,000 stories that obey the grammar, with so many tokens a pass.
                     mdlm cannot write more tokens a pass than a block has
     adaptive        the same of mdlm with --sampler=adaptive, and how many tokens a pass that is
     drafts          the same of aogpt with --draft=16
@@ -61,7 +61,7 @@ DRAWS = 8                   # masks or orders of a bound on real text
 class DialOptions(Output):
     """what to measure"""
     text: Literal["toy", "stories"] = flag("toy", "what the runs were trained on")
-    num_samples: int = flag(2000, "stories of each, and for the distance from the law", low=2)
+    num_samples: int = flag(1000, "stories of each, and for the distance from the law", low=2)
 
 
 # ---- A run and its row ---------------------------------------------------------------------------
