@@ -7,7 +7,7 @@
 # one core of a CPU as it says. A file that is there is not made again, and no run in out/ is
 # trained again, so it can be stopped at any time and goes on where it was. To make a number anew,
 # delete its file. Two files need a GPU, and two need clones of others' code; without these they
-# stay as they are. All of it takes some 19 hours of one core. Two cores share the work best with
+# stay as they are. All of it takes some 21 hours of one core. Two cores share the work best with
 # two copies of a list cut in two, and with OMP_NUM_THREADS=1.
 set -euo pipefail
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
@@ -91,7 +91,7 @@ made dial-stories 10 python -m experiments.dial --text=stories \
 
 # What does a sampler lose by its own rule, and what by its network?
 toy toy/ar --mode=ar
-made denoiser 100 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
+made denoiser 120  python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
     blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
     --seconds=64 --plot=results/figures/denoiser.png
 

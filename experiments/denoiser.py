@@ -22,8 +22,8 @@ But a rule without broken stories may still be wrong: confidence looks at what i
 is large. The answer would be refuted if the law broke few stories where trained networks break
 many, or if confidence had no larger kl than adaptive has.
 
-On one CPU core mdlm's samplers take eight minutes with a trained network, and three with the law;
-aogpt's take one and two. --seconds=64 adds four minutes for an mdlm, and seconds for the others.
+On one core of a CPU that is busy with other work, too, it takes two hours for the four networks of
+run_all.sh. More than half of that are mdlm's samplers without blocks.
 """
 import itertools
 import time
