@@ -5,7 +5,7 @@ Why does masked_ce lower mdlm's bound faster than the bound itself? The noise of
 
 NAME=FOLDER are runs of mdlm; untrained weights of the first one's sizes come before them. Each
 network is given the gradients of both objectives, many times, each of a new batch of windows with
-new masks, as in a step of training. A gradient is its mean plus noise, and the table has
+new masks, as in a step of training. A gradient is its mean plus noise. Found are
 
     noise scale     the windows that a batch must have for both to be equally large: batch size ·
                     (variance of the gradient) / |mean gradient|² (arXiv 1812.06162)
@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import torch
 from tqdm import tqdm
 
-from cli import build, command, flag, parse_flags, provenance, write_json
+from cli import InputError, build, command, flag, parse_flags, provenance, write_json
 from model import Transformer
 from objectives import mask_generator, training_batch, weighted_losses
 from prepare_data import Windows
@@ -87,6 +87,8 @@ def main():
         runs[folder] = {"commit": run["commit"]}
         model, *_ = open_model(folder, "cpu")
         config = model.config
+        if config.mode != "mdlm":
+            raise InputError(f"{folder} is a run of {config.mode}; give runs of mdlm")
         windows = Windows(run["settings"]["data"], "train", config.block_size, seed=o.seed)
         if not found:
             torch.manual_seed(o.seed)

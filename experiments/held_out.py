@@ -138,10 +138,10 @@ def finished_run(folder: str) -> dict:
     return run
 
 
-def open_run(folder: str, data: str) -> tuple:
+def open_run(folder: str, data: str, device="auto") -> tuple:
     """What finished_run returns, the best model, and the windows of data. Raises InputError."""
     run = finished_run(folder)
-    model, tokenizer, _ = open_model(folder, "auto")
+    model, tokenizer, _ = open_model(folder, device)
     windows = Windows(data, "val", model.config.block_size)
     if tokenizer.to_dict() != windows.meta["tokenizer"]:
         raise InputError(f"{folder} has another tokenizer than data/{data}")
@@ -183,7 +183,7 @@ def draw_curves(runs: dict, path: str):
             if folder.endswith("-1"):
                 mode, help, *_ = Path(folder).name.split("-")
                 label, style = HELPS.get(help, ("", ".-"))
-                axes.plot(*zip(*run["curve"]), style, color=COLOURS[mode], ms=4, lw=1,
+                axes.plot(*zip(*run["curve"]), style, color=COLOURS.get(mode), ms=4, lw=1,
                           label=f"{mode}, {label}" if label else mode)
         axes.set(xlabel="epochs", ylabel="validation loss, nats per token")
         axes.set_xscale("log", base=2)

@@ -86,7 +86,7 @@ def mean_over(starts: list, score):
 
 def measure(folder: str, o: InfillOptions) -> dict:
     """What the file of --json has of a run. Raises InputError."""
-    run, model, windows = open_run(folder, o.data)
+    run, model, windows = open_run(folder, o.data, device="cpu")
     toy = windows.meta["tokenizer"]["kind"] == "words"
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
     T = x.size(1) - toy         # the toy's last token is the end-of-text

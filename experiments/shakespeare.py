@@ -93,6 +93,8 @@ def prepare_nanogpt(o: ShakespeareOptions) -> Path:
     folder = Path(o.nanogpt, "data/shakespeare_char")
     if not folder.exists():
         raise InputError(f"{folder} is not there; --help says where to get nanoGPT")
+    if not Path(TEXT).exists():
+        raise InputError(f"{TEXT} is not there; copy the text that was prepared to this place")
     shutil.copy(TEXT, folder / "input.txt")
     python(["prepare.py"], folder)
     return folder

@@ -53,8 +53,8 @@ def test_all_data_are_of_this_version_of_the_code():
     ("few.ar.both.nats", "few.masked_ce.dropout.nats"),
     ("few.aogpt-left-to-right.plain.nats", "few.ar.plain.nats"),
     ("large.masked_ce.plain.nats", "large.ar.plain.nats"),
-    ("paper.adamw.ar", "paper.adamw.mdlm"),
-    ("shakespeare.ar", "shakespeare.nanoGPT")])
+    ("large.ar.eight.nats", "large.masked_ce.eight.nats"),
+    ("paper.adamw.ar", "paper.adamw.mdlm"), ("shakespeare.ar", "shakespeare.nanoGPT")])
 def test_inequalities_that_a_page_states_in_words(found, smaller, larger):
     small, large = (float(found[name].rstrip("%").split(" ")[0]) for name in (smaller, larger))
     assert small < large
