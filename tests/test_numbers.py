@@ -9,6 +9,7 @@ from cli import ROOT
 from experiments import report
 
 FROZEN = "model objectives samplers train sample toy prepare_data"
+MAY_DIFFER = "bfloat16_is_faster"       # it chooses a dtype, which every run has on record
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,8 @@ def code_of(read) -> list:
     found = []
     for name in FROZEN.split():
         for statement in ast.parse(read(f"{name}.py")).body[1:]:    # the first is a docstring
-            if not isinstance(statement, ast.Import | ast.ImportFrom):
+            name = getattr(statement, "name", "")
+            if not isinstance(statement, ast.Import | ast.ImportFrom) and name != MAY_DIFFER:
                 found.append(re.sub('""".*?"""', "", ast.unparse(statement), flags=re.DOTALL))
     return sorted(found)
 
@@ -47,14 +49,13 @@ def test_all_data_are_of_this_version_of_the_code():
     ("dial.mdlm.1.above-the-law", "dial.mdlm.48.above-the-law"),
     ("write.mdlm-adaptive.risk-0.1.law.kl", "write.mdlm-confidence.steps-48.law.kl"),
     ("real.stories.ar.nats", "real.stories.aogpt-left-to-right.nats"),
-    ("real.long.ar.nats", "real.long.masked_ce.nats"),
+    ("real.long.ar.nats", "real.long.masked_ce.nats"), ("shakespeare.ar", "shakespeare.nanoGPT"),
     ("blanks-stories.masked_ce.4", "blanks-stories.infill.4"),
     ("orders.ar.left-to-right", "orders.mdlm.left-to-right"),
-    ("few.ar.both.nats", "few.masked_ce.dropout.nats"),
+    ("few.ar.both.nats", "few.masked_ce.dropout.nats"), ("paper.adamw.ar", "paper.adamw.mdlm"),
     ("few.aogpt-left-to-right.plain.nats", "few.ar.plain.nats"),
     ("large.masked_ce.plain.nats", "large.ar.plain.nats"),
-    ("large.ar.eight.nats", "large.masked_ce.eight.nats"),
-    ("paper.adamw.ar", "paper.adamw.mdlm"), ("shakespeare.ar", "shakespeare.nanoGPT")])
+    ("large.ar.eight.nats", "large.masked_ce.eight.nats")])
 def test_inequalities_that_a_page_states_in_words(found, smaller, larger):
     small, large = (float(found[name].rstrip("%").split(" ")[0]) for name in (smaller, larger))
     assert small < large
