@@ -9,8 +9,8 @@ All steps have the same sizes and take turns in one process, as in bench.py. nan
 in the type of train.py's products, which its own train.py has on a GPU alone. The paper's code is
 eager float32, as it is published. Both profit from what train.py sets for its process: the memory
 that is freed is kept, and numbers next to zero are flushed to it. Without the first, a step of
-theirs takes about twice as long on a CPU. Their tokens are drawn anew for each step: when it learned
-one batch by heart, the paper's ar became seven times slower, because of ever smaller numbers.
+theirs takes about twice as long on a CPU. Their tokens are new in each step: the paper's ar became
+seven times slower as it learned one batch by heart, probably by ever smaller numbers.
 
 At the small sizes it takes minutes on a CPU.
 """

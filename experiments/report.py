@@ -343,7 +343,7 @@ def differences() -> dict:
 # ---- Few stories ---------------------------------------------------------------------------------
 # A run is out/GROUP/MODE-HELP-STEPS-SEED. BEST has the runs of each mode, without help and with it,
 # whose loss at the end was lowest with seed 1 on the stories that choose. They got more seeds. Runs
-# whose loss rose again did not count: their best weights are of a high learning rate. The weights of
+# whose loss rose again did not count: their best weights are of a high learning rate. Weights of
 # masked_ce with dropout at 28M were lost before they were scored, so that cell is empty.
 
 BEST = {

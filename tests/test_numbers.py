@@ -53,7 +53,6 @@ def test_all_data_are_of_this_version_of_the_code():
     ("blanks-stories.masked_ce.4", "blanks-stories.infill.4"),
     ("orders.ar.left-to-right", "orders.mdlm.left-to-right"),
     ("few.ar.both.nats", "few.masked_ce.dropout.nats"), ("paper.adamw.ar", "paper.adamw.mdlm"),
-    ("few.aogpt-left-to-right.plain.nats", "few.ar.plain.nats"),
     ("large.masked_ce.plain.nats", "large.ar.plain.nats"),
     ("large.ar.eight.nats", "large.masked_ce.eight.nats")])
 def test_inequalities_that_a_page_states_in_words(found, smaller, larger):
