@@ -22,8 +22,8 @@ But a rule without broken stories may still be wrong: confidence looks at what i
 is large. The answer would be refuted if the law broke few stories where trained networks break
 many, or if confidence had no larger kl than adaptive has.
 
-On one core of a CPU that is busy with other work, too, it takes two hours for the four networks of
-run_all.sh. More than half of that are mdlm's samplers without blocks.
+The four networks of run_all.sh take two hours on one core of a busy CPU. More than half of that are
+mdlm's samplers without blocks.
 """
 import itertools
 import time
@@ -172,7 +172,7 @@ def seconds_a_story(model, at_once: int, sampler: str, settings: dict, o: Denois
         for tokens in passes_of(model, stories, sampler, settings):
             pass
         ticks.append(time.perf_counter())
-    return np.median(np.diff(ticks)) / at_once
+    return float(np.median(np.diff(ticks))) / at_once
 
 
 def ways(config: Config):
@@ -249,4 +249,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command(main, "what was measured is in the file of --json")
+    command(main, "with --json, what was measured is in its file")

@@ -103,7 +103,8 @@ def written(model, tokenizer, o: DialOptions) -> dict:
 
 def on_toy(model, tokenizer, o: DialOptions) -> dict:
     x = Windows("toy", "val", model.config.block_size).spread(o.num_samples)
-    return {"above the law": above_law(model, torch.from_numpy(x)), **written(model, tokenizer, o)}
+    above = above_law(model, torch.from_numpy(x))
+    return {"above the law": above} | written(model, tokenizer, o)
 
 
 def on_stories(model, o: DialOptions) -> dict:
@@ -215,4 +216,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command(main, "what was measured is in the file of --json")
+    command(main, "with --json, what was measured is in its file")

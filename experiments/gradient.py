@@ -5,7 +5,8 @@ Why does masked_ce lower mdlm's bound faster than the bound itself? The noise of
 
 NAME=FOLDER are runs of mdlm; untrained weights of the first one's sizes come before them. Each
 network is given the gradients of both objectives, many times, each of a new batch of windows with
-new masks, as in a step of training. A gradient is its mean plus noise. Found are
+new masks, as in a step of training. A gradient is its mean plus noise. Each
+network has
 
     noise scale     the windows that a batch must have for both to be equally large: batch size ·
                     (variance of the gradient) / |mean gradient|² (arXiv 1812.06162)

@@ -176,8 +176,8 @@ def error_of(scores) -> float:
 def draw_curves(runs: dict, path: str):
     """The loss on the stories that choose, against epochs, of the runs with seed 1.
 
-    A run is out/GROUP/MODE-HELP-STEPS-SEED or out/GROUP/MODE-SEED. The mode is its
-    colour, and help the style of its line."""
+    A run is out/GROUP/MODE-HELP-STEPS-SEED or out/GROUP/MODE-SEED. The mode is its colour, and help
+    the style of its line."""
     with figure(path, (7, 4.5)) as axes:
         for folder, run in runs.items():
             if folder.endswith("-1"):

@@ -90,6 +90,7 @@ def measure(folder: str, o: InfillOptions) -> dict:
     toy = windows.meta["tokenizer"]["kind"] == "words"
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
     T = x.size(1) - toy         # the toy's last token is the end-of-text
+    law = toy_oracle("mdlm")    # which is given both sides
     blanks = {}
     for length in LENGTHS:
         if length > T - 2:
@@ -97,7 +98,6 @@ def measure(folder: str, o: InfillOptions) -> dict:
         starts = starts_of(length, T)
         scores = mean_over(starts, lambda start: nats(model, x, start, length))
         if toy:
-            law = toy_oracle("mdlm")        # it is given both sides
             scores -= mean_over(starts, lambda start: nats(law, x, start, length))
         blanks[length] = {
             "nats": scores.mean().item(),

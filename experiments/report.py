@@ -109,7 +109,7 @@ def samplers() -> dict:
         network = "law" if row["network"] == "the law" else "trained"
         rows.setdefault((row["sampler"], setting), {})[network] = row
         name = f"write.{row['sampler']}.{setting}.{network}".replace(" ", "-")
-        found[f"{name}.grammatical"] = f"{100 * row['grammatical']:.1f}%"
+        found[f"{name}.grammatical"] = f"{row['grammatical']:.1%}"
         found[f"{name}.passes"] = f"{row['passes']:.1f}"
         found[f"{name}.tokens"] = f"{row['tokens_per_pass']:.1f}"
         found[f"{name}.kl"] = distance(row)
@@ -125,8 +125,8 @@ def samplers() -> dict:
             sampler.replace("_", " "),
             setting,
             f"{trained['tokens_per_pass']:.1f}",
-            f"{100 * law['grammatical']:.1f}%",
-            f"{100 * trained['grammatical']:.1f}%",
+            f"{law['grammatical']:.1%}",
+            f"{trained['grammatical']:.1%}",
             distance(law),
             distance(trained),
             *seconds])
@@ -342,9 +342,9 @@ def differences() -> dict:
 
 # ---- Few stories ---------------------------------------------------------------------------------
 # A run is out/GROUP/MODE-HELP-STEPS-SEED. BEST has the runs of each mode, without help and with it,
-# whose loss at the end was lowest with seed 1 on the stories that choose. They got more seeds. Runs
-# whose loss rose again did not count: their best weights are of a high learning rate. Weights of
-# masked_ce with dropout at 28M were lost before they were scored, so that cell is empty.
+# whose loss at the end was lowest with seed 1 on the stories that choose. Most of them got more
+# seeds. Runs whose loss rose again did not count: their best weights are of a high learning rate.
+# Weights of masked_ce with dropout at 28M were lost before they were scored; that cell is empty.
 
 BEST = {
     "few": [
@@ -381,6 +381,7 @@ def few(file: str) -> dict:
                 found[f"{key}.above-ar"] = above(scores[best + kind], scores[BEST[file][0]])
                 cells.setdefault(help, {})[mode + kind] = f"{nats} ({epochs} epochs)"
     names = [name for name in MODES if name != "mdlm"]
+    trained = names[:-1]        # the last is another score of aogpt
     rows = []
     lines = []
     for help, (label, _) in HELPS.items():
@@ -388,9 +389,9 @@ def few(file: str) -> dict:
             rows.append([label, *(cells[help].get(name, "") for name in names)])
         for epochs in sorted(epochs for of_help, epochs in searched if of_help == help):
             losses = searched[help, epochs]
-            lines.append([label, str(epochs), *(losses.get(name, "") for name in names[:3])])
+            lines.append([label, str(epochs), *(losses.get(name, "") for name in trained)])
     found[f"{file}.table"] = table(["", *(MODES[name] for name in names)], rows)
-    found[f"{file}.search"] = table(["", "epochs", *(f"`{name}`" for name in names[:3])], lines)
+    found[f"{file}.search"] = table(["", "epochs", *(f"`{name}`" for name in trained)], lines)
     return found
 
 

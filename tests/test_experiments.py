@@ -400,6 +400,9 @@ def test_commands(trained, monkeypatch, capsys, name, constants, flags):
     if flags[0].startswith("--models"):
         with pytest.raises(InputError, match="which models"):
             run_main(name, monkeypatch)
+    if name == "gradient":
+        with pytest.raises(InputError, match="give runs of mdlm"):
+            run_main(name, monkeypatch, "a=out/ar")
 
 
 # ---- Tiny Shakespeare ----------------------------------------------------------------------------
@@ -503,6 +506,9 @@ def test_nanogpt_and_ours_take_turns(tiny_shakespeare, monkeypatch, capsys):
     assert not torch.equal(one_seed, other_seed)
     with pytest.raises(InputError, match="elsewhere/data/shakespeare_char is not there"):
         run_main("shakespeare", monkeypatch, *flags, "--nanogpt=elsewhere")
+    (tiny_shakespeare / shakespeare.TEXT).unlink()
+    with pytest.raises(InputError, match="input.txt is not there"):
+        run_main("shakespeare", monkeypatch, *flags)
 
 
 def test_differences_are_taken_away(tiny_shakespeare, monkeypatch):
