@@ -192,14 +192,6 @@ def largest_share(counts) -> float:
 
 # ---- The likelihood under a judge ----------------------------------------------------------------
 
-def encode(tokenizer, text: str) -> list:
-    """Ids of a text that may contain end-of-text marks. Raises InputError for an unknown word."""
-    ids = []
-    for story in text.split(EOT):
-        ids += [tokenizer.eot, *tokenizer.encode(story)]
-    return ids[1:]
-
-
 def score(model, encoded) -> tuple:
     """-log p of each sample in nats under an ar model, and its number of tokens, (N,) each.
 
@@ -327,7 +319,7 @@ def measure(texts, judges, corpus) -> dict:
     metrics["entropy of openings"] = of_counts(entropy, opening)
     metrics["entropy of words"] = of_counts(entropy, samples)
     for name, (model, tokenizer) in judges.items():
-        encoded = [encode(tokenizer, text) for text in texts]
+        encoded = [tokenizer.encode_marked(text) for text in texts]
         metrics[f"nats/token, judge {name}"] = of_sums(*score(model, encoded))
     if corpus:
         metrics |= measure_quality(corpus, texts)
@@ -336,7 +328,7 @@ def measure(texts, judges, corpus) -> dict:
 
 def measure_quality(corpus, texts) -> dict:
     """What is copied from the training text, what it has not and, on the toy, what is right."""
-    encoded = [encode(corpus.tokenizer, text) for text in texts]
+    encoded = [corpus.tokenizer.encode_marked(text) for text in texts]
     metrics = {}
     if corpus.stories:          # a continuous text has none
         copied = []

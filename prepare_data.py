@@ -16,7 +16,6 @@ A .bin file is a row of tokens as uint16 numbers, with an end-of-text token befo
 class Windows cuts it into rows for training and evaluation.
 """
 import codecs
-import functools
 import http.client
 import itertools
 import json
@@ -61,6 +60,7 @@ class Tokenizer:
             self.id = {word: i for i, word in enumerate(self.words)}
         elif kind == "bytes":
             vocab_size = 257
+            self.bpe = make_bpe({bytes([i]): i for i in range(256)})
         else:
             self.bpe = cut_gpt2(vocab_size)
         self.vocab_size = vocab_size
@@ -74,6 +74,15 @@ class Tokenizer:
         """The ids of a text. An end-of-text mark in it is plain text. Raises InputError."""
         [ids] = self.encode_batch([text])
         return ids
+
+    def encode_marked(self, text: str) -> list:
+        """The ids of a text in which each <|endoftext|> stands for the end-of-text token.
+
+        A prompt is such a text, and so is what a model has written. Raises InputError."""
+        ids = []
+        for story in text.split(EOT):
+            ids += [self.eot, *self.encode(story)]
+        return ids[1:]
 
     def encode_batch(self, texts: list) -> list:
         """The ids of each text. Raises InputError."""
@@ -92,20 +101,12 @@ class Tokenizer:
         except KeyError as e:
             raise InputError(f"the word {e} is not in the vocabulary of data/toy") from e
 
-    def bytes_of(self, i: int) -> bytes:
-        """The bytes that a token stands for."""
-        if i == self.eot:
-            return EOT.encode()
-        if self.kind == "bytes":
-            return bytes([i])
-        return self.bpe.decode_single_token_bytes(i)
-
     def decode(self, ids) -> str:
         """The text of these ids. Bytes that are no UTF-8 become the character U+FFFD."""
         if self.kind == "words":
             words = self.words + [EOT]
             return join_words(words[i] for i in ids)
-        return b"".join(self.bytes_of(int(i)) for i in ids).decode(errors="replace")
+        return self.bpe.decode(list(ids))
 
     def decode_story(self, ids) -> str:
         """The text up to the first end-of-text."""
@@ -118,8 +119,8 @@ class Tokenizer:
             return [text if text in ".," else f" {text}" for text in texts]
         pieces = []
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for i in ids:
-            pieces.append(decoder.decode(self.bytes_of(i)))
+        for token in self.bpe.decode_tokens_bytes(ids):
+            pieces.append(decoder.decode(token))
         if pieces:
             pieces[-1] += decoder.decode(b"", final=True)       # a character that was cut off
         return pieces
@@ -134,9 +135,15 @@ def cut_gpt2(vocab_size: int) -> tiktoken.Encoding:
                          f"once, or point TIKTOKEN_CACHE_DIR at a copy of tiktoken's cache") from e
     eot = vocab_size - 1
     ranks = {token: rank for token, rank in gpt2._mergeable_ranks.items() if rank < eot}
+    return make_bpe(ranks, gpt2._pat_str)
+
+
+def make_bpe(ranks: dict, pattern: str = "") -> tiktoken.Encoding:
+    """The tokens {bytes: id} and end-of-text. The pattern cuts text into words to be encoded."""
+    eot = len(ranks)
     return tiktoken.Encoding(
-        f"gpt2-{vocab_size}",
-        pat_str=gpt2._pat_str,
+        f"bpe-{eot + 1}",
+        pat_str=pattern,
         mergeable_ranks=ranks,
         special_tokens={EOT: eot})
 
@@ -569,15 +576,18 @@ class Windows:
                              f"more text or other --windows")
         if at_most:
             self.starts = np.random.default_rng(seed).permutation(self.starts)[:at_most]
+        self.epoch = None       # of which starts_of_epoch has drawn the order
 
     def __len__(self):
         return len(self.starts)
 
-    @functools.lru_cache(maxsize=2)             # a batch may lie in two epochs
     def starts_of_epoch(self, epoch: int):
         """(N,) where the windows start, in the order in which this epoch reads them."""
-        rng = np.random.default_rng((self.seed, epoch))
-        return rng.integers(self.phases) + rng.permutation(self.starts)
+        if epoch != self.epoch:
+            rng = np.random.default_rng((self.seed, epoch))
+            self.epoch_starts = rng.integers(self.phases) + rng.permutation(self.starts)
+            self.epoch = epoch
+        return self.epoch_starts
 
     def batch(self, step: int, batch_size: int):
         """(batch_size, T): what training step `step` reads. An epoch reads each window once."""
