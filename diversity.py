@@ -16,7 +16,6 @@ are high. Words are what white space separates, in lower case.
 tokens. Real text has some too, such as names; what a set of samples has beyond that are words that
 do not exist. The last word of a text does not count, because it may have been cut.
 """
-import json
 import math
 import string
 from collections import Counter
@@ -28,7 +27,7 @@ import torch
 
 from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
 from objectives import evaluation_batch, losses_in_parts
-from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_stories
+from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_rows, read_stories
 from runs import open_model
 from toy import TOY
 
@@ -370,20 +369,11 @@ def read_samples(path: str) -> tuple:
     if path.endswith(".txt"):
         texts = list(read_stories(path))
     else:
-        try:
-            with open(path, "rb") as f:
-                for number, line in enumerate(f, 1):
-                    if not line.strip():
-                        continue
-                    row = json.loads(line)
-                    if "text" in row:
-                        texts.append(row["text"])
-                    else:
-                        settings |= row["settings"]
-        except OSError as e:
-            raise InputError(f"{path} cannot be read ({e.strerror}); give a .jsonl or .txt") from e
-        except (ValueError, KeyError, TypeError) as e:
-            raise InputError(f"{path}, line {number} is not an object with a text") from e
+        for row in read_rows(path):
+            if "text" in row:
+                texts.append(row["text"])
+            else:
+                settings |= row["settings"]
     if len(texts) < 2:
         raise InputError(f"{path} holds {len(texts)} samples; at least 2 are needed")
     settings["num_samples"] = len(texts)

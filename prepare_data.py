@@ -173,41 +173,55 @@ BLOCK = 2 ** 20             # characters that are read at a time
 LONGEST_STORY = 2 ** 20     # characters; a longer one is cut into several
 
 
-def open_text(path: str):
-    """The open file. Raises InputError for a pipe, because files are read twice; OSError."""
-    if Path(path).exists() and not Path(path).is_file():
-        raise InputError(f"{path} is no file but a folder or a pipe; give a text file")
-    return open(path, encoding="utf-8-sig")
-
-
 def read_blocks(path: str):
     """The text of a UTF-8 file, about a million characters at a time. Raises InputError.
 
     Line ends become "\\n". A byte order mark is dropped, also where files were joined."""
-    if Path(path).suffix.lower() == ".json":
-        raise InputError(f"{path} is JSON; give .txt, or .jsonl with an object with a text a line")
+    suffix = Path(path).suffix.lower()
+    if suffix in (".json", ".csv", ".tsv"):
+        raise InputError(f"{path} is {suffix[1:].upper()}; make a .txt of its text, or a .jsonl "
+                         'with a line {"text": "…"} for each text')
     try:
-        with open_text(path) as file:
+        with open(path, encoding="utf-8-sig") as file:
             while block := file.read(BLOCK):
+                if block.count("\0") > 20 + len(block) // 20:
+                    raise UnicodeError("UTF-16, in which every Latin letter has a zero byte")
                 yield block.replace("\ufeff", "")
-    except UnicodeDecodeError as e:
+    except UnicodeError as e:
         raise InputError(f"{path} is not UTF-8 text; convert it first, for example by iconv") from e
     except OSError as e:
         raise InputError(f"{path} cannot be read ({e.strerror}); give an existing text file") from e
 
 
-def read_jsonl(path: str):
-    """The field "text" of each line of a .jsonl file, and a mark after each. Raises InputError."""
+def read_rows(path: str):
+    """The objects of a .jsonl file, one a line, each with a text. Raises InputError.
+
+    The first line may have settings instead, as in the files of sample.py."""
     try:
-        with open_text(path) as file:
+        with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield json.loads(line)["text"].replace("\r\n", "\n")
-                    yield EOT
+                    row = json.loads(line)
+                    if row.keys() != {"settings"}:
+                        row["text"].encode()        # raises for what is no text
+                    yield row
     except OSError as e:
         raise InputError(f"{path} cannot be read ({e.strerror}); give an existing file") from e
+    except UnicodeEncodeError as e:
+        half = ascii(e.object[e.start])
+        raise InputError(f"{path}, line {number} has half of a character, {half}; write it whole, "
+                         "or leave it out") from e
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise InputError(f"{path}, line {number} is not an object with a field text") from e
+        raise InputError(f"{path}, line {number} is not an object with a field text, which is a "
+                         "string in UTF-8") from e
+
+
+def read_jsonl(path: str):
+    """The texts of a .jsonl file, and a mark after each. Raises InputError."""
+    for row in read_rows(path):
+        if "text" in row:
+            yield row["text"].replace("\r\n", "\n")
+            yield EOT
 
 
 def read_stories(*paths):
@@ -240,7 +254,7 @@ def split_at_marks(blocks):
 
 
 def is_jsonl(path: str) -> bool:
-    return Path(path).suffix.lower() == ".jsonl"
+    return Path(path).suffix.lower() in (".jsonl", ".ndjson")
 
 
 def measure(paths: list) -> tuple:
@@ -260,7 +274,11 @@ def measure(paths: list) -> tuple:
 
 
 def count_without_marks(path: str):
-    """The characters of a file in which no stories are marked; None where they are."""
+    """The characters of a file in which no stories are marked; None where they are.
+
+    Raises InputError, also for a pipe, because files are read twice."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise InputError(f"{path} is no file but a folder or a pipe; give a text file")
     if is_jsonl(path):
         return None
     count = 0
@@ -434,14 +452,17 @@ def prepare(o: PrepareOptions) -> Path:
             val = remember(val, held_out)
             train = (story for story in train if story not in held_out)
         splits = {}
-        splits["val"] = write_split(new / "val.bin", val, tokenizer, mark, o.max_tokens // 20)
+        most_val = max(1, o.max_tokens // 20)
+        splits["val"] = write_split(new / "val.bin", val, tokenizer, mark, most_val)
         splits["train"] = write_split(new / "train.bin", train, tokenizer, mark, o.max_tokens)
         for split, counts in splits.items():
             if not counts["tokens"]:
                 source_of_split = o.val if split == "val" and o.val else o.text
-                raise InputError(f"{source_of_split} holds no text for {split}, or none that is "
-                                 f"not in val; of marked stories every 20th is held out, so give "
-                                 f"20 or more, or --val=FILE")
+                advice = "; give a longer one"
+                if kind == "stories":
+                    advice = (", or none that is not in val; every 20th story is held out, so give "
+                              "20 or more, or --val=FILE")
+                raise InputError(f"{source_of_split} holds no text for {split}{advice}")
         meta = {"format": FORMAT, "kind": kind, "splits": splits, "eot": tokenizer.eot}
         meta["tokenizer"] = tokenizer.to_dict()
         if o.toy:
