@@ -402,6 +402,11 @@ def columns_of(sets, o, corpus, judges) -> tuple:
     expected = dict(first)
     if corpus:
         real, held_out = real_text(o.data, first, corpus.tokenizer)
+        if len(real) < 2:
+            whole = first["start"] == "story"
+            texts = "marked stories" if whole else f"texts of {first['length']} tokens"
+            raise InputError(f"{DATA_DIR}/{o.data} holds fewer than 2 {texts} to compare with; "
+                             "leave --data out")
         if held_out < len(real):
             notes.append(f"only {held_out} of the {len(real)} real texts are not from training")
         expected["num_samples"] = len(real)

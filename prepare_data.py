@@ -19,6 +19,7 @@ import codecs
 import http.client
 import itertools
 import json
+import os
 import re
 import shlex
 import tempfile
@@ -362,6 +363,7 @@ class PrepareOptions:
         check_flags(self)
         own_text = self.text and self.dataset == "toy"      # which is the default of --dataset
         self.toy = self.dataset == "toy" and not self.text
+        self.source = self.text or self.dataset
         if self.val and not self.text:
             raise InputError("--val needs --text")
         usual = "bytes" if self.dataset == "shakespeare" else "gpt2"
@@ -438,13 +440,16 @@ def data_to_prepare(name: str):
 def prepare(o: PrepareOptions) -> Path:
     """Makes data/<name> and returns that folder. Raises InputError.
 
-    All is written in a folder beside it and then moved. If anything fails, what was there stays."""
+    All is written in another folder and then moved. If anything fails, what was there stays."""
     folder = Path(DATA_DIR, o.name)
     tokenizer = o.make_tokenizer()
     kind, train, val = open_source(o)
     mark = [tokenizer.eot] if kind == "stories" else []     # before each story
-    folder.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as unfinished:
+    # Files are moved on one disk only, and data/<name> may be a link to another one.
+    target = folder.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    same_disk = target if target.exists() else target.parent
+    with tempfile.TemporaryDirectory(dir=same_disk, prefix="unfinished-") as unfinished:
         new = Path(unfinished)
         if kind == "stories":
             # Validation is written first, and its stories are remembered. Training gets the others.
@@ -457,24 +462,38 @@ def prepare(o: PrepareOptions) -> Path:
         splits["train"] = write_split(new / "train.bin", train, tokenizer, mark, o.max_tokens)
         for split, counts in splits.items():
             if not counts["tokens"]:
-                source_of_split = o.val if split == "val" and o.val else o.text
+                source_of_split = o.val if split == "val" and o.val else o.source
                 advice = "; give a longer one"
                 if kind == "stories":
                     advice = (", or none that is not in val; every 20th story is held out, so give "
                               "20 or more, or --val=FILE")
                 raise InputError(f"{source_of_split} holds no text for {split}{advice}")
         meta = {"format": FORMAT, "kind": kind, "splits": splits, "eot": tokenizer.eot}
-        meta["tokenizer"] = tokenizer.to_dict()
+        meta |= {"source": o.source, "tokenizer": tokenizer.to_dict()}
         if o.toy:
             meta["entropy"] = TOY.entropy() / (TOY.mean_words() + 1)    # nats per token
         write_json(new / "meta.json", meta | provenance(o.seed))
 
         # A folder without meta.json is no data set, so it goes first and comes last.
-        folder.mkdir(exist_ok=True)
-        (folder / "meta.json").unlink(missing_ok=True)
+        target.mkdir(exist_ok=True)
+        (target / "meta.json").unlink(missing_ok=True)
         for file in "train.bin", "val.bin", "meta.json":
-            (new / file).replace(folder / file)
+            (new / file).replace(target / file)
     return folder
+
+
+def other_source(o: PrepareOptions):
+    """What data/<name> was made of; None if that is o.source too, or if there is no data set."""
+    try:
+        before = load_meta(o.name).get("source", o.source)
+    except InputError:
+        return None
+    is_same = full_paths(before) == full_paths(o.source)
+    return None if is_same else before
+
+
+def full_paths(files: str) -> list:
+    return [os.path.abspath(path) for path in files.split(",")]
 
 
 def remember(stories, seen: set):
@@ -649,12 +668,19 @@ class Windows:
 
 
 def main():
-    o = build(PrepareOptions, parse_flags(__doc__, PrepareOptions))
+    flags = parse_flags(__doc__, PrepareOptions)
+    o = build(PrepareOptions, flags)
+    before = other_source(o)
+    if before and "name" not in flags:
+        raise InputError(f"{DATA_DIR}/{o.name} was made of {before}; give another --name, or "
+                         f"--name={o.name} to replace it")
     folder = prepare(o)
     meta = load_meta(o.name)
+    if before:
+        print(f"{folder} was made of {before} before")
     stories = meta["kind"] == "stories"
     if not stories:
-        print(f"{o.text or o.dataset} is one continuous text, without {EOT} between stories; "
+        print(f"{o.source} is one continuous text, without {EOT} between stories; "
               f"{o.val or 'its last tenth'} is for validation")
     for split, n in meta["splits"].items():
         texts = f"{n['stories']:,} stories, " if stories else ""

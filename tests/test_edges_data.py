@@ -11,8 +11,8 @@ import pytest
 
 import compare
 import diversity
+import prepare_data
 from cli import InputError
-from conftest import run
 from prepare_data import EOT, PrepareOptions, Tokenizer, Windows, load_meta, prepare
 from toy import TOY
 
@@ -114,3 +114,67 @@ def test_a_short_continuous_text(workdir):
     Path("b.txt").write_text("b")
     with pytest.raises(InputError, match="b.txt holds no text for train; give a longer one"):
         prepare(PrepareOptions(text="b.txt", tokenizer="bytes"))
+
+
+# ---- Where data sets are kept --------------------------------------------------------------------
+
+@pytest.fixture
+def other_disk(workdir):
+    """A folder from which no file can be moved to this one."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == Path(".").stat().st_dev:
+        pytest.skip("there is only one disk")
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield folder
+
+
+def test_a_data_set_may_be_a_link_to_another_disk(workdir, other_disk):
+    Path("data").mkdir()
+    target = Path(other_disk, "mine")
+    Path("data/x").symlink_to(target)
+    for seed in 1, 2:
+        prepare(PrepareOptions(name="x", max_tokens=5000, seed=seed))
+        assert load_meta("x")["seed"] == seed
+        assert sorted(os.listdir(target)) == ["meta.json", "train.bin", "val.bin"]
+    assert os.listdir("data") == ["x"]
+    assert os.listdir(other_disk) == ["mine"]
+
+
+def test_the_data_set_of_another_text_is_not_lost(workdir, monkeypatch, capsys):
+    """Two files of one name have data sets of one name."""
+    for folder in "a", "b":
+        Path(folder).mkdir()
+        Path(folder, "x.txt").write_text(f"from {folder}: {LONG}")
+
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["prepare_data.py", "--tokenizer=bytes", *arguments])
+        prepare_data.main()
+        beginning = Path("data/x-bytes/train.bin").read_bytes()[:14:2]      # of two bytes a token
+        return beginning.decode(), capsys.readouterr().out
+
+    for same in "a/x.txt", "./a/x.txt", str(workdir / "a/x.txt"):
+        text, said = call(f"--text={same}", "--max_tokens=200")
+        assert text == "from a:"
+        assert "before" not in said
+    with pytest.raises(InputError, match="was made of .*a/x.txt; give another --name, or"):
+        call("--text=b/x.txt")
+    assert call("--text=a/x.txt")[0] == "from a:"
+    text, said = call("--text=b/x.txt", "--name=x-bytes")
+    assert text == "from b:"
+    assert "data/x-bytes was made of a/x.txt before" in said
+
+
+# ---- Real text beside samples --------------------------------------------------------------------
+
+def test_samples_that_the_data_has_no_real_text_for(workdir, monkeypatch):
+    """A continuous text has no stories, and its pieces may be too short."""
+    Path("t.txt").write_text(LONG)
+    prepare(PrepareOptions(text="t.txt", tokenizer="bytes"))
+    Path("s.txt").write_text(f"A cat.{EOT}A dog.")
+    settings = {"settings": {"start": "anywhere", "length": 1000, "full_length": True}}
+    rows = [settings, {"text": "a b"}, {"text": "c d"}]
+    Path("s.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for file, texts in ("s.txt", "marked stories"), ("s.jsonl", "texts of 1000 tokens"):
+        monkeypatch.setattr("sys.argv", ["diversity.py", f"mine={file}", "--data=t-bytes"])
+        with pytest.raises(InputError, match=f"data/t-bytes holds fewer than 2 {texts}"):
+            diversity.main()
