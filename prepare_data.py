@@ -75,6 +75,15 @@ class Tokenizer:
         [ids] = self.encode_batch([text])
         return ids
 
+    def encode_marked(self, text: str) -> list:
+        """The ids of a text in which each <|endoftext|> stands for the end-of-text token.
+
+        A prompt is such a text, and so is what a model has written. Raises InputError."""
+        ids = []
+        for story in text.split(EOT):
+            ids += [self.eot, *self.encode(story)]
+        return ids[1:]
+
     def encode_batch(self, texts: list) -> list:
         """The ids of each text. Raises InputError."""
         if self.kind == "bytes":
