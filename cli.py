@@ -71,6 +71,7 @@ def place_of(error: Exception) -> str:
 OTHER_NAMES = {
     "gpt": "ar",
     "diffusion": "mdlm",
+    "init_from": "out_dir",
     "start": "prompt",
     "max_new_tokens": "length",
     "top_k": "top_p",
