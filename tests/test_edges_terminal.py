@@ -43,8 +43,9 @@ COMMANDS = [
     (show, [show.ShowOptions], ["a=b"])]
 
 
-@pytest.mark.parametrize("module, classes, named", COMMANDS, ids=lambda x: getattr(x, "__name__", ""))
-def test_a_mistyped_choice_is_guessed_in_every_command(module, classes, named, monkeypatch):
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0].__name__)
+def test_a_mistyped_choice_is_guessed_in_every_command(command, monkeypatch):
+    module, classes, named = command
     for options in classes:
         for f in fields(options):
             choices = get_args(f.type) if get_origin(f.type) is Literal else []
@@ -193,7 +194,8 @@ def test_damaged_settings_of_samples(tmp_path, settings):
 # ---- Columns -------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("text, width", [
-    ("abc", 3), ("你好", 4), ("ｱ", 1), ("Ａ", 2), ("e\u0301", 1), ("👍", 2), ("░↵", 2), ("", 0)])
+    ("abc", 3), ("你好", 4), ("ｱ", 1), ("Ａ", 2),
+    ("e\u0301", 1), ("👍", 2), ("░↵", 2), ("", 0)])
 def test_text_width(text, width):
     assert text_width(text) == width
 
