@@ -1,6 +1,5 @@
 """What was wrong once with numbers: of samplers, losses, timings, tables and figures."""
 import json
-import math
 import re
 from pathlib import Path
 
@@ -42,8 +41,7 @@ def law_of(logits, temperature: float, top_p: float):
     (1.0, 0.5, (1.0, 0.5)),
     (0.0, 0.5, (1.0, 1.0))])        # where nothing is drawn at random
 def test_adaptive_charges_the_law_that_it_draws_from(temperature, top_p, charged):
-    """The entropies of what a pass reveals, less the largest, are within the risk; one more token
-    would exceed it."""
+    """What a pass reveals is within the risk, the last token apart; one more would exceed it."""
     net = small_model("mdlm")
     hidden = net.config.mask_id
     o = SampleOptions(sampler="adaptive", risk=2.5, temperature=temperature, top_p=top_p)
