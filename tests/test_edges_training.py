@@ -36,7 +36,7 @@ def in_shell(line, cwd):
 
 
 def test_ctrl_c_saves_when_it_ends_the_reader_too(trained):
-    """`| tee log` is sent the same signal, so what is said before the checkpoint is read by nobody."""
+    """`| tee log` is sent the same signal, so nobody reads what comes before the saving."""
     flags = " ".join([*TINY, *ALWAYS, "--out_dir=out/teed"])
     process, codes = in_shell(f"$PYTHON {ROOT}/train.py {flags} | tee teed.log", trained)
     for line in process.stdout:
