@@ -36,7 +36,7 @@ def in_shell(line, cwd):
 
 
 def test_ctrl_c_saves_when_it_ends_the_reader_too(trained):
-    """`| tee log` is sent the same signal, so what is said before the checkpoint is read by nobody."""
+    """`| tee log` is sent the same signal, so nobody reads what comes before the saving."""
     flags = " ".join([*TINY, *ALWAYS, "--out_dir=out/teed"])
     process, codes = in_shell(f"$PYTHON {ROOT}/train.py {flags} | tee teed.log", trained)
     for line in process.stdout:
@@ -54,8 +54,7 @@ def test_ctrl_c_saves_when_it_ends_the_reader_too(trained):
 @pytest.mark.parametrize("command", [
     f"train.py {' '.join(TINY)} --out_dir=out/head",
     "sample.py --out_dir=out/ar --num_samples=3 --out=head.jsonl",
-    "prepare_data.py --name=head --max_tokens=30000",
-    "bench.py --help"])
+    "prepare_data.py --name=head --max_tokens=30000"])
 def test_a_command_ends_its_work_after_its_reader(trained, command):
     process, codes = in_shell(f"$PYTHON {ROOT}/{command} 2>&1 | true", trained)
     said, errors = process.communicate(timeout=100)
@@ -69,33 +68,35 @@ def test_a_command_ends_its_work_after_its_reader(trained, command):
 
 # ---- Signals -------------------------------------------------------------------------------------
 
-def fresh_run(folder):
-    s = train.Settings(out_dir=str(folder / "r"), quiet=True)
-    return runs.Run(s, small_model(), [], {}, None)
+@pytest.fixture
+def fresh_run(tmp_path):
+    """A run that has not begun, where SIGHUP does not end the tests."""
+    before = signal.signal(signal.SIGHUP, lambda *_: None)
+    s = train.Settings(out_dir=str(tmp_path / "r"), quiet=True)
+    run = runs.Run(s, small_model(), [], {}, None)
+    yield run
+    run.log_file.close()
+    signal.signal(signal.SIGHUP, before)
 
 
-def test_the_end_of_the_terminal_saves(tmp_path):
+def test_the_end_of_the_terminal_saves(fresh_run):
     """A terminal that closes sends its signal twice; only a second Ctrl-C stops at once."""
-    run = fresh_run(tmp_path)
-    with run.training():
+    with fresh_run.training():
         for kind in signal.SIGHUP, signal.SIGHUP, signal.SIGTERM:
             os.kill(os.getpid(), kind)
-        assert run.asked_to_stop()
+            assert fresh_run.asked_to_stop()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    run.log_file.close()
 
 
-def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path):
-    run = fresh_run(tmp_path)
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with run.training():
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert not run.asked_to_stop()
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    run.log_file.close()
+@pytest.mark.parametrize("kind", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_ignored_stays_ignored(fresh_run, kind):
+    """So nohup and a script's background jobs ask."""
+    before = signal.signal(kind, signal.SIG_IGN)
+    with fresh_run.training():
+        os.kill(os.getpid(), kind)
+        assert not fresh_run.asked_to_stop()
+    signal.signal(kind, before)
 
 
 def test_training_in_a_thread(trained, monkeypatch):
