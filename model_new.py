@@ -1,0 +1,481 @@
+"""
+One Transformer, three ways to read a sentence: the network, what it learns, and how it writes.
+
+This file is the whole method. It needs torch alone, and is to be read once, from top to bottom.
+
+A GPT predicts each token from those before it. That is one of many ways to take a text apart: every
+mode here trains p(token | some of the other tokens), and they differ in which others these are. A
+*slot* is one column of the sequence that the network reads. It holds a token, knows the position of
+that token (key_pos), and predicts the token at another position or at the same one (target_pos). A
+mode is a row of this table, and nothing else:
+
+           attention      the slots hold             key_pos            target_pos
+    ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1
+    mdlm   bidirectional  BOS, x, some of it [MASK]  -1, 0 … T-1        -1, 0 … T-1
+    aogpt  causal         BOS, x_σ(0) … x_σ(T-2)     -1, σ(0) … σ(T-2)  σ(0) … σ(T-1)
+
+    ar     autoregressive, that is, left to right: a GPT. Its loss is exactly −log p(text).
+    mdlm   masked diffusion (Sahoo et al. 2024, arXiv 2406.07524). Any number of the tokens, from
+           one to all, are replaced by [MASK] and predicted from the visible ones. Its loss is an
+           upper bound on −log p(text): see `mask_batch`. BOS predicts nothing here.
+    aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935). It predicts the tokens in an order σ,
+           which is random. Its loss is an upper bound too: see `order_batch`.
+
+So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask,
+in which each slot predicts its own position. BOS, which begins every window, is the end-of-text
+token. All losses are in nats per token of the same T tokens, so they can be compared.
+
+Shapes: B rows of a batch, T positions of a window, L positions of a text to be written, S slots,
+C = n_embd, H = n_head, D = C / H, V = vocab_size, n predictions.
+
+    python model.py          prints a table of sizes
+"""
+import itertools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+
+# ---- Configuration -------------------------------------------------------------------------------
+
+@dataclass
+class Config:
+    """the network, and what it learns"""
+    mode: str = "ar"                # ar, mdlm or aogpt
+    vocab_size: int = 50257         # tokens that can be predicted; the last one is end-of-text
+    block_size: int = 512           # T, the tokens in a window
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768               # C, the width of the residual stream
+    n_hidden: int = 2048            # width of the SwiGLU layer
+    dropout: float = 0.0            # share of what each layer adds that training drops
+    objective: str = "nelbo"        # mdlm: the bound, or masked_ce, a plain mean over masked tokens
+    l2r_fraction: float = 0.1       # aogpt: share of the rows that it learns from left to right
+
+    def __post_init__(self):
+        """Raises ValueError for sizes that do not fit."""
+        if self.n_embd % (2 * self.n_head):
+            raise ValueError(f"--n_embd={self.n_embd} over --n_head={self.n_head} must be an even "
+                             "number")
+        self.bos_id = self.vocab_size - 1
+        self.mask_id = self.vocab_size          # [MASK] can be read, but never predicted
+        # A GPU is faster if the number of rows of the embedding is a multiple of 64.
+        self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64
+
+
+# ---- The Transformer: rotary positions, attention, SwiGLU, blocks --------------------------------
+
+def rotary_table(block_size: int, head_dim: int) -> Tensor:
+    """Cosine and sine of position · frequency, for the positions -1 … T-1: (2, T+1, D/2).
+
+    Position p stands in row p+1, because BOS has position -1."""
+    frequency = 10000.0 ** (-torch.arange(0, head_dim, 2).float() / head_dim)   # (D/2,)
+    position = torch.arange(-1, block_size).float()                             # (T+1,)
+    angle = torch.outer(position, frequency)                                    # (T+1, D/2)
+    return torch.stack([angle.cos(), angle.sin()])
+
+
+def rotate(x: Tensor, rotary: Tensor) -> Tensor:
+    """Rotary position embedding (Su et al. 2021, arXiv 2104.09864), convention of two halves.
+
+    x (B, H, S, D); rotary (2, 1 or B, 1, S, D/2) has the cosine and the sine for each slot."""
+    cos, sin = rotary
+    x1, x2 = x.chunk(2, dim=-1)                                                 # (B, H, S, D/2)
+    y1 = x1 * cos - x2 * sin
+    y2 = x1 * sin + x2 * cos
+    return torch.cat([y1, y2], dim=-1).to(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.n_head = config.n_head
+        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
+
+    def forward(self, x, rotary_q, rotary_k, attend):
+        B, S, C = x.shape
+        qkv = self.qkv(x).view(B, S, 3, self.n_head, C // self.n_head)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)                                    # (B, H, S, D) each
+        y = attend(self, rotate(q, rotary_q), rotate(k, rotary_k), v)           # (B, H, S, D)
+        y = y.transpose(1, 2).reshape(B, S, C)
+        return self.proj(y)
+
+
+class MLP(nn.Module):
+    """SwiGLU (Shazeer 2020, arXiv 2002.05202): proj(silu(gate(x)) · up(x))."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.gate_up = nn.Linear(config.n_embd, 2 * config.n_hidden, bias=False)
+        self.proj = nn.Linear(config.n_hidden, config.n_embd, bias=False)
+
+    def forward(self, x):
+        gate, up = self.gate_up(x).chunk(2, dim=-1)                         # (…, n_hidden) each
+        return self.proj(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.norm1 = nn.RMSNorm(config.n_embd, eps=1e-6)
+        self.attention = Attention(config)
+        self.norm2 = nn.RMSNorm(config.n_embd, eps=1e-6)
+        self.mlp = MLP(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def mix(self, x, rotary_q, rotary_k, attend):
+        """Each slot gathers what it needs from the others: (B, S, C)."""
+        return x + self.dropout(self.attention(self.norm1(x), rotary_q, rotary_k, attend))
+
+    def think(self, x):
+        """Each slot by itself, so any shape (…, C) will do."""
+        return x + self.dropout(self.mlp(self.norm2(x)))
+
+
+class Transformer(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.padded_vocab, config.n_embd)
+        self.embed_target = nn.Embedding(config.block_size, config.n_embd)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.norm = nn.RMSNorm(config.n_embd, eps=1e-6)
+        self.head = nn.Linear(config.n_embd, config.padded_vocab, bias=False)
+        self.head.weight = self.embed.weight
+        rotary = rotary_table(config.block_size, config.n_embd // config.n_head)
+        self.register_buffer("rotary", rotary, persistent=False)
+        self.init_weights()
+
+    def attend(self, layer, q, k, v):
+        """Who sees whom: softmax(q kᵀ / √D) v, from q, k and v (B, H, S, D) of one layer.
+
+        This is all of the network that depends on the mode. Another function can take its place: a
+        cache, for example, adds k and v of earlier calls, and keeps them apart by `layer`."""
+        return self.attention(q, k, v, is_causal=self.config.mode != "mdlm")
+
+    attention = staticmethod(F.scaled_dot_product_attention)
+
+    def forward(self, tokens, key_pos, target_pos, select, attend=None):
+        """Logits (n, V) of the tokens that the slots of `select` predict.
+
+        tokens      (B, S) what the slots hold
+        key_pos, target_pos     (B, S), or (1, S) for all rows alike: see the table at the top
+        select      (n,) the slots to be predicted, counted over all rows: slot s of row b is b·S+s
+        attend      who sees whom, if not as the mode has it"""
+        x = self.embed(tokens) + self.embed_target(target_pos.clamp(min=0))     # (B, S, C)
+
+        # An order is random in aogpt, so a slot must be told what to predict. The target embedding
+        # tells it the position. And keys turn by where a token stands, but queries by what they
+        # predict, so each head sees the distance from the one to the other.
+        rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                 # (2, B or 1, 1, S, D/2)
+        rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)              # (2, B or 1, 1, S, D/2)
+        return self.predict(x, rotary_q, rotary_k, select, attend or self.attend)
+
+    def predict(self, x, rotary_q, rotary_k, select, attend):
+        """All layers: logits (n, V) from what the slots know at first, x (B, S, C)."""
+        for block in self.blocks:
+            x = block.mix(x, rotary_q, rotary_k, attend)                        # (B, S, C)
+            if block is self.blocks[-1]:
+                # From here on slots do not look at each other, so only those that are asked for go
+                # on. Of mdlm that is half of them, and the head is a large part of a small model.
+                x = x.flatten(0, 1)[select]                                     # (n, C)
+            x = block.think(x)
+        logits = self.head(self.norm(x))                                        # (n, padded_vocab)
+        return logits[:, :self.config.vocab_size]                               # (n, V)
+
+    @torch.no_grad()
+    def init_weights(self):
+        """Normal weights of standard deviation 1/√(row length) keep outputs as large as inputs.
+
+        One common vector is added to all embeddings. The tied head then adds the same to all
+        logits, and predictions stay. But all keys of the first layer have a part in common, so by
+        rotary embedding a head can tell slots by their distance, whatever they hold. mdlm so learns
+        sooner (results/paper.md)."""
+        for name, p in self.named_parameters():
+            self.init_weight(name, p)
+        common = torch.randn(self.config.n_embd)                                # (C,)
+        self.embed.weight += common / math.sqrt(self.config.n_embd)
+
+    def init_weight(self, name: str, p: Tensor):
+        if p.dim() == 1:
+            nn.init.ones_(p)                # the gain of a norm
+        elif name.startswith("embed_target"):
+            nn.init.zeros_(p)               # at first it changes nothing
+        elif name.endswith("proj.weight"):
+            # 2 · n_layer of these add to the residual stream, so each is smaller, as in GPT-2.
+            nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * 2 * self.config.n_layer))
+        else:
+            nn.init.normal_(p, std=1 / math.sqrt(p.size(1)))
+
+
+# ---- What a model learns: a batch, and its loss --------------------------------------------------
+
+class Batch(NamedTuple):
+    """B rows of S slots. S is T, and T+1 for mdlm, where BOS has a slot of its own."""
+    tokens: Tensor                  # (B, S) what the slots hold
+    key_pos: Tensor                 # (B, S) position of the token held
+    target_pos: Tensor              # (B, S) position of the token predicted
+    targets: Tensor                 # (B, S) the tokens to predict
+    weight: Tensor                  # (B, S) how much each prediction counts; of many it is 0
+
+    def to(self, device):
+        return type(self)(*(field.to(device) for field in self))
+
+    def split(self, rows: int) -> list:
+        """Parts of so many rows; the last has the rest."""
+        parts = zip(*(field.split(rows) for field in self))
+        return [type(self)(*part) for part in parts]
+
+    def select(self) -> Tensor:
+        """The slots with a weight (n,), counted over all rows. Only these need be predicted."""
+        return self.weight.flatten().nonzero().flatten()
+
+
+def losses(model: nn.Module, batch: Batch, select: Tensor) -> Tensor:
+    """Σ weight · −log p(target) of each row (B,). Their mean is the loss, in nats per token."""
+    logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)       # (n, V)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    targets = batch.targets.flatten()[select]                                   # (n,)
+    # Written out, because the compiler then computes the gradient in one pass over the words.
+    nll = logits.logsumexp(dim=-1) - logits.gather(-1, targets[:, None])[:, 0]  # (n,)
+    weight = batch.weight.flatten()                                             # (B·S,)
+    loss = torch.zeros_like(weight).scatter(0, select, nll * weight[select])    # (B·S,)
+    return loss.view(batch.weight.shape).sum(dim=1)
+
+
+# ---- ar and aogpt: the chain rule, in an order ---------------------------------------------------
+
+def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
+    """The chain rule in an order σ (B, S): slot j predicts x_σ(j) from those before it.
+
+        −log p(x) / T  =  (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1))
+
+    For ar σ is 0 … T-1, and this is the loss of a GPT. For aogpt σ is random, and p(x) is the mean
+    of what all orders give to x. The loss is the mean of −log, and −log of a mean is at most the
+    mean of −log (Jensen's inequality). So the mean loss is an upper bound on −log p(x) / T."""
+    targets = x.gather(1, order)                                                # (B, S)
+    tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                # (B, S)
+    key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                            # (B, S)
+    weight = torch.full(order.shape, 1 / x.size(1), device=x.device)            # (B, S)
+    return Batch(tokens, key_pos, order, targets, weight)
+
+
+def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Tensor:
+    """Orders (B, T) of x (B, T): of ar 0 … T-1, of aogpt random but for a fraction of the rows."""
+    left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
+    if config.mode == "ar":
+        return left_to_right
+    # The argsort of random numbers is a random permutation.
+    shuffled = torch.rand(x.shape, generator=generator).argsort(dim=1)  # (B, T)
+    chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
+    return torch.where(chosen, left_to_right, shuffled)
+
+
+# ---- mdlm: masks ---------------------------------------------------------------------------------
+
+def mask_batch(config: Config, x: Tensor, masked: Tensor) -> Batch:
+    """Predict the masked tokens of x (B, T) from the others. `masked` (B, T) has k in a row.
+
+        −log p(x) / T  ≤  E_k E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]
+
+    Here M is a random set of k of the T tokens, and k is uniform on 1 … T. So the bound is *the
+    mean over rows of each row's own mean over its masked tokens*.
+
+    Why is that a bound? Predict the tokens one by one in a random order. When k of them are left,
+    these are a random set M, and each of them is equally likely to be the next. So that step costs
+    on average, over orders, E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]. An order has one
+    step for each k = 1 … T, so the mean over k of these costs is 1/T of what an order costs on
+    average. And it is a bound because p(x) is the mean over orders, as in `order_batch`.
+
+    The literature masks each token with a chance t that is uniform on (0, 1), and has a weight 1/t
+    where we have 1/k; that is the same bound in another parametrisation."""
+    targets = F.pad(x, (1, 0), value=config.bos_id)                             # (B, T+1)
+    hidden = F.pad(masked, (1, 0))                                              # (B, T+1)
+    tokens = targets.masked_fill(hidden, config.mask_id)                        # (B, T+1)
+    position = torch.arange(-1, x.size(1), device=x.device).expand_as(tokens)
+    k = hidden.sum(dim=1, keepdim=True)                                         # (B, 1)
+    return Batch(tokens, position, position, targets, weight=hidden / k.clamp(min=1))
+
+
+def draw_masks(x: Tensor, generator) -> Tensor:
+    """Where x (B, T) is masked (B, T): k of the T tokens of each row, k uniform on 1 … T.
+
+    To draw each k by itself would do. But the bound varies less if the k are spread evenly over
+    1 … T, and if rows come in pairs that mask k and T+1−k. And then every batch has equally many
+    predictions, B·(T+1)/2, so that a compiled step always has the same shapes. B must be even."""
+    B, T = x.shape
+    part = torch.randperm(B // 2, generator=generator)
+    u = (part + torch.rand(B // 2, generator=generator)) / B                    # (B/2,) in [0, 1/2)
+    k = 1 + (u * T).long()                                                      # (B/2,)
+    k = torch.stack([k, T + 1 - k], dim=1).view(B, 1)                           # (B, 1)
+    # The argsort of random numbers is a random permutation, so it can serve as their ranks.
+    rank = torch.rand(B, T, generator=generator).argsort(dim=1)                 # (B, T)
+    return rank < k
+
+
+def equal_weights(batch: Batch) -> Batch:
+    """The same predictions with equal weights. The loss, masked_ce, is then their plain mean.
+
+    That is no bound: a row counts the more, the more of its tokens are masked."""
+    predicted = (batch.weight > 0).float()                                      # (B, S)
+    return batch._replace(weight=predicted * len(predicted) / predicted.sum())
+
+
+# ---- What each mode trains on, and what it is judged by ------------------------------------------
+
+ROWS_TOGETHER = {"ar": 1, "mdlm": 2, "aogpt": 1}        # `draw_masks` makes pairs
+
+
+def bound_batch(config: Config, x: Tensor, generator, l2r_fraction: float = 0.0) -> Batch:
+    """One loss for each row of x (B, T): −log p(row) / T, exactly for ar, else a bound on average.
+
+    For aogpt it is that of a random order, for mdlm that of random masks. x is on the CPU, and so
+    are the random numbers, so that they are the same whatever device computes."""
+    if config.mode == "mdlm":
+        return mask_batch(config, x, draw_masks(x, generator))
+    return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction))
+
+
+def training_batch(config: Config, x: Tensor, generator) -> Batch:
+    """What is trained on: the same, or for mdlm with --objective=masked_ce with equal weights."""
+    batch = bound_batch(config, x, generator, config.l2r_fraction)
+    if config.objective == "masked_ce":
+        return equal_weights(batch)
+    return batch
+
+
+def masked_ce_batch(config: Config, x: Tensor, generator) -> Batch:
+    """mdlm: the loss that arXiv 2603.22075 reports, with its masks and equal weights.
+
+    For each row t is uniform on (0, 1), and each token is masked with the chance sin²(πt/2)."""
+    t = torch.rand(len(x), 1, generator=generator)                              # (B, 1)
+    ratio = 1 - torch.cos(math.pi / 2 * t) ** 2                                 # (B, 1)
+    masked = torch.rand(x.shape, generator=generator) < ratio                   # (B, T)
+    return equal_weights(mask_batch(config, x, masked))
+
+
+# ---- How a model writes --------------------------------------------------------------------------
+
+def probabilities(logits: Tensor, temperature: float, top_p: float) -> Tensor:
+    """Weights (…, V) of tokens from logits (…, V): their probabilities, but of some tokens 0.
+
+    A temperature of 0 keeps the likeliest token alone. top_p keeps the smallest set of likeliest
+    tokens that has this much probability."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if temperature == 0:
+        return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).float()
+    p = (logits / temperature).softmax(dim=-1)
+    if top_p == 1:
+        return p
+    p, token = p.sort(dim=-1, descending=True)                                  # (…, V) each
+    likelier = p.cumsum(dim=-1) - p         # the mass of all tokens that are likelier than this one
+    return torch.zeros_like(p).scatter(-1, token, p * (likelier < top_p))
+
+
+def draw(p: Tensor, u: Tensor) -> Tensor:
+    """Tokens (…) drawn from weights p (…, V) of any sum, by uniform numbers u (…) in [0, 1).
+
+    The token is the first at which the running sum of the weights exceeds u times their total. The
+    sum is in float64, because float32 would cut off the tail of the distribution, and so lower the
+    real temperature (Zheng et al. 2024, arXiv 2409.02908)."""
+    cdf = p.to(u.device).cumsum(dim=-1, dtype=torch.float64)                    # (…, V)
+    token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)   # (…, 1)
+    return token[..., 0].clamp(max=p.size(-1) - 1).to(p.device)
+
+
+def read_slots(model: Transformer, tokens: Tensor, order: Tensor, start: int, end: int) -> Tensor:
+    """Logits (B, m, V) of the m tokens that come from `start` to `end` in the order (B, L).
+
+    The tokens (B, L) before them are known, and none of the m is told what the others become."""
+    B, m = len(order), end - start
+    if model.config.mode == "mdlm":
+        # The network has learned whole windows, so it reads [MASK] where the text has no place.
+        beyond = model.config.block_size - tokens.size(1)
+        window = F.pad(tokens, (0, beyond), value=model.config.mask_id)         # (B, T)
+        batch = mask_batch(model.config, window, window == model.config.mask_id)
+        slot = order[:, start:end] + 1                                          # (B, m) BOS has 0
+    else:
+        # Slot `start` has seen all that is known, and predicts one token. For m of them it takes m
+        # rows, each of which puts another one of the tokens next in its order.
+        order = order[:, :end].repeat_interleave(m, dim=0)                      # (B·m, end)
+        order[:, start] = order[:, start:].view(B, m, m).diagonal(dim1=1, dim2=2).flatten()
+        batch = order_batch(model.config, tokens.repeat_interleave(m, dim=0), order[:, :start + 1])
+        slot = torch.full_like(order[:, :1], start)                             # (B·m, 1)
+    row = torch.arange(len(slot), device=slot.device)[:, None]
+    select = row * batch.tokens.size(1) + slot
+    logits = model(batch.tokens, batch.key_pos, batch.target_pos, select.flatten())     # (B·m, V)
+    return logits.view(B, m, -1)
+
+
+def write(model: Transformer, tokens: Tensor, times: Tensor, u: Tensor, steps: int = 0,
+          temperature: float = 1.0, top_p: float = 1.0, read=read_slots):
+    """Fills the [MASK]s of tokens (B, L), and yields the tokens after each pass of the network.
+
+    times       (B, L) when each place is written, the smallest first: random numbers give a random
+                order, 0 … L-1 is left to right
+    u           (B, L) uniform numbers in [0, 1), which decide on the token at each place
+    steps       passes; 0 is one for each token. Tokens of one pass do not know of each other, so
+                only one token a pass follows the model's own law.
+    read        what runs the network, with the arguments of `read_slots`; a cache does it faster"""
+    free = tokens == model.config.mask_id                                       # (B, L)
+    n = int(free[0].sum())                      # tokens to write, in each row as many
+    given = tokens.size(1) - n
+    order = times.where(free, -1).argsort(dim=1, stable=True)       # (B, L) what is given is first
+    steps = steps or n
+    edges = [given + n * step // steps for step in range(steps + 1)]
+    return write_in_order(model, tokens, order, edges, u, temperature, top_p, read)
+
+
+@torch.no_grad()
+def write_in_order(model, tokens, order, edges, u, temperature, top_p, read):
+    """Each pass writes what stands in the order (B, L) between one of the edges and the next."""
+    for start, end in itertools.pairwise(edges):
+        place = order[:, start:end]                                             # (B, m)
+        logits = read(model, tokens, order, start, end)                         # (B, m, V)
+        p = probabilities(logits, temperature, top_p)                           # (B, m, V)
+        new = draw(p, u.gather(1, place.to(u.device)))                          # (B, m)
+        tokens = tokens.scatter(1, place, new)
+        yield tokens
+
+
+# ---- Sizes ---------------------------------------------------------------------------------------
+
+def count_parameters(model: Transformer) -> int:
+    """Trained numbers. Rows of the embedding that only pad the vocabulary do not count."""
+    config = model.config
+    unused = config.padded_vocab - config.vocab_size - (config.mode == "mdlm")      # [MASK] is used
+    return sum(p.numel() for p in model.parameters()) - unused * config.n_embd
+
+
+def flops_per_token(config: Config) -> float:
+    """Matrix-product FLOPs of training on one token: 6 for each multiply-add of the forward pass.
+
+    Attention reaches T slots, or on average half of them where it is causal. mdlm's last MLP and
+    head run on T+1 of the 2T tokens of a pair."""
+    C, T = config.n_embd, config.block_size
+    reach = T if config.mode == "mdlm" else T / 2
+    predicted = (T + 1) / (2 * T) if config.mode == "mdlm" else 1
+    attention = config.n_layer * (4 * C * C + 2 * C * reach)
+    mlp = (config.n_layer - 1 + predicted) * 3 * C * config.n_hidden
+    head = predicted * C * config.vocab_size
+    return 6 * (attention + mlp + head)
+
+
+def main():
+    print("12 layers, width 768, T = 512, 50,257 words\n")
+    print(f"{'':8}{'parameters':>12}  {'training MFLOP/token':>20}")
+    for mode in "ar", "mdlm", "aogpt":
+        config = Config(mode)
+        with torch.device("meta"):      # which takes no memory
+            parameters = count_parameters(Transformer(config))
+        print(f"{mode:8}{parameters:>12,}  {flops_per_token(config) / 1e6:>20.1f}")
+
+
+if __name__ == "__main__":
+    main()

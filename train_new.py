@@ -1,0 +1,408 @@
+"""
+Train a language model: left to right (ar), by masked diffusion (mdlm) or in any order (aogpt).
+
+    python train.py --mode=mdlm                     on a CPU the toy, with CUDA 124M parameters
+    python train.py --mode=ar --preset=laptop       TinyStories, a vocabulary of 4,096
+    python train.py --mode=mdlm --resume            go on with a run; --max_steps=N makes it longer
+    torchrun --standalone --nproc_per_node=8 train.py --mode=mdlm       eight GPUs train as one
+
+The run's folder holds ckpt.pt, with which a run can go on, best.pt (the best weights), config.json,
+log.jsonl and loss.png. val_nll, in nats per token, is exact for ar, and an upper bound for mdlm and
+aogpt. The network and its losses are in model.py.
+"""
+import math
+import os
+import textwrap
+from dataclasses import dataclass
+from typing import Literal
+
+from support import machine     # before torch, because it sets how torch's threads wait
+import torch
+
+import model as plain
+from model import Batch, Transformer, count_parameters, flops_per_token
+from prepare_data import Tokenizer, open_windows, prepare_if_missing, vocabulary_of
+from sample import SampleOptions, generate
+from support.flags import InputError, build, command, extra_file, flag, parse_flags
+from support.pictures import printable
+from support.processes import (
+    RANK, WORLD_SIZE, average_gradients, join_processes, leave_processes, wait_for_processes)
+from support.runs import Run, check_folder, load, past_of, random_numbers
+
+
+# ---- Settings and presets ------------------------------------------------------------------------
+
+@dataclass
+class Settings:
+    """training (the defaults are the preset controlled: the paper's sizes without its confounds)"""
+    preset: Literal["auto", "toy", "shakespeare", "laptop", "paper", "controlled"] = flag(
+        "auto", "sizes and settings to start from; auto: controlled with CUDA, else toy")
+    data: str = flag("tinystories", "folder under data/, made by prepare_data.py")
+    windows: Literal["auto", "aligned", "random"] = flag(
+        "auto", "windows start where stories do, or anywhere; auto: by the data")
+    train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
+    variant: str = flag("", "file of extras/ that trains something else: blocks, infill or paper")
+    out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
+    resume: bool = flag(False, "go on with the run in out_dir, by the settings it has")
+    init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")
+    max_steps: int = flag(20000, "optimizer steps", low=1)
+    batch_size: int = flag(32, "windows per optimizer step", low=1)
+    grad_accum: int = flag(1, "read a batch in so many parts: less memory, the same loss", low=1)
+    lr: float = flag(3e-4, "peak learning rate", low=0)
+    warmup: int = flag(1000, "steps in which the learning rate rises linearly to lr", low=0)
+    final_lr: float = flag(
+        0.1, "the cosine after the warm-up ends at this fraction of lr", low=0, high=1)
+    optimizer: Literal["adamw", "muon"] = flag(
+        "adamw", "what trains the matrices of the blocks; all else is trained by AdamW")
+    weight_decay: float = flag(0.01, "of either optimizer", low=0)
+    beta2: float = flag(0.999, "of AdamW", low=0, high=0.99999)
+    grad_clip: float = flag(1.0, "largest norm of the gradient", low=1e-9)
+    token_noise: float = flag(
+        0.0, "share of the tokens read in training that are replaced by random ones", low=0, high=1)
+    eval_interval: int = flag(500, "steps between evaluations", low=1)
+    eval_windows: int = flag(512, "validation windows, the same ones each time", low=2)
+    save_minutes: float = flag(
+        2.0, "minutes between writes of ckpt.pt, which is written at the end too", low=0)
+    quiet: bool = flag(False, "print no story of the model at every evaluation")
+    seed: int = flag(1337, "of weights, data order and masks", low=0, high=10 ** 15)
+    device: str = flag("auto", "auto, cpu, cuda or mps")
+    dtype: Literal["auto", "float32", "bfloat16"] = flag(
+        "auto", "of the matrix products in training; auto: the faster, decided once for a run")
+    compile: Literal["auto", "true", "false"] = flag(
+        "auto", "torch.compile; auto: yes, but not on mps")
+
+
+# A preset has values for fields of Settings and of model.py's Config. Flags override them. The
+# three small presets share these. The preset `paper` is in extras/paper.py.
+SMALL = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99)
+
+PRESETS = {
+    # A window is one story and its end; later words depend on much earlier ones.
+    "toy": SMALL | dict(
+        data="toy",
+        block_size=48,
+        n_layer=2,
+        n_embd=128,
+        n_hidden=384,
+        batch_size=64,
+        max_steps=2000,
+        lr=2e-3,
+        eval_interval=400,
+        eval_windows=1024,
+    ),
+    # nanoGPT's recipe for a CPU, and its text. The SwiGLU has 1% more weights than nanoGPT's MLP.
+    "shakespeare": SMALL | dict(
+        data="shakespeare",
+        block_size=64,
+        n_layer=4,
+        n_embd=128,
+        n_hidden=344,
+        batch_size=12,
+        max_steps=2000,
+        lr=1e-3,
+        final_lr=0.1,
+        weight_decay=0.1,
+        eval_interval=500,
+        eval_windows=2000,      # all of the text held out
+    ),
+    "laptop": SMALL | dict(
+        data="tinystories-4096",
+        block_size=256,
+        n_layer=4,
+        n_embd=256,
+        n_hidden=704,
+        batch_size=16,
+        max_steps=1500,
+        lr=4e-3,
+        optimizer="muon",
+        eval_interval=250,
+        eval_windows=300,
+    ),
+    # The paper's sizes with its confounds removed: windows start where stories start, end-of-text
+    # is kept, the head is tied, and mdlm trains on a bound.
+    "controlled": {},
+}
+
+
+def resolve(flags: dict):
+    """What the flags ask for: Settings, the variant, its Config, and with --resume the checkpoint.
+
+    A flag wins over the preset. A resumed run keeps most of its settings. Raises InputError."""
+    preset = flags.get("preset", "auto")
+    if preset == "auto":
+        asked = flags.get("device", "auto").startswith(("auto", "cuda"))
+        preset = "controlled" if asked and torch.cuda.is_available() else "toy"
+    if preset == "paper":
+        from extras.paper import preset_of
+        values = preset_of(flags.get("mode", "ar")) | flags
+    else:
+        values = PRESETS[preset] | flags
+    values["preset"] = preset
+    values.setdefault("data", Settings.data)
+    if not values.get("out_dir"):
+        values["out_dir"] = os.path.join("out", f"{values['data']}-{values.get('mode', 'ar')}")
+    checkpoint = None
+    if flags.get("resume"):
+        checkpoint, values = past_of(values["out_dir"], flags)
+    vocab_size = vocabulary_of(values["data"])
+    if values.setdefault("vocab_size", vocab_size) != vocab_size:
+        raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has "
+                         f"{vocab_size}; leave it out")
+    s = build(Settings, values)
+    variant = extra_file(s.variant, plain)
+    config = build(variant.Config, values)
+    rows = s.grad_accum * WORLD_SIZE * variant.ROWS_TOGETHER[config.mode]
+    if s.batch_size % rows:
+        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "
+                         "--grad_accum times the processes, and for mdlm's pairs of 2")
+    return s, variant, config, checkpoint
+
+
+# ---- A training step -----------------------------------------------------------------------------
+
+def learning_rate(s: Settings, step: int) -> float:
+    """A linear warm-up, then a cosine from lr to final_lr · lr."""
+    if step < s.warmup:
+        return s.lr * (step + 1) / s.warmup
+    progress = (step - s.warmup) / max(1, s.max_steps - s.warmup)
+    cosine = (1 + math.cos(math.pi * progress)) / 2         # from 1 to 0
+    return s.lr * (s.final_lr + (1 - s.final_lr) * cosine)
+
+
+def make_optimizers(model: Transformer, s: Settings) -> list:
+    """AdamW for all weights; with --optimizer=muon, Muon for the matrices of the blocks."""
+    if s.optimizer == "muon":
+        from extras.muon import make_optimizers as with_muon
+        return with_muon(model, s)
+    return [torch.optim.AdamW(model.parameters(), betas=(0.9, s.beta2),
+                              weight_decay=s.weight_decay, fused=True)]
+
+
+def train_step(model, losses_of, optimizers: list, batch: Batch, s: Settings, lr: float):
+    """One step of the optimizers on a Batch. With torchrun each process computes a share of it.
+
+    losses_of is model.py's `losses`, maybe compiled. Returns the loss of this process's share and
+    the norm of the whole gradient before it is clipped. Both stay on the device, so nothing waits.
+    """
+    model.train()
+    device = model.head.weight.device
+    rows = len(batch.tokens) // (s.grad_accum * WORLD_SIZE)
+    parts = batch.split(rows)[RANK::WORLD_SIZE]                 # of this process
+    autocast = torch.autocast(device.type, getattr(torch, s.dtype), enabled=s.dtype != "float32")
+    total = torch.zeros((), device=device)
+    for part in parts:
+        select = part.select().to(device)
+        with autocast:
+            # The parts are equal, so the mean over the batch is the mean of their means.
+            loss = losses_of(model, part.to(device), select).mean() / len(parts)
+        loss.backward()
+        total += loss.detach()
+    average_gradients(model)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        with autocast:      # Muon multiplies matrices here; AdamW does not, and is not affected
+            optimizer.step()
+        optimizer.zero_grad()
+    return total, norm
+
+
+# ---- Evaluation ----------------------------------------------------------------------------------
+
+@torch.no_grad()
+def losses_in_parts(model, losses, batch: Batch) -> torch.Tensor:
+    """The losses (B,) of a batch as float64 on the CPU, a few rows at a time."""
+    device = model.eval().head.weight.device
+    found = []
+    for part in batch.split(machine.rows_at_once(model, batch)):
+        loss = losses(model, part.to(device), part.select().to(device))
+        found.append(loss.cpu().double())
+    return torch.cat(found)
+
+
+def window_losses(model, variant, x: torch.Tensor, seed: int, draws: int = 1) -> torch.Tensor:
+    """Nats per token of each window of x (N, T): (N,), computed without gradients.
+
+    Exact for ar; else the mean over so many draws of masks or orders, which estimates the bound. A
+    draw of mdlm is a pair of masks, of k and T+1−k tokens. They are drawn from the seed alone, so
+    every evaluation has the same ones."""
+    generator = random_numbers(seed)
+    together = variant.ROWS_TOGETHER[model.config.mode]
+    total = torch.zeros(len(x), dtype=torch.float64)
+    for _ in range(draws):
+        batch = variant.bound_batch(model.config, x.repeat_interleave(together, dim=0), generator)
+        losses = losses_in_parts(model, variant.losses, batch)
+        total += losses.view(len(x), together).mean(dim=1)
+    return total / draws
+
+
+def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
+    """The mean of values (N,), and its standard error if they are independent."""
+    return values.mean().item(), values.std().item() / math.sqrt(len(values))
+
+
+def evaluate(model, variant, x: torch.Tensor, seed: int) -> dict:
+    """The validation losses of windows x (N, T), in nats per token.
+
+    val_nll is exact for ar, else an estimate of the upper bound; val_nll_se is its standard error
+    over windows. aogpt has the exact val_nll_l2r, from left to right, too. mdlm has val_masked_ce,
+    the loss of arXiv 2603.22075, which is no bound."""
+    config = model.config
+    result = {}
+    result["val_nll"], result["val_nll_se"] = mean_and_error(window_losses(model, variant, x, seed))
+    if config.mode == "aogpt":
+        batch = variant.bound_batch(config, x, random_numbers(seed), l2r_fraction=1.0)
+        result["val_nll_l2r"] = losses_in_parts(model, variant.losses, batch).mean().item()
+    if config.mode == "mdlm":
+        batch = variant.masked_ce_batch(config, x, random_numbers(seed, 1))   # other masks than val_nll
+        result["val_masked_ce"] = losses_in_parts(model, variant.losses, batch).mean().item()
+    return result
+
+
+# ---- The command, and its loop -------------------------------------------------------------------
+
+MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_size", "lr", "seed")
+
+
+def main():
+    flags = parse_flags(__doc__, plain.Config, Settings, first=MOST_USED,
+                        extras={"variant": ["blocks", "infill", "paper"]})
+    s, variant, config, checkpoint = resolve(flags)
+    device = join_processes(s.device)           # the one of this process, if there are several
+    check_folder(s.out_dir, s.resume)           # no run is overwritten
+    machine.prepare(s, device)
+
+    # The data, which is made first if it is not there.
+    prepare_if_missing(s.data)
+    windows = open_windows(s, "train", config.block_size, s.train_stories)
+    val = open_windows(s, "val", config.block_size)
+    x_val = torch.from_numpy(val.spread(s.eval_windows))                            # (N, T)
+    law = val.law(s.eval_windows)       # (N,) nats per token by the toy's true law, else None
+    tokenizer = Tokenizer(**val.meta["tokenizer"])
+
+    # The model and its optimizers.
+    torch.manual_seed(s.seed)
+    model = variant.Transformer(config).to(device)
+    if s.init_from and not s.resume:
+        from extras.start_from import start_from
+        start_from(s.init_from, model, tokenizer)
+    machine.speed_up(model, s)
+    optimizers = make_optimizers(model, s)
+    losses_of = machine.compiled(variant.losses, s, device)
+
+    # The run: its folder, its log, and with --resume its past.
+    trained_on = {"tokenizer": tokenizer.to_dict(), "windows": s.windows,
+                  "data": val.meta["splits"]}
+    run = Run(s, model, optimizers, trained_on, checkpoint)
+    del checkpoint
+    announce(run, windows, law)
+    if run.step == 0:
+        print_story(run, variant, tokenizer, "before training")
+
+    with run.training():        # a progress bar; and Ctrl-C only asks to stop
+        for step in range(run.step, s.max_steps):
+            # All that is random depends on the number of the step, so a run can be resumed.
+            torch.manual_seed(run.seed_of(step))                                # for dropout
+            generator = random_numbers(s.seed, step)
+            x = torch.from_numpy(windows.batch(step, s.batch_size))             # (B, T)
+            batch = variant.training_batch(config, x, generator)
+            if s.token_noise:
+                from extras.noise import add_noise
+                batch = add_noise(config, batch, s.token_noise, generator)
+            lr = learning_rate(s, step)
+            loss, norm = train_step(model, losses_of, optimizers, batch, s, lr)
+            run.record(loss, norm, lr)          # counts the step, logs every tenth
+            if run.evaluation_due():
+                with run.clock.paused():
+                    result = evaluate(model, variant, x_val, s.seed)
+                    result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
+                    if law is not None:
+                        result["val_floor"] = float(law.mean())
+                    run.record_evaluation(result)       # log, and best.pt
+                    print_story(run, variant, tokenizer)
+            if run.asked_to_stop() or run.checkpoint_due():
+                with run.clock.paused():
+                    run.checkpoint()            # ckpt.pt, all that --resume needs
+            if run.asked_to_stop():
+                break
+    leave_processes()           # all but the first process end here
+    finish(run, variant, tokenizer, x_val, law)
+
+
+# ---- What is said before, during and after -------------------------------------------------------
+
+def announce(run: Run, windows, law):
+    """What is about to happen, on the screen and in config.json."""
+    s, config = run.s, run.model.config
+    parameters = count_parameters(run.model)
+    epochs = s.max_steps * s.batch_size / len(windows)
+    megaflops = flops_per_token(config) / 1e6
+    print(f"preset {s.preset}: {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
+          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
+    print(f"{parameters:,} parameters, {megaflops:.1f} training MFLOP per token; "
+          f"{WORLD_SIZE} x {run.device_name()}, {s.dtype}")
+    if s.windows != "aligned":
+        print("windows and samples begin anywhere in the text")
+    if law is not None:
+        print(f"the true law of the toy itself scores {law.mean():.4f} nats per token")
+    if run.step:
+        print(f"going on after step {run.step:,}; the learning rate goes on along the cosine of "
+              f"{s.max_steps:,} steps, from {learning_rate(s, run.step):.2g}")
+    run.write_config(parameters=parameters, train_windows=len(windows))
+
+
+def sample_stories(model, variant, tokenizer: Tokenizer, count: int, s: Settings, steps: int) -> list:
+    """Stories of the model as it is now, from the same noise each time; mdlm in so many passes."""
+    config = model.eval().config
+    o = SampleOptions(seed=s.seed)
+    if config.mode == "mdlm":
+        o.steps = min(steps, config.block_size)
+    blank = torch.full((config.block_size,), config.mask_id)
+    tokens, _ = generate(model, variant, range(count), blank, o)
+    return [tokenizer.decode_story(ids) for ids in tokens.tolist()]
+
+
+def print_story(run: Run, variant, tokenizer: Tokenizer, title: str = ""):
+    """The beginning of what the model writes now; nothing with --quiet."""
+    if run.s.quiet:
+        return
+    [story] = sample_stories(run.model, variant, tokenizer, 1, run.s, steps=64)
+    story = textwrap.shorten(story, 300, placeholder=" …")
+    run.say(f"{title or '   '} {printable(story)}\n")
+
+
+FINAL_DRAWS = {"ar": 1, "mdlm": 16, "aogpt": 16}    # pairs of masks, or orders, for each window
+FINAL_WORDS = {
+    "ar": "",
+    "mdlm": ", an upper bound from 16 pairs of masks a window",
+    "aogpt": ", an upper bound from 16 orders a window",
+}
+
+
+def finish(run: Run, variant, tokenizer: Tokenizer, x_val: torch.Tensor, law):
+    """The figure; then what the best model is worth, three of its stories and the next command."""
+    s, mode = run.s, run.model.config.mode
+    run.draw_curve()
+    if run.step < s.max_steps:
+        run.exit_stopped()      # this does not return
+
+    model, best = load(run.path("best.pt"), run.model.head.weight.device)
+    losses = window_losses(model, variant, x_val, s.seed, FINAL_DRAWS[mode])        # (N,)
+    nll, error = mean_and_error(losses)
+    final = {"best_step": best["step"], "final_nll": nll, "final_nll_se": error}
+    print(f"the best model, of step {best['step']:,}, has {nll:.4f} ± {error:.4f} nats per token"
+          f"{FINAL_WORDS[mode]}")
+    if law is not None:
+        above, error = mean_and_error(losses - torch.from_numpy(law))
+        final |= {"above_law": above, "above_law_se": error}
+        print(f"that is {above:.4f} ± {error:.4f} above the true law")
+    print("(± is the standard error over windows)\n")
+    run.log(**final)
+    for story in sample_stories(model, variant, tokenizer, 3, s, steps=model.config.block_size):
+        print(printable(story), end="\n\n")
+    run.say_what_next()
+
+
+if __name__ == "__main__":
+    command(main, "a checkpoint saved before, if any, is kept")
