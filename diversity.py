@@ -16,7 +16,6 @@ are high. Words are what white space separates, in lower case.
 tokens. Real text has some too, such as names; what a set of samples has beyond that are words that
 do not exist. The last word of a text does not count, because it may have been cut.
 """
-import json
 import math
 import string
 from collections import Counter
@@ -28,7 +27,7 @@ import torch
 
 from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
 from objectives import evaluation_batch, losses_in_parts
-from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_stories
+from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_rows, read_stories
 from runs import open_model
 from toy import TOY
 
@@ -192,14 +191,6 @@ def largest_share(counts) -> float:
 
 # ---- The likelihood under a judge ----------------------------------------------------------------
 
-def encode(tokenizer, text: str) -> list:
-    """Ids of a text that may contain end-of-text marks. Raises InputError for an unknown word."""
-    ids = []
-    for story in text.split(EOT):
-        ids += [tokenizer.eot, *tokenizer.encode(story)]
-    return ids[1:]
-
-
 def score(model, encoded) -> tuple:
     """-log p of each sample in nats under an ar model, and its number of tokens, (N,) each.
 
@@ -327,7 +318,7 @@ def measure(texts, judges, corpus) -> dict:
     metrics["entropy of openings"] = of_counts(entropy, opening)
     metrics["entropy of words"] = of_counts(entropy, samples)
     for name, (model, tokenizer) in judges.items():
-        encoded = [encode(tokenizer, text) for text in texts]
+        encoded = [tokenizer.encode_marked(text) for text in texts]
         metrics[f"nats/token, judge {name}"] = of_sums(*score(model, encoded))
     if corpus:
         metrics |= measure_quality(corpus, texts)
@@ -336,7 +327,7 @@ def measure(texts, judges, corpus) -> dict:
 
 def measure_quality(corpus, texts) -> dict:
     """What is copied from the training text, what it has not and, on the toy, what is right."""
-    encoded = [encode(corpus.tokenizer, text) for text in texts]
+    encoded = [corpus.tokenizer.encode_marked(text) for text in texts]
     metrics = {}
     if corpus.stories:          # a continuous text has none
         copied = []
@@ -378,20 +369,11 @@ def read_samples(path: str) -> tuple:
     if path.endswith(".txt"):
         texts = list(read_stories(path))
     else:
-        try:
-            with open(path, "rb") as f:
-                for number, line in enumerate(f, 1):
-                    if not line.strip():
-                        continue
-                    row = json.loads(line)
-                    if "text" in row:
-                        texts.append(row["text"])
-                    else:
-                        settings |= row["settings"]
-        except OSError as e:
-            raise InputError(f"{path} cannot be read ({e.strerror}); give a .jsonl or .txt") from e
-        except (ValueError, KeyError, TypeError) as e:
-            raise InputError(f"{path}, line {number} is not an object with a text") from e
+        for row in read_rows(path):
+            if "text" in row:
+                texts.append(row["text"])
+            else:
+                settings |= row["settings"]
     if len(texts) < 2:
         raise InputError(f"{path} holds {len(texts)} samples; at least 2 are needed")
     settings["num_samples"] = len(texts)
@@ -420,6 +402,11 @@ def columns_of(sets, o, corpus, judges) -> tuple:
     expected = dict(first)
     if corpus:
         real, held_out = real_text(o.data, first, corpus.tokenizer)
+        if len(real) < 2:
+            whole = first["start"] == "story"
+            texts = "marked stories" if whole else f"texts of {first['length']} tokens"
+            raise InputError(f"{DATA_DIR}/{o.data} holds fewer than 2 {texts} to compare with; "
+                             "leave --data out")
         if held_out < len(real):
             notes.append(f"only {held_out} of the {len(real)} real texts are not from training")
         expected["num_samples"] = len(real)

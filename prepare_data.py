@@ -16,10 +16,10 @@ A .bin file is a row of tokens as uint16 numbers, with an end-of-text token befo
 class Windows cuts it into rows for training and evaluation.
 """
 import codecs
-import functools
 import http.client
 import itertools
 import json
+import os
 import re
 import shlex
 import tempfile
@@ -61,6 +61,7 @@ class Tokenizer:
             self.id = {word: i for i, word in enumerate(self.words)}
         elif kind == "bytes":
             vocab_size = 257
+            self.bpe = make_bpe({bytes([i]): i for i in range(256)})
         else:
             self.bpe = cut_gpt2(vocab_size)
         self.vocab_size = vocab_size
@@ -74,6 +75,15 @@ class Tokenizer:
         """The ids of a text. An end-of-text mark in it is plain text. Raises InputError."""
         [ids] = self.encode_batch([text])
         return ids
+
+    def encode_marked(self, text: str) -> list:
+        """The ids of a text in which each <|endoftext|> stands for the end-of-text token.
+
+        A prompt is such a text, and so is what a model has written. Raises InputError."""
+        ids = []
+        for story in text.split(EOT):
+            ids += [self.eot, *self.encode(story)]
+        return ids[1:]
 
     def encode_batch(self, texts: list) -> list:
         """The ids of each text. Raises InputError."""
@@ -92,20 +102,12 @@ class Tokenizer:
         except KeyError as e:
             raise InputError(f"the word {e} is not in the vocabulary of data/toy") from e
 
-    def bytes_of(self, i: int) -> bytes:
-        """The bytes that a token stands for."""
-        if i == self.eot:
-            return EOT.encode()
-        if self.kind == "bytes":
-            return bytes([i])
-        return self.bpe.decode_single_token_bytes(i)
-
     def decode(self, ids) -> str:
         """The text of these ids. Bytes that are no UTF-8 become the character U+FFFD."""
         if self.kind == "words":
             words = self.words + [EOT]
             return join_words(words[i] for i in ids)
-        return b"".join(self.bytes_of(int(i)) for i in ids).decode(errors="replace")
+        return self.bpe.decode(list(ids))
 
     def decode_story(self, ids) -> str:
         """The text up to the first end-of-text."""
@@ -118,8 +120,8 @@ class Tokenizer:
             return [text if text in ".," else f" {text}" for text in texts]
         pieces = []
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for i in ids:
-            pieces.append(decoder.decode(self.bytes_of(i)))
+        for token in self.bpe.decode_tokens_bytes(ids):
+            pieces.append(decoder.decode(token))
         if pieces:
             pieces[-1] += decoder.decode(b"", final=True)       # a character that was cut off
         return pieces
@@ -134,9 +136,15 @@ def cut_gpt2(vocab_size: int) -> tiktoken.Encoding:
                          f"once, or point TIKTOKEN_CACHE_DIR at a copy of tiktoken's cache") from e
     eot = vocab_size - 1
     ranks = {token: rank for token, rank in gpt2._mergeable_ranks.items() if rank < eot}
+    return make_bpe(ranks, gpt2._pat_str)
+
+
+def make_bpe(ranks: dict, pattern: str = "") -> tiktoken.Encoding:
+    """The tokens {bytes: id} and end-of-text. The pattern cuts text into words to be encoded."""
+    eot = len(ranks)
     return tiktoken.Encoding(
-        f"gpt2-{vocab_size}",
-        pat_str=gpt2._pat_str,
+        f"bpe-{eot + 1}",
+        pat_str=pattern,
         mergeable_ranks=ranks,
         special_tokens={EOT: eot})
 
@@ -166,41 +174,55 @@ BLOCK = 2 ** 20             # characters that are read at a time
 LONGEST_STORY = 2 ** 20     # characters; a longer one is cut into several
 
 
-def open_text(path: str):
-    """The open file. Raises InputError for a pipe, because files are read twice; OSError."""
-    if Path(path).exists() and not Path(path).is_file():
-        raise InputError(f"{path} is no file but a folder or a pipe; give a text file")
-    return open(path, encoding="utf-8-sig")
-
-
 def read_blocks(path: str):
     """The text of a UTF-8 file, about a million characters at a time. Raises InputError.
 
     Line ends become "\\n". A byte order mark is dropped, also where files were joined."""
-    if Path(path).suffix.lower() == ".json":
-        raise InputError(f"{path} is JSON; give .txt, or .jsonl with an object with a text a line")
+    suffix = Path(path).suffix.lower()
+    if suffix in (".json", ".csv", ".tsv"):
+        raise InputError(f"{path} is {suffix[1:].upper()}; make a .txt of its text, or a .jsonl "
+                         'with a line {"text": "…"} for each text')
     try:
-        with open_text(path) as file:
+        with open(path, encoding="utf-8-sig") as file:
             while block := file.read(BLOCK):
+                if block.count("\0") > 20 + len(block) // 20:
+                    raise UnicodeError("UTF-16, in which every Latin letter has a zero byte")
                 yield block.replace("\ufeff", "")
-    except UnicodeDecodeError as e:
+    except UnicodeError as e:
         raise InputError(f"{path} is not UTF-8 text; convert it first, for example by iconv") from e
     except OSError as e:
         raise InputError(f"{path} cannot be read ({e.strerror}); give an existing text file") from e
 
 
-def read_jsonl(path: str):
-    """The field "text" of each line of a .jsonl file, and a mark after each. Raises InputError."""
+def read_rows(path: str):
+    """The objects of a .jsonl file, one a line, each with a text. Raises InputError.
+
+    The first line may have settings instead, as in the files of sample.py."""
     try:
-        with open_text(path) as file:
+        with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield json.loads(line)["text"].replace("\r\n", "\n")
-                    yield EOT
+                    row = json.loads(line)
+                    if row.keys() != {"settings"}:
+                        row["text"].encode()        # raises for what is no text
+                    yield row
     except OSError as e:
         raise InputError(f"{path} cannot be read ({e.strerror}); give an existing file") from e
+    except UnicodeEncodeError as e:
+        half = ascii(e.object[e.start])
+        raise InputError(f"{path}, line {number} has half of a character, {half}; write it whole, "
+                         "or leave it out") from e
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise InputError(f"{path}, line {number} is not an object with a field text") from e
+        raise InputError(f"{path}, line {number} is not an object with a field text, which is a "
+                         "string in UTF-8") from e
+
+
+def read_jsonl(path: str):
+    """The texts of a .jsonl file, and a mark after each. Raises InputError."""
+    for row in read_rows(path):
+        if "text" in row:
+            yield row["text"].replace("\r\n", "\n")
+            yield EOT
 
 
 def read_stories(*paths):
@@ -233,7 +255,7 @@ def split_at_marks(blocks):
 
 
 def is_jsonl(path: str) -> bool:
-    return Path(path).suffix.lower() == ".jsonl"
+    return Path(path).suffix.lower() in (".jsonl", ".ndjson")
 
 
 def measure(paths: list) -> tuple:
@@ -253,7 +275,11 @@ def measure(paths: list) -> tuple:
 
 
 def count_without_marks(path: str):
-    """The characters of a file in which no stories are marked; None where they are."""
+    """The characters of a file in which no stories are marked; None where they are.
+
+    Raises InputError, also for a pipe, because files are read twice."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise InputError(f"{path} is no file but a folder or a pipe; give a text file")
     if is_jsonl(path):
         return None
     count = 0
@@ -337,6 +363,7 @@ class PrepareOptions:
         check_flags(self)
         own_text = self.text and self.dataset == "toy"      # which is the default of --dataset
         self.toy = self.dataset == "toy" and not self.text
+        self.source = self.text or self.dataset
         if self.val and not self.text:
             raise InputError("--val needs --text")
         usual = "bytes" if self.dataset == "shakespeare" else "gpt2"
@@ -413,13 +440,16 @@ def data_to_prepare(name: str):
 def prepare(o: PrepareOptions) -> Path:
     """Makes data/<name> and returns that folder. Raises InputError.
 
-    All is written in a folder beside it and then moved. If anything fails, what was there stays."""
+    All is written in another folder and then moved. If anything fails, what was there stays."""
     folder = Path(DATA_DIR, o.name)
     tokenizer = o.make_tokenizer()
     kind, train, val = open_source(o)
     mark = [tokenizer.eot] if kind == "stories" else []     # before each story
-    folder.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as unfinished:
+    # Files are moved on one disk only, and data/<name> may be a link to another one.
+    target = folder.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    same_disk = target if target.exists() else target.parent
+    with tempfile.TemporaryDirectory(dir=same_disk, prefix="unfinished-") as unfinished:
         new = Path(unfinished)
         if kind == "stories":
             # Validation is written first, and its stories are remembered. Training gets the others.
@@ -427,26 +457,43 @@ def prepare(o: PrepareOptions) -> Path:
             val = remember(val, held_out)
             train = (story for story in train if story not in held_out)
         splits = {}
-        splits["val"] = write_split(new / "val.bin", val, tokenizer, mark, o.max_tokens // 20)
+        most_val = max(1, o.max_tokens // 20)
+        splits["val"] = write_split(new / "val.bin", val, tokenizer, mark, most_val)
         splits["train"] = write_split(new / "train.bin", train, tokenizer, mark, o.max_tokens)
         for split, counts in splits.items():
             if not counts["tokens"]:
-                source_of_split = o.val if split == "val" and o.val else o.text
-                raise InputError(f"{source_of_split} holds no text for {split}, or none that is "
-                                 f"not in val; of marked stories every 20th is held out, so give "
-                                 f"20 or more, or --val=FILE")
+                source_of_split = o.val if split == "val" and o.val else o.source
+                advice = "; give a longer one"
+                if kind == "stories":
+                    advice = (", or none that is not in val; every 20th story is held out, so give "
+                              "20 or more, or --val=FILE")
+                raise InputError(f"{source_of_split} holds no text for {split}{advice}")
         meta = {"format": FORMAT, "kind": kind, "splits": splits, "eot": tokenizer.eot}
-        meta["tokenizer"] = tokenizer.to_dict()
+        meta |= {"source": o.source, "tokenizer": tokenizer.to_dict()}
         if o.toy:
             meta["entropy"] = TOY.entropy() / (TOY.mean_words() + 1)    # nats per token
         write_json(new / "meta.json", meta | provenance(o.seed))
 
         # A folder without meta.json is no data set, so it goes first and comes last.
-        folder.mkdir(exist_ok=True)
-        (folder / "meta.json").unlink(missing_ok=True)
+        target.mkdir(exist_ok=True)
+        (target / "meta.json").unlink(missing_ok=True)
         for file in "train.bin", "val.bin", "meta.json":
-            (new / file).replace(folder / file)
+            (new / file).replace(target / file)
     return folder
+
+
+def other_source(o: PrepareOptions):
+    """What data/<name> was made of; None if that is o.source too, or if there is no data set."""
+    try:
+        before = load_meta(o.name).get("source", o.source)
+    except InputError:
+        return None
+    is_same = full_paths(before) == full_paths(o.source)
+    return None if is_same else before
+
+
+def full_paths(files: str) -> list:
+    return [os.path.abspath(path) for path in files.split(",")]
 
 
 def remember(stories, seen: set):
@@ -569,15 +616,18 @@ class Windows:
                              f"more text or other --windows")
         if at_most:
             self.starts = np.random.default_rng(seed).permutation(self.starts)[:at_most]
+        self.epoch = None       # of which starts_of_epoch has drawn the order
 
     def __len__(self):
         return len(self.starts)
 
-    @functools.lru_cache(maxsize=2)             # a batch may lie in two epochs
     def starts_of_epoch(self, epoch: int):
         """(N,) where the windows start, in the order in which this epoch reads them."""
-        rng = np.random.default_rng((self.seed, epoch))
-        return rng.integers(self.phases) + rng.permutation(self.starts)
+        if epoch != self.epoch:
+            rng = np.random.default_rng((self.seed, epoch))
+            self.epoch_starts = rng.integers(self.phases) + rng.permutation(self.starts)
+            self.epoch = epoch
+        return self.epoch_starts
 
     def batch(self, step: int, batch_size: int):
         """(batch_size, T): what training step `step` reads. An epoch reads each window once."""
@@ -618,12 +668,19 @@ class Windows:
 
 
 def main():
-    o = build(PrepareOptions, parse_flags(__doc__, PrepareOptions))
+    flags = parse_flags(__doc__, PrepareOptions)
+    o = build(PrepareOptions, flags)
+    before = other_source(o)
+    if before and "name" not in flags:
+        raise InputError(f"{DATA_DIR}/{o.name} was made of {before}; give another --name, or "
+                         f"--name={o.name} to replace it")
     folder = prepare(o)
     meta = load_meta(o.name)
+    if before:
+        print(f"{folder} was made of {before} before")
     stories = meta["kind"] == "stories"
     if not stories:
-        print(f"{o.text or o.dataset} is one continuous text, without {EOT} between stories; "
+        print(f"{o.source} is one continuous text, without {EOT} between stories; "
               f"{o.val or 'its last tenth'} is for validation")
     for split, n in meta["splits"].items():
         texts = f"{n['stories']:,} stories, " if stories else ""
