@@ -16,6 +16,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import traceback
+import unicodedata
 from dataclasses import field, fields
 from pathlib import Path
 from typing import Literal, get_args, get_origin
@@ -32,9 +34,10 @@ class InputError(ValueError):
 def command(main, interrupted: str):
     """Run a script's main.
 
-    What the user or the machine got wrong is printed as one line, and the exit code is 2. Any other
-    exception is a fault of the code and shows its traceback. `interrupted` says what Ctrl-C leaves
-    behind."""
+    What the user or the machine got wrong is printed as one line, and the exit code is 2. Where the
+    operating system alone says what is wrong, the line says too at which line of the code. Any
+    other exception is a fault of the code and shows its traceback. `interrupted` says what Ctrl-C
+    leaves behind."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)   # SIGTERM cleans up as Ctrl-C does
     for stream in sys.stdout, sys.stderr:
         if hasattr(stream, "reconfigure"):      # a notebook's streams have no such method
@@ -45,47 +48,85 @@ def command(main, interrupted: str):
         message = f"interrupted; {interrupted}"
     except (InputError, OSError) as e:
         message = str(e)
+        if isinstance(e, OSError) and e.errno:      # an error that this code raises has no number
+            message += f" (at {place_of(e)})"
     except (MemoryError, RuntimeError) as e:
         out_of_memory = re.search("out of memory|allocate memory", str(e))
         if isinstance(e, RuntimeError) and not out_of_memory:
             raise
         message = "not enough memory; take smaller sizes, or in training more --grad_accum"
-    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
+    print(f"{Path(sys.argv[0]).name}: {printable(message)}", file=sys.stderr)
     raise SystemExit(2)
 
 
-def did_you_mean(word: str, words) -> str:
+def place_of(error: Exception) -> str:
+    """The innermost line of this folder's code that an error came through, as file:line."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename).resolve()
+        if file.is_relative_to(ROOT):
+            return f"{file.name}:{frame.lineno}"
+
+
+# What people type who know nanoGPT, and what it is called here.
+OTHER_NAMES = {
+    "gpt": "ar",
+    "diffusion": "mdlm",
+    "init_from": "out_dir",
+    "start": "prompt",
+    "max_new_tokens": "length",
+    "top_k": "top_p",
+    "dataset": "data",
+    "max_iters": "max_steps",
+    "learning_rate": "lr",
+    "min_lr": "final_lr",
+    "warmup_iters": "warmup",
+    "gradient_accumulation_steps": "grad_accum",
+    "eval_iters": "eval_windows",
+}
+
+
+def did_you_mean(word: str, words, prefix: str = "") -> str:
     """The end of an error message: a guess at what a mistyped word should have been."""
-    matches = difflib.get_close_matches(word, words, n=1)
-    return f"; did you mean {matches[0]}?" if matches else ""
+    word = word.lower()
+    guesses = [word, OTHER_NAMES.get(word), *difflib.get_close_matches(word, words, n=1)]
+    for guess in guesses:
+        if guess in words:
+            return f"; did you mean {prefix}{guess}?"
+    return ""
 
 
 # ---- Flags: every field of an options dataclass is a flag --name=value ---------------------------
 
-def flag(default, help: str = "", low=None, high=None, file=None):
+def flag(default, help: str = "", low=None, high=None, file=None, as_typed=False):
     """A dataclass field with its help text and its limits. A plain field is a flag without them.
 
     low, high   the smallest and the largest number allowed
-    file        for the name of a file to be written: a tuple of the endings it may have"""
-    return field(default=default, metadata=dict(help=help, low=low, high=high, file=file))
+    file        for the name of a file to be written: a tuple of the endings it may have
+    as_typed    keep the blanks around a text, and a ~ at its beginning"""
+    return field(default=default, metadata=dict(
+        help=help, low=low, high=high, file=file, as_typed=as_typed))
 
 
 def check_flags(options):
     """Raises InputError for the first field of a dataclass whose value is not allowed."""
     for f in fields(options):
-        value = getattr(options, f.name)
-        choices = choices_of(f.type)
-        low, high = f.metadata.get("low"), f.metadata.get("high")
-        file = f.metadata.get("file")
-        if choices and value not in choices:
-            guess = did_you_mean(str(value), choices)
-            raise InputError(f"--{f.name}={value} must be one of {', '.join(choices)}{guess}")
-        if low is not None and value is not None and not value >= low:
-            raise InputError(f"--{f.name}={value} must be at least {low}")
-        if high is not None and value is not None and not value <= high:
-            raise InputError(f"--{f.name}={value} must be at most {high}")
-        if file and value:
-            check_output(f.name, value, file)
+        check_value(f, getattr(options, f.name))
+
+
+def check_value(f, value):
+    """Raises InputError if a field of a dataclass may not have this value."""
+    choices = choices_of(f.type)
+    low, high = f.metadata.get("low"), f.metadata.get("high")
+    file = f.metadata.get("file")
+    if choices and value not in choices:
+        guess = did_you_mean(str(value), choices)
+        raise InputError(f"--{f.name}={value} must be one of {', '.join(choices)}{guess}")
+    if low is not None and value is not None and not value >= low:
+        raise InputError(f"--{f.name}={value} must be at least {low}")
+    if high is not None and value is not None and not value <= high:
+        raise InputError(f"--{f.name}={value} must be at most {high}")
+    if file and value:
+        check_output(f.name, value, file)
 
 
 def check_output(name: str, path: str, endings: tuple):
@@ -109,12 +150,17 @@ def plain_type(kind):
     return members[0] if members else kind
 
 
-def read_value(name: str, kind, text: str):
-    """What the text of --name=text stands for. Raises InputError."""
+def read_value(f, text: str):
+    """What the text of --name=text stands for, where f is the field of that name.
+
+    Raises InputError."""
+    name, kind = f.name, plain_type(f.type)
     try:
         text.encode()
     except UnicodeEncodeError as e:
         raise InputError(f"--{name} is not valid UTF-8; check the terminal's encoding") from e
+    if not f.metadata.get("as_typed"):
+        text = with_home(text)
     if kind is bool:
         if text.lower() not in ("true", "false"):
             raise InputError(f"--{name}={text} must be true or false")
@@ -128,7 +174,13 @@ def read_value(name: str, kind, text: str):
     if value is None:
         wanted = "a whole number" if kind is int else "a finite number"
         raise InputError(f"--{name}={text} must be {wanted}")
+    check_value(f, value)
     return value
+
+
+def with_home(paths: str) -> str:
+    """Paths with commas, each ~ expanded, because a shell does so only at the start of a word."""
+    return ",".join(map(os.path.expanduser, paths.strip().split(",")))
 
 
 def add_flags(group, options_class, names):
@@ -171,22 +223,29 @@ def parse_flags(doc: str, *classes, first=(), named: str = "") -> dict:
         add_flags(group, options_class, others)
     if named:
         parser.add_argument("named", metavar=named, nargs="*", default=[])
-    given, unknown = parser.parse_known_intermixed_args()
-    kinds = {f.name: plain_type(f.type) for options_class in classes for f in fields(options_class)}
+    # A script that was edited on Windows has a CR at the end of every line.
+    arguments = [argument.rstrip("\r") for argument in sys.argv[1:] if argument.strip()]
+    given, unknown = parser.parse_known_intermixed_args(arguments)
+    flags = {f.name: f for options_class in classes for f in fields(options_class)}
     if unknown:
-        guess = did_you_mean(unknown[0].split("=")[0], [f"--{name}" for name in kinds])
+        name = unknown[0].split("=")[0].lstrip("-").replace("-", "_")
+        guess = did_you_mean(name, flags, "--")
         raise InputError(f"unknown argument {unknown[0]}{guess} (--help lists all)")
     result = vars(given)
     if named:
         result["named"] = read_named(result["named"], named)
-    for name in result.keys() & kinds.keys():
-        result[name] = read_value(name, kinds[name], result[name])
+    for name in flags:
+        if name in result:
+            result[name] = read_value(flags[name], result[name])
     return result
 
 
 def read_named(arguments: list, form: str) -> dict:
     """{NAME: FILE} of arguments like NAME=FILE. Raises InputError."""
-    result = dict(argument.partition("=")[::2] for argument in arguments)
+    result = {}
+    for argument in arguments:
+        name, _, file = argument.partition("=")
+        result[name] = with_home(file)
     if not arguments or len(result) < len(arguments) or not all(result.values()):
         raise InputError(f"give {form} for each, every NAME once (--help shows how)")
     return result
@@ -195,9 +254,7 @@ def read_named(arguments: list, form: str) -> dict:
 def build(options_class, values: dict):
     """An options dataclass, from those of the values that are fields of it. Raises InputError."""
     names = [f.name for f in fields(options_class)]
-    options = options_class(**{name: values[name] for name in names if name in values})
-    check_flags(options)
-    return options
+    return options_class(**{name: values[name] for name in names if name in values})
 
 
 # ---- Where it runs, where a number came from, and how it is shown --------------------------------
@@ -258,11 +315,33 @@ def write_json(path: str, content):
     os.replace(unfinished, path)
 
 
+# What is not to reach a terminal: all control characters but tab and line feed, what reverses the
+# direction of writing, and what is no character at all, such as half a surrogate pair.
+UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+def printable(text: str) -> str:
+    """The text of a model or a file as it may be shown, with blanks for what is not to be."""
+    return UNPRINTABLE.sub(" ", text)
+
+
+def text_width(text: str) -> int:
+    """How many columns a terminal takes for the text: of Chinese, two a character."""
+    width = 0
+    for character in text:
+        if unicodedata.category(character) in ("Mn", "Me", "Cf"):       # it joins its neighbour
+            continue
+        width += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return width
+
+
 def print_table(rows: list):
     """Prints rows of texts in aligned columns, the first to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for first, *others in rows:
-        cells = [first.ljust(widths[0])]
-        for text, width in zip(others, widths[1:]):
-            cells.append(text.rjust(width))
+    widths = [max(map(text_width, column)) for column in zip(*rows)]
+    for row in rows:
+        cells = []
+        for text, width in zip(row, widths):
+            blanks = " " * (width - text_width(text))
+            cells.append(blanks + text if cells else text + blanks)
         print("  ".join(cells), flush=True)

@@ -11,17 +11,20 @@ which is faster but not exact; with --draft it is exact, because a second pass c
 mode writes is in samplers.py. Stories are cut at the first end-of-text.
 """
 import json
+import math
 import os
 import re
+import sys
 import time
 from dataclasses import asdict, replace
 
 import torch
 from tqdm import tqdm
 
-from cli import InputError, build, command, parse_flags, provenance, write_json
+from cli import InputError, build, command, parse_flags, printable, provenance, write_json
 from model import Config
 from objectives import draw_orders
+from prepare_data import read_blocks
 from runs import open_locked, open_model
 from samplers import SampleOptions, generate, left_of_blank, times_of
 from show import play, token_texts
@@ -72,17 +75,41 @@ def check_flags_for(o: SampleOptions, mode: str):
 def prompt_ids(o: SampleOptions, config: Config, tokenizer) -> list:
     """Token ids of the prompt, with so many [MASK] for each blank."""
     ids = []
-    for i, piece in enumerate(re.split(r"\s*_{3,}", o.prompt)):     # a word brings its own space
+    for i, piece in enumerate(re.split("_{3,}", o.prompt)):
         if i > 0:
             ids += [config.mask_id] * o.blank
-        ids += tokenizer.encode(piece)
+        ids += text_ids(piece, tokenizer)
+    if tokenizer.kind == "gpt2" and o.prompt.endswith(" "):
+        print("the blank at the end of --prompt is left to the model, because GPT-2's tokens hold "
+              "the blank before a word", file=sys.stderr)
+    if ids[:1] == [tokenizer.eot]:      # it begins every window anyway
+        ids = ids[1:]
     return ids
+
+
+def text_ids(text: str, tokenizer) -> list:
+    """Token ids of a text that goes on.
+
+    GPT-2's tokens hold the blank before a word. So where a text ends in blanks, it is encoded with
+    a letter after it, whose token, and the blank in it, is then left to the model."""
+    if tokenizer.kind == "gpt2" and text[-1:].isspace():
+        return tokenizer.encode_marked(f"{text}t")[:-1]
+    return tokenizer.encode_marked(text)
+
+
+def read_prompt(prompt: str) -> str:
+    """The prompt, or what the file has that it names. Raises InputError."""
+    if not prompt.startswith("FILE:"):
+        return prompt
+    path = os.path.expanduser(prompt.removeprefix("FILE:"))
+    return "".join(read_blocks(path))
 
 
 def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
     """The options with values for length and steps, and the pattern (L,): tokens given, or [MASK].
 
     Raises InputError for what this model cannot do."""
+    o = replace(o, prompt=read_prompt(o.prompt))
     check_flags_for(o, config.mode)
     ids = prompt_ids(o, config, tokenizer)
     blanks = ids.count(config.mask_id)
@@ -94,11 +121,16 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
         usual_length = len(ids)
     elif paper:
         usual_length = min(128, config.block_size)
+    # Only where windows began anywhere, and without blanks, a text can go on beyond the window.
+    longest = config.block_size if windows == "aligned" or blanks or paper else math.inf
     o = replace(o, length=o.length or usual_length)
-    n = blanks + o.length - len(ids)                # tokens to write
+    room = min(o.length, longest)
+    n = blanks + room - len(ids)                    # tokens to write
     if n < max(1, blanks):
-        raise InputError(f"--prompt has {len(ids)} tokens, its blanks included, of {o.length} in "
-                         "all; leave something to write")
+        of_blanks = f", {blanks} of them by --blank={o.blank}" if blanks else ""
+        remedy = "give a larger --length" if len(ids) < longest else "take fewer"
+        raise InputError(f"--prompt has {len(ids)} tokens{of_blanks}, which leaves nothing to "
+                         f"write in a text of {room}; {remedy}")
     usual_steps = min(100, n) if paper and config.mode == "mdlm" else n
     o = replace(o, steps=o.steps or usual_steps, full_length=o.full_length or windows == "paper")
     o = replace(o, order=o.order or config.orders)
@@ -106,7 +138,7 @@ def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
         o = replace(o, final_temperature=o.temperature * 2 / 5)
 
     # What cannot be.
-    if o.length > config.block_size and (windows == "aligned" or blanks or paper):
+    if o.length > longest:
         raise InputError(f"--length={o.length} must not exceed the window, {config.block_size}; a "
                          "text can go on only if it has no blanks and windows began anywhere")
     if o.steps > n and o.sampler != "ancestral":
@@ -223,7 +255,7 @@ def main():
         if o.show:
             play([(model.config.mode, row["pieces"], row["appeared"])])
         else:
-            print(row["text"], end="\n\n")
+            print(printable(row["text"]), end="\n\n")
     print("{num_samples} stories in {out}, {seconds:.1f} s, {passes:.3g} passes of "
           "{tokens_per_pass:.3g} tokens each".format(**summary))
     if "grammatical" in summary:

@@ -41,7 +41,9 @@ class SampleOptions:
     num_samples: int = flag(3, "stories", low=1)
     length: int | None = flag(
         None, "tokens a story; default: the window, or the prompt if it has blanks", low=1)
-    prompt: str = flag("", "begin with this text; ___ in it is a blank to be filled (mdlm, aogpt)")
+    prompt: str = flag(
+        "", "begin with this text, or with that of FILE:name; ___ in it is a blank to be filled "
+        "(mdlm, aogpt)", as_typed=True)
     blank: int = flag(8, "tokens of a blank", low=1)
     sampler: Literal["first_hitting", "ancestral", "confidence", "adaptive"] = flag(
         "first_hitting", "mdlm reveals in each step: equally many, by chance, the likeliest, or as "

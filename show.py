@@ -16,13 +16,12 @@ import contextlib
 import html
 import itertools
 import json
-import re
 import shutil
 import sys
 import time
 from dataclasses import dataclass
 
-from cli import InputError, build, command, flag, parse_flags
+from cli import InputError, build, command, flag, parse_flags, printable, text_width
 
 
 # ---- Text: what each token adds, and where it stands ---------------------------------------------
@@ -30,31 +29,43 @@ from cli import InputError, build, command, flag, parse_flags
 def token_texts(tokenizer, ids: list, mask_id: int) -> list:
     """The piece of each token, all on one line. A masked token is a shaded gap."""
     texts = iter(tokenizer.pieces([i for i in ids if i != mask_id]))
-    pieces = []
-    for i in ids:
-        text = " ░░░" if i == mask_id else next(texts).replace("\n", "↵")
-        pieces.append(re.sub(r"[\x00-\x1f]", " ", text))    # a control code would upset a terminal
-    return pieces
+    return [" ░░░" if i == mask_id else on_one_line(next(texts)) for i in ids]
+
+
+def on_one_line(text: str) -> str:
+    return printable(text).replace("\n", "↵").replace("\t", " ")
 
 
 def layout(pieces: list, width: int):
-    """(line, column, text) of each piece, without spaces around it. Lines break between words."""
+    """(line, column, text) of each piece, without spaces around it.
+
+    Lines break between words; a word that is longer than a line is broken where the line ends."""
     line = 0
     column = 0
     for i, piece in enumerate(pieces):
-        rest_of_word = piece
-        for following in pieces[i + 1:]:
-            if following.startswith((" ", "↵")):
-                break
-            rest_of_word += following
-        if column and column + len(rest_of_word.rstrip()) > width:
+        needed = text_width(piece.rstrip())
+        if i == 0 or piece.startswith((" ", "↵")):
+            word = word_at(i, pieces)
+            if text_width(word.strip()) <= width:
+                needed = text_width(word.rstrip())
+        if column and column + needed > width:
             line += 1
             column = 0
         text = piece.lstrip()
         if column:
-            column += len(piece) - len(text)        # a line does not begin with a space
+            column += text_width(piece) - text_width(text)      # a line does not begin with a space
         yield line, column, text.rstrip()
-        column += len(text)
+        column += text_width(text)
+
+
+def word_at(i: int, pieces: list) -> str:
+    """The piece i, and those after it up to the next one that begins a word."""
+    word = pieces[i]
+    for following in pieces[i + 1:]:
+        if following.startswith((" ", "↵")):
+            break
+        word += following
+    return word
 
 
 def last_step(panels: list) -> int:
@@ -90,11 +101,13 @@ def lines_at(now: int, panels: list, width: int) -> list:
     """What the terminal shows at a step, line by line. Each panel is `width` columns wide."""
     lines = collections.defaultdict(str)
     for i, (title, pieces, steps) in enumerate(panels):
+        while text_width(title) > width - 2:
+            title = title[:-1]
         left = 1 + i * width                                # a terminal counts its columns from 1
-        lines[0] += f"\x1b[{left}G{title[:width - 2]}"      # G: go to that column
+        lines[0] += f"\x1b[{left}G{title}"                  # G: go to that column
         for step, (line, column, text) in zip(steps, layout(pieces, width - 2)):
             if step > now:
-                text = "░" * len(text)
+                text = "░" * text_width(text)
             if step == now:
                 text = f"\x1b[7m{text}\x1b[0m"
             lines[1 + line] += f"\x1b[{left + column}G{text}"
@@ -103,7 +116,7 @@ def lines_at(now: int, panels: list, width: int) -> list:
 
 # ---- As a moving picture -------------------------------------------------------------------------
 
-WIDTH = 84                                      # characters in a line
+WIDTH = 84                                      # columns of a line
 COLOURS = ["#d7e3f4", "#d7ecd9", "#f8e3cf"]     # behind the tokens of the first panel, and so on
 GREY = "#e4e4e4"                                # of a gap, and behind a token that was given
 
@@ -112,7 +125,7 @@ def draw_moving(panels: list, path: str):
     """An SVG in which the panels' tokens appear; then the stories rest, and it begins again.
 
     The panels stand below one another. A viewer that cannot move pictures shows the stories whole.
-    A character is 8 units wide and a line 20 high."""
+    A column is 8 units wide and a line 20 high."""
     last = max(1, last_step(panels))
     parts = []
     y = 0                                           # where the panel begins
@@ -135,10 +148,11 @@ def draw_moving(panels: list, path: str):
 
 def moving_token(x: int, top: int, text: str, fill: str, begin: float) -> str:
     """A gap, and over it the token on its colour, which shows after the share `begin` of 12 s."""
-    box = f'x="{x - 1}" y="{top}" width="{8 * len(text) + 2}" height="18" rx="3"'
+    width = 8 * text_width(text)
+    box = f'x="{x - 1}" y="{top}" width="{width + 2}" height="18" rx="3"'
     return (f'<rect {box} fill="{GREY}"/>'
             f'<g><rect {box} fill="{fill}"/>'
-            f'<text x="{x}" y="{top + 14}" textLength="{8 * len(text)}">{html.escape(text)}</text>'
+            f'<text x="{x}" y="{top + 14}" textLength="{width}">{html.escape(text)}</text>'
             f'<animate attributeName="opacity" calcMode="discrete" values="0;1" '
             f'keyTimes="0;{begin:.3f}" dur="12s" repeatCount="indefinite"/></g>')
 
@@ -206,9 +220,14 @@ def read_panel(name: str, path: str, story: int) -> tuple:
             for line in file:
                 row = json.loads(line)
                 if row["story"] == story:
-                    return title, row["pieces"], row["appeared"]
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise InputError(f"{path} is not a file that sample.py wrote ({e!r})") from e
+                    steps = [int(step) for step in row["appeared"]]
+                    pieces = [on_one_line(piece) for piece in row["pieces"]]
+                    if len(pieces) != len(steps):
+                        raise ValueError("not as many pieces as passes")
+                    return on_one_line(title), pieces, steps
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as e:
+        reason = f"{type(e).__name__}: {e}"
+        raise InputError(f"{path} is not a file that sample.py wrote ({reason})") from e
     raise InputError(f"{path} has no story {story}; choose another --story")
 
 

@@ -29,7 +29,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 import torch
 
-from cli import InputError, build, check_flags, command, flag, parse_flags, provenance, write_json
+from cli import (
+    InputError, build, check_flags, command, flag, parse_flags, printable, provenance, write_json)
 from model import PAPER_MDLM, Config, Transformer, count_parameters, flops_per_token
 from objectives import (
     Batch, evaluation_batch, losses_in_parts, mask_generator, paper_batch, training_batch,
@@ -529,7 +530,9 @@ def one_story(model, tokenizer: Tokenizer, s: Settings) -> str:
     if s.quiet:
         return ""
     [story] = sample_stories(model, tokenizer, 1, s, steps=64)
-    return textwrap.shorten(story, 300, placeholder=" …")
+    on_one_line = " ".join(printable(story).split())
+    beginning, *rest = textwrap.wrap(on_one_line, 298) or [""]
+    return f"{beginning} …" if rest else beginning
 
 
 FINAL_DRAWS = 16        # pairs of masks, or orders, for each window in the last evaluation
@@ -559,7 +562,7 @@ def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
     print("(± is the standard error over windows)\n")
     run.log(**final)
     for story in sample_stories(model, tokenizer, 3, s, steps=config.block_size):
-        print(story, end="\n\n")
+        print(printable(story), end="\n\n")
     print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py "
           f"--out_dir={shlex.quote(s.out_dir)} --show")
 

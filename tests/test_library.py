@@ -27,7 +27,7 @@ BELOW = {
     "show": ["cli"],
     "runs": ["cli", "model", "prepare_data"],
     "compare": ["cli", "model", "objectives", "prepare_data", "runs", "show"],
-    "sample": ["cli", "model", "objectives", "runs", "samplers", "show", "toy"],
+    "sample": ["cli", "model", "objectives", "prepare_data", "runs", "samplers", "show", "toy"],
     "train": ["cli", "model", "objectives", "prepare_data", "runs", "samplers", "show"],
     "diversity": ["cli", "objectives", "prepare_data", "runs", "toy"],
     "bench": ["cli", "model", "objectives", "train"]}
