@@ -6,8 +6,9 @@ How fast training is, with random weights and random tokens.
 
 "tuned" is what train.py does by default. "baseline" is eager float32 with logits of every slot, as
 in the code of arXiv 2603.22075. All of it is measured in one process, by turns, because a machine
-is not equally fast all the time. It takes minutes. What writing costs is measured by
-experiments/denoiser.py.
+is not equally fast all the time. So six models and their optimizers are in memory, which takes 9 GB
+at 124M parameters; --modes=mdlm takes a third of that. It takes minutes. What writing costs is
+measured by experiments/denoiser.py.
 """
 import functools
 import math
@@ -85,7 +86,7 @@ def by_turns(steps: dict, repeats: int, device: torch.device) -> dict:
 
 def wait_for(device: torch.device):
     if device.type != "cpu":
-        torch.accelerator.synchronize()
+        torch.accelerator.synchronize(device)
 
 
 # FLOP/s of dense bfloat16 products, from the data sheets.
@@ -97,7 +98,7 @@ def peak_flops(device: torch.device, dtype: str) -> float:
     """FLOP/s of the device, from the table above, else those of a large matrix product."""
     if device.type == "cuda" and dtype == "bfloat16":
         for name, peak in PEAK.items():
-            if name in torch.cuda.get_device_name():
+            if name in torch.cuda.get_device_name(device):
                 return peak
     n = 2048 if device.type == "cpu" else 8192
     a = torch.randn(n, n, device=device, dtype=getattr(torch, dtype))
@@ -119,7 +120,7 @@ def training_step(config: Config, batch_size: int, device: torch.device, tuned=T
     prepare_machine(s, device)
     torch.set_float32_matmul_precision("highest")       # the baseline's float32 is no TF32
     cuda = device.type == "cuda"
-    memory = -torch.cuda.memory_allocated() if cuda else math.nan
+    memory = -torch.cuda.memory_allocated(device) if cuda else math.nan
     model = Transformer(config).to(device)
     optimizers = make_optimizers(model, s)
     losses_of = maybe_compiled(s, device)
@@ -132,9 +133,9 @@ def training_step(config: Config, batch_size: int, device: torch.device, tuned=T
 
     step()                  # this one compiles
     if cuda:
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats(device)
         step()
-        memory += torch.cuda.max_memory_allocated()
+        memory += torch.cuda.max_memory_allocated(device)
     return step, s.dtype, memory / 2 ** 20
 
 
@@ -196,7 +197,7 @@ def main():
         rows.append([f"{mode}, {f['dtype']}", *texts])
     print_table(rows)
     if o.json:
-        name = torch.cuda.get_device_name() if device.type == "cuda" else device.type
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         write_json(o.json, provenance(0) | {
             "device": name, "torch": torch.__version__, "threads": torch.get_num_threads(),
             "sizes": asdict(config), "batch_size": batch_size, "train": figures})

@@ -5,12 +5,13 @@ Several runs in one table, JSON and figure; and how likely each of them finds a 
     python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt
     python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt --order=left_to_right
 
-The first compares validation losses at equal steps and at equal seconds. With --text the whole text
-is scored, also where it is longer than the window: see `score_text`. ar's score is exact. That of
-mdlm and aogpt is an upper bound, an average over --draws masks or orders; with --order it is exact,
-for a model that writes in this order. For mdlm that takes a pass for each token. A model that was
-trained with --orders=infill is scored from left to right. A model that was trained on stories
-predicts the end of each, too.
+The first compares validation losses at equal steps and at equal seconds. Those are the quick
+estimates of training; "best" is the final one, from many draws, where training came to its end.
+With --text the whole text is scored, also where it is longer than the window: see `score_text`.
+ar's score is exact. That of mdlm and aogpt is an upper bound, an average over --draws masks or
+orders; with --order it is exact, for a model that writes in this order. For mdlm that takes a pass
+for each token. A model that was trained with --orders=infill is scored from left to right. A model
+that was trained on stories predicts the end of each, too.
 """
 import itertools
 import math
@@ -44,10 +45,11 @@ class CompareOptions:
     draws: int = flag(32, "masks, or orders, for each window's bound", low=2)
     stride: int | None = flag(
         None, "of --text: tokens from window to window; default: half a window", low=1)
+    device: str = flag("auto", "of --text: auto, cpu, cuda or mps")
 
     def __post_init__(self):
         check_flags(self)
-        for name in "order", "draws", "stride":
+        for name in "order", "draws", "stride", "device":
             value = getattr(self, name)
             if not self.text and value != getattr(CompareOptions, name):
                 raise InputError(f"--{name}={value} means nothing without --text; leave it out")
@@ -171,7 +173,7 @@ def read_texts(files: str, whole: bool) -> list:
 
 def score_files(folder: str, o: CompareOptions) -> dict:
     """How likely the best model of a run finds o.text: a row of the table. Raises InputError."""
-    model, tokenizer, windows = open_model(folder, "auto")
+    model, tokenizer, windows = open_model(folder, o.device)
     texts = read_texts(o.text, whole=windows != "aligned")
     if not texts:
         raise InputError(f"--text={o.text} is empty; give a file with a text")
@@ -187,10 +189,15 @@ def score_files(folder: str, o: CompareOptions) -> dict:
         "nats per token": per_token,
         "± s.e.": math.sqrt(variance) / tokens,
         "bits per byte": nats / size / math.log(2),
-        "perplexity": math.exp(per_token)}
+        "perplexity": torch.tensor(per_token).exp().item()}     # infinite if a run has diverged
 
 
 # ---- The command ---------------------------------------------------------------------------------
+
+def decimals(x: float) -> str:
+    """A number as the table shows it: "–" where it is not known, short where a run diverged."""
+    return format(x, ".4f" if abs(x) < 1e6 else ".3g").replace("nan", "–")
+
 
 def main():
     flags = parse_flags(__doc__, CompareOptions, named="NAME=FOLDER")
@@ -207,14 +214,19 @@ def main():
     for name, run in runs.items():
         curve = run["curve"]
         best = min(curve, key=lambda entry: entry["val_nll"])
-        row = {"best": best["val_nll"],
-               "± s.e.": best["val_nll_se"],
+        loss, error, estimate = best["val_nll"], best["val_nll_se"], "quick"
+        if run["final"]:
+            loss, error = run["final"]["final_nll"], run["final"]["final_nll_se"]
+            estimate = "final"
+        row = {"best": loss,
+               "± s.e.": error,
+               "estimate": estimate,
                f"at {step:,} steps": loss_at(curve, "step", step),
                f"at {seconds:,.0f} s": loss_at(curve, "seconds", seconds),
                "true law": best.get("val_floor", np.nan)}
         run["table"] = row
-        numbers = [f"{x:.4f}".replace("nan", "–") for x in row.values()]
-        lines.append([name, *numbers])
+        cells = [x if isinstance(x, str) else decimals(x) for x in row.values()]
+        lines.append([name, *cells])
         settings = run["settings"]
         block_size = run["config"]["block_size"]
         data.add((settings["data"], settings["windows"], block_size))
@@ -226,7 +238,7 @@ def main():
         for name, run in runs.items():
             run["text"] = score_files(folders[name], o)
             texts, tokens, *numbers = run["text"].values()
-            rows.append([name, f"{texts:,}", f"{tokens:,}", *(f"{x:.4f}" for x in numbers)])
+            rows.append([name, f"{texts:,}", f"{tokens:,}", *map(decimals, numbers)])
         print_table([[f"\n{o.text}", *run["text"]], *rows])
     if o.plot:
         draw_losses(runs, o.plot)

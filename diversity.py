@@ -40,6 +40,7 @@ class DiversityOptions:
     data: str = flag("", "data set whose stories are the real text")
     judge: str = flag("", "folder of an ar model that scores the stories, or several: A,B")
     json: str = flag("", "file for the table", file=(".json",))
+    device: str = flag("auto", "of the judge: auto, cpu, cuda or mps")
 
 
 # ---- Self-BLEU -----------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def open_judges(o: DiversityOptions, corpus) -> dict:
     """{folder: (model, tokenizer)}. Raises InputError where a likelihood would not be exact."""
     judges = {}
     for folder in filter(None, o.judge.split(",")):
-        model, tokenizer, windows = open_model(folder, "auto")
+        model, tokenizer, windows = open_model(folder, o.device)
         mode = model.config.mode
         if mode != "ar" or windows != "aligned":
             raise InputError(f"--judge={folder} is {mode} on {windows} windows; only an ar on "

@@ -195,9 +195,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool
     Returns (B, H, S, D)."""
     causal = causal and visible is None
     training_on_cpu = q.requires_grad and q.device.type == "cpu"
-    if not training_on_cpu:
+    if not (training_on_cpu and q.dtype == torch.bfloat16):
         return F.scaled_dot_product_attention(q, k, v, visible, is_causal=causal)
-    # The same, written out, because on a CPU the backward pass of that function is slow.
+    # The same, written out, because on a CPU that function's backward pass is slow in bfloat16.
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))                    # (B, H, S, n)
     if causal:
         ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
@@ -237,8 +237,9 @@ class Attention(nn.Module):
             (keys, values), slots, visible = layer_cache
             n = visible.size(-1)
             place = slots[:, None, :, None].expand_as(k)                        # (B, H, S, D)
-            k = keys.scatter_(2, place, k)[:, :, :n]                            # (B, H, n, D)
-            v = values.scatter_(2, place, v)[:, :, :n]                          # (B, H, n, D)
+            # Under torch.autocast the new ones have another dtype than the cache.
+            k = keys.scatter_(2, place, k.to(keys.dtype))[:, :, :n]             # (B, H, n, D)
+            v = values.scatter_(2, place, v.to(values.dtype))[:, :, :n]         # (B, H, n, D)
         y = attend(q, k, v, visible, self.causal)                               # (B, H, S, D)
         y = y.transpose(1, 2).reshape(B, S, C)
         return self.proj(y)

@@ -313,12 +313,18 @@ def evaluation_batch(config: Config, x: Tensor, generator, left_to_right=False) 
 def losses_in_parts(model: nn.Module, batch: Batch) -> Tensor:
     """`weighted_losses` without gradients, returned as float64 on the CPU.
 
-    64 are computed at a time, or fewer, down to one, if 64 have more than 64 MB of logits."""
+    64 are computed at a time, or fewer, down to one, if 64 have too many logits: more than 64 MB on
+    a CPU, whose cache they should fit, and more than a gigabyte on a GPU. `weighted_losses` takes
+    twice as much, because logsumexp has a copy of them. For T = 512 and 50,257 words that is one
+    window or pair at a time on a CPU, and ten on a GPU. It does not depend on how much memory is
+    free, so that an evaluation gives the same numbers again."""
+    device = model.head.weight.device
     logits_of_one = batch.targets.size(1) * model.config.vocab_size
-    at_once = min(64, max(1, 2 ** 24 // logits_of_one))
+    most_logits = 2 ** 24 if device.type == "cpu" else 2 ** 28
+    at_once = min(64, max(1, most_logits // logits_of_one))
     losses = []
     for part in batch.split(at_once):
-        part = part.to(model.head.weight.device)
+        part = part.to(device)
         losses.append(weighted_losses(model, part).cpu().double())
     return torch.cat(losses)
 

@@ -167,12 +167,15 @@ def open_model(folder: str, device: str):
 # ---- The folder ----------------------------------------------------------------------------------
 
 def read_run(folder: str) -> dict:
-    """The run's config.json, with the evaluations of log.jsonl as "curve". Raises InputError."""
+    """The run's config.json, with the evaluations of log.jsonl as "curve", and the one at its end.
+
+    The latter is "final", and None as long as training has not ended. Raises InputError."""
     try:
         run = json.loads(Path(folder, "config.json").read_text())
         lines = Path(folder, "log.jsonl").read_text().split("\n")
         log = [json.loads(line) for line in lines[:-1]]         # the last is empty, or was cut off
         run["curve"] = [entry for entry in log if "val_nll" in entry]
+        run["final"] = next((entry for entry in log if "final_nll" in entry), None)
     except (OSError, ValueError, TypeError) as e:
         raise InputError(f"{folder} holds no readable run ({e!r}); choose another") from e
     if not run["curve"]:

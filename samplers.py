@@ -141,6 +141,20 @@ def draw(logits, u, o: SampleOptions, temperature: float | None = None):
     return tokens.to(logits.device), chances.to(logits.device)
 
 
+def entropy(logits, o: SampleOptions):
+    """The entropies (P,), in nats, of the laws that `draw` draws from, given logits (P, V).
+
+    At temperature 0 nothing is drawn at random, so all of them would be 0. There they are those at
+    temperature 1, which still say how sure the network is."""
+    if o.temperature < 1e-6:
+        o = replace(o, temperature=1.0, top_p=1.0)
+    logits = logits.float() / o.temperature
+    if o.top_p < 1:
+        kept = probabilities(logits, o, temperature=1.0) > 0                    # (P, V)
+        logits = logits.masked_fill(~kept, -torch.inf)
+    return torch.distributions.Categorical(logits=logits).entropy()
+
+
 def u_at(u, position):
     """From u (B, L) the number of each story at its position (B, 1): (B,)."""
     return u.gather(1, position.to(u.device))[:, 0]
@@ -230,9 +244,9 @@ def slots_in_order(model, tokens, order, spare: int = 0):
 
         Those after last_known (B, 1) are copies of it."""
         S = slots.size(1)
-        n = int(slots.max()) + 1        # no slot of this call sees a slot from n on
-        if device.type == "cuda":
-            n = L + spare               # but a GPU is faster if shapes stay the same
+        n = L + spare
+        if device.type == "cpu":        # a GPU is faster if it need not wait, and shapes stay
+            n = int(slots.max()) + 1    # no slot of this call sees a slot from n on
         copied_from = slots.minimum(last_known)                                 # (B, S)
         # A copy sees itself and the slots before the one that it copies. For a slot that is no copy
         # copied_from is its own number, so it sees itself and all slots before it.
@@ -402,11 +416,13 @@ def unmask_within_risk(model, tokens, u, o: SampleOptions):
 
     The masked tokens of a story, with blocks those of one block, are sorted by the entropy of their
     predictions, the surest first. A token is revealed if the entropies of those ahead of it sum to
-    at most o.risk nats (Ben-Hamu et al. 2025, arXiv 2505.24857). Let p be the network's joint law
-    of the revealed tokens, and q the product of its laws of each, from which they are drawn. Then
-    KL(p‖q) is the sum of the single entropies less the joint one. The joint one is at least the
-    largest single one, so the KL is at most o.risk. What was drawn does not influence what is kept;
-    if it did, the stories would not follow the law."""
+    at most o.risk nats (Ben-Hamu et al. 2025, arXiv 2505.24857). Let q be the product of the laws
+    that the revealed tokens are drawn from, and p any joint law whose tokens have these laws one by
+    one. Then KL(p‖q) is the sum of the single entropies less the joint one. The joint one is at
+    least the largest single one, so the KL is at most o.risk. At temperature 1 and without top_p
+    the network's joint law is such a p. Else one token at a time may follow another law, from which
+    q can be farther away. What was drawn does not influence what is kept; if it did, the stories
+    would not follow the law."""
     config = model.config
     predict = cached_blocks(model, len(tokens))
     position = torch.arange(tokens.size(1), device=tokens.device)
@@ -431,8 +447,8 @@ LOGITS_AT_ONCE = 2 ** 28        # a gigabyte of them
 def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t=None, predict=None):
     """Tokens (B, L), new where `now` (B, L) is true, and the probability (B, L) of each new one.
 
-    With --sampler=adaptive the second result is not the probability but the entropy, in nats, of
-    the network's prediction at that place. t is what a network with time_embedding=add is told; by
+    With --sampler=adaptive the second result is not the probability but the `entropy` of the law
+    at that place. t is what a network with time_embedding=add is told; by
     default it follows from the share masked. The network reads a whole window of block_size tokens,
     or by the paper's protocol only these L, and predicts where `now` is true. With blocks the
     caller gives the function `predict` of `cached_blocks`, which reads less."""
@@ -462,7 +478,7 @@ def draw_masked(model, tokens, now, u, o: SampleOptions, temperature=None, t=Non
         logits = penalize(logits, tokens, now, o)
     drawn, chance = draw(logits, u[now.to(u.device)], o, temperature)       # (P,) each
     if o.sampler == "adaptive":
-        chance = torch.distributions.Categorical(logits=logits.float()).entropy()
+        chance = entropy(logits, o)
     probability = torch.zeros(tokens.shape, device=tokens.device)
     return tokens.masked_scatter(now, drawn), probability.masked_scatter(now, chance)
 

@@ -181,6 +181,14 @@ def figure(path: str, size: tuple, columns: int = 1, grid: str = "both", one_sca
     canvas.savefig(path, dpi=110)
 
 
+def in_legend(name: str) -> str:
+    """The label by which the legend shows a name as it is.
+
+    matplotlib takes what is between two $ for mathematics, and leaves out what begins with _."""
+    name = name.replace("$", r"\$")
+    return f" {name}" if name.startswith("_") else name
+
+
 def draw_losses(runs: dict, path: str):
     """Nats per token against steps and against seconds of training, of {name: read_run(folder)}."""
     with figure(path, (10, 4), columns=2) as (by_step, by_second):
@@ -198,7 +206,8 @@ def draw_curve(axes, name: str, run: dict, key: str):
     loss = [entry["val_nll"] for entry in curve]
     error = [2 * entry["val_nll_se"] for entry in curve]
     kind = "upper bound" if run["config"]["mode"] in ("mdlm", "aogpt") else "exact"
-    axes.errorbar(x, loss, error, marker="o", ms=3, capsize=2, label=f"{name} ({kind})")
+    label = in_legend(f"{name} ({kind})")
+    axes.errorbar(x, loss, error, marker="o", ms=3, capsize=2, label=label)
     if "val_floor" in curve[-1]:
         axes.axhline(curve[-1]["val_floor"], color="k", ls="--", lw=1, label="the true law")
 

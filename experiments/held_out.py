@@ -32,7 +32,7 @@ from cli import InputError, build, command, flag, parse_flags, provenance, write
 from objectives import losses_in_parts, mask_generator, masking_batch, order_batch
 from prepare_data import Windows
 from runs import open_model, read_run
-from show import figure
+from show import figure, in_legend
 from train import window_losses
 
 NEIGHBOURS = 10     # windows whose mean is one number
@@ -184,7 +184,7 @@ def draw_curves(runs: dict, path: str):
                 mode, help, *_ = Path(folder).name.split("-")
                 label, style = HELPS.get(help, ("", ".-"))
                 axes.plot(*zip(*run["curve"]), style, color=COLOURS.get(mode), ms=4, lw=1,
-                          label=f"{mode}, {label}" if label else mode)
+                          label=in_legend(f"{mode}, {label}" if label else mode))
         axes.set(xlabel="epochs", ylabel="validation loss, nats per token")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")

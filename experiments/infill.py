@@ -27,7 +27,7 @@ from experiments.held_out import COLOURS, Output, error_of, nats_in_turn, of_nei
 from experiments.oracle import toy_oracle
 from objectives import losses_in_parts, order_batch
 from samplers import SampleOptions, generate
-from show import figure
+from show import figure, in_legend
 
 LENGTHS = (1, 2, 4, 8, 16, 32)      # tokens of a blank, as far as a window has room for them
 PLACES = 4                          # blanks of a window, evenly spaced, the ends left out
@@ -122,7 +122,8 @@ def draw_infill(runs: dict, path: str):
                 [int(length) * 1.03 ** i for length in lengths],    # or bars would hide each other
                 [blank["nats"] for blank in blanks],
                 [2 * blank["nats_se"] for blank in blanks],
-                capsize=3, color=COLOURS.get(mode), label=mode if mode in COLOURS else name)
+                capsize=3, color=COLOURS.get(mode),
+                label=mode if mode in COLOURS else in_legend(name))
             axes.set_xscale("log")
             axes.set_xticks([int(length) for length in lengths], lengths)
         axes.minorticks_off()
