@@ -75,8 +75,8 @@ class Config:
     orders: str = flag(
         "random", "mdlm, aogpt: tokens become known in random order, left_to_right, or blocks:N, "
         "which are N tokens in random order, then the next N; aogpt: infill, a span last")
-    l2r_fraction: float = flag(
-        0.1, "aogpt: fraction of rows trained from left to right; 0.5 if infill is asked for",
+    l2r_fraction: float | None = flag(
+        None, "aogpt: fraction of rows trained from left to right (0.1, and with infill 0.5)",
         low=0, high=1)
     dropout: float = flag(
         0.0, "share of what each layer adds that training drops", low=0, high=1)
@@ -92,6 +92,9 @@ class Config:
     def __post_init__(self):
         """Raises InputError, which names the field and says what it may be."""
         check_flags(self)
+        defaults = vars(Config) | {"l2r_fraction": 0.5 if self.orders == "infill" else 0.1}
+        if self.l2r_fraction is None:
+            self.l2r_fraction = defaults["l2r_fraction"]
         if self.n_embd % (2 * self.n_head):
             nearest = max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head
             raise InputError(f"--n_embd={self.n_embd} over --n_head={self.n_head} must be an even "
@@ -102,8 +105,8 @@ class Config:
         belongs_to = {"time_embedding": ["mdlm"], "objective": ["mdlm"], "schedule": ["mdlm"],
                       "l2r_fraction": ["aogpt"], "orders": ["mdlm", "aogpt"]}
         for name, modes in belongs_to.items():
-            value, default = getattr(self, name), getattr(Config, name)
-            if self.mode not in modes and value != default:
+            value = getattr(self, name)
+            if self.mode not in modes and value != defaults[name]:
                 raise InputError(f"--{name}={value} is for --mode={' or '.join(modes)}, "
                                  f"not --mode={self.mode}")
         self.block_length = block_length(self.orders, self.block_size)

@@ -36,9 +36,10 @@ from objectives import (
     Batch, evaluation_batch, losses_in_parts, mask_generator, paper_batch, training_batch,
     weighted_losses)
 from prepare_data import Tokenizer, Windows, data_to_prepare, load_meta, prepare
-from runs import (CHECKPOINT_NEEDS, RANK, WORLD_SIZE, Run, average_gradients, check_folder,
-                  check_resumable, join_processes, leave_processes, load, mean_over_processes,
-                  open_model, read_checkpoint, read_run, wait_for_processes)
+from runs import (
+    CHECKPOINT_NEEDS, MAY_CHANGE, RANK, WORLD_SIZE, Run, average_gradients, check_folder,
+    check_resumable, is_out_of_memory, join_processes, leave_processes, load, mean_over_processes,
+    open_model, read_checkpoint, read_run, wait_for_processes)
 from samplers import SampleOptions, generate
 from show import draw_losses
 
@@ -183,7 +184,8 @@ def train_step(model, losses_of, optimizers: list, batch: Batch, s: Settings, lr
     average_gradients(model)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip)
     for optimizer in optimizers:
-        optimizer.param_groups[0]["lr"] = lr
+        for group in optimizer.param_groups:
+            group["lr"] = lr
         with autocast:      # Muon multiplies matrices here; AdamW does not, and is not affected
             optimizer.step()
         optimizer.zero_grad()
@@ -265,6 +267,7 @@ def main():
     trained_on = {"tokenizer": tokenizer.to_dict(), "windows": s.windows,
                   "data": val.meta["splits"]}
     run = Run(s, model, optimizers, trained_on, checkpoint)
+    del checkpoint      # which takes three times the memory of the model
     announce(run, why, windows, law)
     if run.step == 0 and not s.quiet:
         print(f"before training: {one_story(model, tokenizer, s)}\n")
@@ -272,7 +275,8 @@ def main():
     with run.training():        # a progress bar; and Ctrl-C only asks to stop
         for step in range(run.step, s.max_steps):
             # Dropout depends on the step, not on what was drawn before, so a run can be resumed.
-            torch.manual_seed(s.seed + step + RANK * 10 ** 9)
+            # The third number keeps it apart from the masks, and each process from the others.
+            torch.manual_seed(mask_generator(s.seed, step, 1 + RANK).initial_seed())
             lr = learning_rate(s, step)
             x = torch.from_numpy(windows.batch(step, s.batch_size))             # (B, T)
             batch = training_batch(config, x, mask_generator(s.seed, step))
@@ -286,7 +290,7 @@ def main():
                         result["val_floor"] = float(law.mean())
                     story = one_story(model, tokenizer, s)
                     run.record_evaluation(result, story)        # log, and best.pt
-            stop = run.asked_to_stop()          # by Ctrl-C or SIGTERM
+            stop = run.asked_to_stop()          # by Ctrl-C, SIGTERM or the terminal's end
             if stop or run.checkpoint_due():
                 with run.clock.paused():
                     run.checkpoint()            # ckpt.pt, all that --resume needs
@@ -311,8 +315,6 @@ def resolve(flags: dict):
     if preset == "paper" and flags.get("mode") == "mdlm":
         values |= PAPER_MDLM
     values |= flags
-    if values.get("mode") == "aogpt" and values.get("orders") == "infill":
-        values.setdefault("l2r_fraction", 0.5)
     values["preset"] = preset
     values.setdefault("data", Settings.data)
     if not values.get("out_dir"):
@@ -325,8 +327,9 @@ def resolve(flags: dict):
         checkpoint = read_checkpoint(path, CHECKPOINT_NEEDS)
         past = checkpoint["config"] | checkpoint["settings"]
         check_resumable(path, flags, past, checkpoint["step"])
-        decided = {name: value for name, value in flags.items() if value != "auto"}
-        values = past | decided | {"out_dir": values["out_dir"]}
+        changed = {name: value for name, value in flags.items()
+                   if value != "auto" or name in MAY_CHANGE}        # auto decides these anew
+        values = past | changed | {"out_dir": values["out_dir"]}
         why = "as it began"
 
     missing = data_to_prepare(values["data"])
@@ -436,20 +439,30 @@ def orthogonalize(x: torch.Tensor) -> torch.Tensor:
 def maybe_compiled(s: Settings, device: torch.device):
     """weighted_losses, compiled unless --compile=false. All batches have the same shapes.
 
-    Where it cannot be, for example for want of a C++ compiler, it warns and goes on without."""
+    Where it cannot be, for example for want of a C++ compiler, it warns and goes on without. That
+    shows when it is first called; what is raised later, or for want of memory, is no such case."""
     if s.compile == "false" or (s.compile == "auto" and device.type == "mps"):
         return weighted_losses
-    working = torch.compile(weighted_losses, dynamic=False)
+    working = None
 
     def losses_of(model, batch):
         nonlocal working
-        try:
+        if working:
             return working(model, batch)
+        failed = torch.zeros((), device=device)
+        try:
+            working = torch.compile(weighted_losses, dynamic=False)
+            losses = working(model, batch)
         except Exception as e:      # what it raises differs by version and by what is missing
+            if is_out_of_memory(e):
+                raise
             print(f"warning: torch.compile failed ({type(e).__name__}); going on without it",
                   file=sys.stderr)
+            failed += 1
+        if mean_over_processes(failed):         # all processes must compute in the same way
             working = weighted_losses
-        return working(model, batch)
+            losses = working(model, batch)
+        return losses
 
     return losses_of
 
@@ -573,7 +586,8 @@ def exit_stopped(run: Run):
     if WORLD_SIZE > 1:
         program = f"torchrun --standalone --nproc_per_node={WORLD_SIZE}"
     arguments = [argument for argument in sys.argv if argument != "--resume"]
-    print(f"stopped and saved; go on with: {program} {shlex.join(arguments)} --resume")
+    print(f"stopped and saved; go on with: {program} {shlex.join(arguments)} --resume",
+          file=sys.stderr)      # Ctrl-C may have ended what reads the output
     kind = run.signals[0] if run.signals else signal.SIGTERM    # another process may have had it
     raise SystemExit(128 + kind)
 

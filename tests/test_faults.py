@@ -94,8 +94,8 @@ def kill_and_resume(folder, mode):
             assert done.returncode in (-signal.SIGKILL, 255)    # 255 if it was still being forked
             kills += 1
         elif done.returncode == 128 + kind:
-            assert "stopped and saved; go on with: python " in done.stdout
-            assert done.stdout.endswith(" --resume\n")
+            assert "stopped and saved; go on with: python " in done.stderr
+            assert done.stderr.endswith(" --resume\n")
         else:                               # it had not begun to train
             early = done.stderr.endswith("KeyboardInterrupt\n") or done.returncode == -kind
             assert early or "interrupted; " in done.stderr, done

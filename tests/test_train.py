@@ -195,7 +195,7 @@ def test_checkpoints_come_by_the_clock(trained):
     assert step_of(out / "best.pt") > 10
     done = process.end(signal.SIGINT)
     assert "finishing this step" in done.stderr
-    assert "--resume" in done.stdout
+    assert "--resume" in done.stderr
     *_, last = read_log(out)
     assert step_of(out / "ckpt.pt") >= last["step"]
 

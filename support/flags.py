@@ -7,6 +7,7 @@ OSError for what the machine lacks. The message is one line that says what is wr
 import argparse
 import datetime
 import difflib
+import errno
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 import unicodedata
 from dataclasses import field, fields
@@ -38,10 +40,11 @@ def command(main, interrupted: str):
     operating system alone says what is wrong, the line says too at which line of the code. Any
     other exception is a fault of the code and shows its traceback. `interrupted` says what Ctrl-C
     leaves behind."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)   # SIGTERM cleans up as Ctrl-C does
+    on_stop(signal.default_int_handler)         # the others clean up as Ctrl-C does
     for stream in sys.stdout, sys.stderr:
         if hasattr(stream, "reconfigure"):      # a notebook's streams have no such method
             stream.reconfigure(errors="backslashreplace", line_buffering=True)
+            outlive_readers(stream)
     try:
         return main()
     except KeyboardInterrupt:
@@ -57,6 +60,41 @@ def command(main, interrupted: str):
         message = "not enough memory; take smaller sizes, or in training more --grad_accum"
     print(f"{Path(sys.argv[0]).name}: {printable(message)}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def on_stop(handler) -> dict:
+    """Lets Ctrl-C, SIGTERM and the end of the terminal call the handler. Returns what they did.
+
+    A signal that is ignored stays so, which is what nohup asks for. Only a program's main thread
+    can have handlers, so in another one nothing changes, and Ctrl-C is the main thread's affair."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for kind in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
+            if signal.getsignal(kind) != signal.SIG_IGN:
+                before[kind] = signal.signal(kind, handler)
+    return before
+
+
+# What writing raises if nobody reads any more: a pipe, a terminal, and a pipe on Windows.
+NO_READER = (errno.EPIPE, errno.EIO, errno.EINVAL)
+
+
+def outlive_readers(stream):
+    """What is written to the stream when nobody reads any more is lost, and raises nothing.
+
+    So a command does its work to the end after `| head` has seen enough, and still saves after
+    Ctrl-C, which ends `| tee` too."""
+    def safe(method):
+        def attempt(*arguments):
+            try:
+                return method(*arguments)
+            except OSError as e:
+                if e.errno not in NO_READER:
+                    raise
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return attempt
+
+    stream.write, stream.flush = safe(stream.write), safe(stream.flush)
 
 
 def place_of(error: Exception) -> str:

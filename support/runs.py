@@ -11,6 +11,7 @@ import json
 import math
 import os
 import pickle
+import re
 import signal
 import sys
 import time
@@ -21,7 +22,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from cli import InputError, pick_device
+from cli import InputError, on_stop, pick_device
 from model import Config, Transformer
 from prepare_data import Tokenizer
 
@@ -97,7 +98,7 @@ def leave_processes():
     if WORLD_SIZE > 1:
         torch.distributed.destroy_process_group()
     if RANK > 0:
-        os._exit(0)     # an orderly end may abort in torch's threads, and torchrun then ends all
+        sys.exit()
 
 
 # ---- Checkpoints: plain dicts of plain tensors, readable with weights_only=True ------------------
@@ -138,11 +139,17 @@ def read_checkpoint(path, needs=()) -> dict:
     except pickle.UnpicklingError as e:
         raise OSError(f"{path} is not a usable checkpoint: it is damaged, or holds code") from e
     except Exception as e:      # torch raises a dozen kinds of errors for a damaged or foreign file
-        if isinstance(e, MemoryError) or "can't allocate memory" in str(e):
+        if is_out_of_memory(e):
             raise
         reason = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
         raise OSError(f"{path} is not a usable checkpoint: {reason}") from e
     return checkpoint
+
+
+def is_out_of_memory(e: Exception) -> bool:
+    """Whether the machine, or its GPU, had too little memory. torch says so in several ways."""
+    said = re.search("out of memory|allocate memory|not enough memory", str(e))
+    return isinstance(e, MemoryError) or said is not None
 
 
 def load(path, device="cpu", needs=()):
@@ -309,17 +316,18 @@ class Run:
 
     @contextlib.contextmanager
     def training(self):
-        """Around the loop: a progress bar; and the first Ctrl-C or SIGTERM only asks it to stop."""
+        """Around the loop: a progress bar; and the first Ctrl-C, or the like, only asks to stop."""
         def note(number, frame):
-            if self.signals and WORLD_SIZE == 1:    # with torchrun each signal comes twice
+            # With torchrun each signal comes twice, and so does that of a terminal which closes.
+            if self.signals and number == signal.SIGINT and WORLD_SIZE == 1:
                 raise KeyboardInterrupt
             self.signals.append(number)
             if WORLD_SIZE > 1:
                 return
             with contextlib.suppress(OSError):      # nobody may be reading any more
-                os.write(2, b"\nfinishing this step, then saving; once more stops at once\n")
+                os.write(2, b"\nfinishing this step, then saving; another Ctrl-C stops at once\n")
 
-        handlers = {kind: signal.signal(kind, note) for kind in (signal.SIGINT, signal.SIGTERM)}
+        handlers = on_stop(note)
         try:
             with tqdm(total=self.s.max_steps, initial=self.step, unit="step", dynamic_ncols=True,
                       disable=True if RANK else None) as self.bar:
