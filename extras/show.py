@@ -1,117 +1,20 @@
 """
-Watch stories being written, several models side by side; and the figures that other commands draw.
+Watch stories being written, several models side by side.
 
-    python show.py ar=out/toy-ar/samples.jsonl mdlm=out/toy-mdlm/samples.jsonl
-    python show.py ar=out/toy-ar/samples.jsonl --story=3 --picture=ar.svg
+    python -m extras.show ar=out/toy-ar/samples.jsonl mdlm=out/toy-mdlm/samples.jsonl
+    python -m extras.show ar=out/toy-ar/samples.jsonl --story=3 --picture=ar.svg
 
 The first shows them in the terminal, the second writes a moving picture for a web page. The files
 are those that sample.py writes. They hold the pass at which each token appeared, and a pass of one
-story is shown beside the same pass of the others.
-
-In this file a panel is one story to be shown: (title, pieces, steps). Each token has a piece, which
-is the text it adds to the story, and a step, the pass at which it appeared, or -1 if it was given.
+story is shown beside the same pass of the others. A panel is what support/pictures.py says.
 """
-import collections
-import contextlib
 import html
 import itertools
 import json
-import shutil
-import sys
-import time
 from dataclasses import dataclass
 
-from cli import InputError, build, command, flag, parse_flags, printable, text_width
-
-
-# ---- Text: what each token adds, and where it stands ---------------------------------------------
-
-def token_texts(tokenizer, ids: list, mask_id: int) -> list:
-    """The piece of each token, all on one line. A masked token is a shaded gap."""
-    texts = iter(tokenizer.pieces([i for i in ids if i != mask_id]))
-    return [" ░░░" if i == mask_id else on_one_line(next(texts)) for i in ids]
-
-
-def on_one_line(text: str) -> str:
-    return printable(text).replace("\n", "↵").replace("\t", " ")
-
-
-def layout(pieces: list, width: int):
-    """(line, column, text) of each piece, without spaces around it.
-
-    Lines break between words; a word that is longer than a line is broken where the line ends."""
-    line = 0
-    column = 0
-    for i, piece in enumerate(pieces):
-        needed = text_width(piece.rstrip())
-        if i == 0 or piece.startswith((" ", "↵")):
-            word = word_at(i, pieces)
-            if text_width(word.strip()) <= width:
-                needed = text_width(word.rstrip())
-        if column and column + needed > width:
-            line += 1
-            column = 0
-        text = piece.lstrip()
-        if column:
-            column += text_width(piece) - text_width(text)      # a line does not begin with a space
-        yield line, column, text.rstrip()
-        column += text_width(text)
-
-
-def word_at(i: int, pieces: list) -> str:
-    """The piece i, and those after it up to the next one that begins a word."""
-    word = pieces[i]
-    for following in pieces[i + 1:]:
-        if following.startswith((" ", "↵")):
-            break
-        word += following
-    return word
-
-
-def last_step(panels: list) -> int:
-    """The step after which nothing moves any more."""
-    last = 0
-    for title, pieces, steps in panels:
-        last = max([last, *steps])
-    return last
-
-
-# ---- In the terminal -----------------------------------------------------------------------------
-
-def play(panels: list):
-    """Shows the panels side by side while their tokens appear; the new ones are in reverse colours.
-
-    Into a pipe, where nothing can move, it prints the finished stories below one another."""
-    if not sys.stdout.isatty():
-        for title, pieces, steps in panels:
-            print("".join(pieces).replace("↵", "\n").strip(), end="\n\n")
-        return
-    columns, rows = shutil.get_terminal_size()
-    width = columns // len(panels)
-    last = last_step(panels)
-    for now in range(last + 1):
-        lines = lines_at(now, panels, width)[:rows - 2]     # what scrolls away could not be redrawn
-        print("\n".join(lines), flush=True)
-        time.sleep(0.05)
-        print(f"\x1b[{len(lines)}F\x1b[J", end="")          # go back to the first line, and clear
-    print("\n".join(lines_at(last + 1, panels, width)), end="\n\n")
-
-
-def lines_at(now: int, panels: list, width: int) -> list:
-    """What the terminal shows at a step, line by line. Each panel is `width` columns wide."""
-    lines = collections.defaultdict(str)
-    for i, (title, pieces, steps) in enumerate(panels):
-        while text_width(title) > width - 2:
-            title = title[:-1]
-        left = 1 + i * width                                # a terminal counts its columns from 1
-        lines[0] += f"\x1b[{left}G{title}"                  # G: go to that column
-        for step, (line, column, text) in zip(steps, layout(pieces, width - 2)):
-            if step > now:
-                text = "░" * text_width(text)
-            if step == now:
-                text = f"\x1b[7m{text}\x1b[0m"
-            lines[1 + line] += f"\x1b[{left + column}G{text}"
-    return [lines[line] for line in range(len(lines))]
+from support.flags import InputError, build, command, flag, parse_flags, printable, text_width
+from support.pictures import last_step, layout, play
 
 
 # ---- As a moving picture -------------------------------------------------------------------------
@@ -155,61 +58,6 @@ def moving_token(x: int, top: int, text: str, fill: str, begin: float) -> str:
             f'<text x="{x}" y="{top + 14}" textLength="{width}">{html.escape(text)}</text>'
             f'<animate attributeName="opacity" calcMode="discrete" values="0;1" '
             f'keyTimes="0;{begin:.3f}" dur="12s" repeatCount="indefinite"/></g>')
-
-
-# ---- Figures of numbers --------------------------------------------------------------------------
-
-@contextlib.contextmanager
-def figure(path: str, size: tuple, columns: int = 1, grid: str = "both", one_scale: bool = True):
-    """Gives axes to draw on, or several side by side, and then writes the file.
-
-    size        width and height in inches
-    grid        which grid lines there are: "x", "y" or "both"
-    one_scale   whether panels side by side have the same y axis
-    The legend stands above, and explains each label of the first axes once."""
-    from matplotlib.figure import Figure    # not at the top, because it takes a second
-    canvas = Figure(size, layout="constrained")
-    panels = canvas.subplots(1, columns, sharey=one_scale)
-    for axes in canvas.axes:
-        axes.grid(alpha=0.3, axis=grid, which="both")
-    yield panels
-    legend = {}
-    for axes in canvas.axes:
-        handles, labels = axes.get_legend_handles_labels()
-        legend |= dict(zip(labels, handles))
-    canvas.legend(legend.values(), legend.keys(), loc="outside upper center", ncols=2)
-    canvas.savefig(path, dpi=110)
-
-
-def in_legend(name: str) -> str:
-    """The label by which the legend shows a name as it is.
-
-    matplotlib takes what is between two $ for mathematics, and leaves out what begins with _."""
-    name = name.replace("$", r"\$")
-    return f" {name}" if name.startswith("_") else name
-
-
-def draw_losses(runs: dict, path: str):
-    """Nats per token against steps and against seconds of training, of {name: read_run(folder)}."""
-    with figure(path, (10, 4), columns=2) as (by_step, by_second):
-        for name, run in runs.items():
-            draw_curve(by_step, name, run, "step")
-            draw_curve(by_second, name, run, "seconds")
-        by_step.set(xlabel="optimizer step", ylabel="validation loss, nats per token (± 2 s.e.)")
-        by_second.set(xlabel="seconds of training, evaluation not counted")
-
-
-def draw_curve(axes, name: str, run: dict, key: str):
-    """A run's validation loss against `key` of its log, and the true law's where it is known."""
-    curve = run["curve"]
-    x = [entry[key] for entry in curve]
-    loss = [entry["val_nll"] for entry in curve]
-    error = [2 * entry["val_nll_se"] for entry in curve]
-    kind = "upper bound" if run["config"]["mode"] in ("mdlm", "aogpt") else "exact"
-    label = in_legend(f"{name} ({kind})")
-    axes.errorbar(x, loss, error, marker="o", ms=3, capsize=2, label=label)
-    if "val_floor" in curve[-1]:
-        axes.axhline(curve[-1]["val_floor"], color="k", ls="--", lw=1, label="the true law")
 
 
 # ---- The command ---------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ train.py's --init_from=out/toy-ar.
 """
 import torch
 
+from sample import open_model
 from support.flags import InputError
-from support.runs import open_model
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import argparse
 import datetime
 import difflib
 import errno
+import inspect
 import json
 import math
 import os
@@ -21,10 +22,11 @@ import threading
 import traceback
 import unicodedata
 from dataclasses import field, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
-ROOT = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parent.parent
 
 
 # ---- Errors --------------------------------------------------------------------------------------
@@ -54,12 +56,17 @@ def command(main, interrupted: str):
         if isinstance(e, OSError) and e.errno:      # an error that this code raises has no number
             message += f" (at {place_of(e)})"
     except (MemoryError, RuntimeError) as e:
-        out_of_memory = re.search("out of memory|allocate memory", str(e))
-        if isinstance(e, RuntimeError) and not out_of_memory:
+        if not is_out_of_memory(e):
             raise
         message = "not enough memory; take smaller sizes, or in training more --grad_accum"
     print(f"{Path(sys.argv[0]).name}: {printable(message)}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def is_out_of_memory(e: Exception) -> bool:
+    """Whether the machine, or its GPU, had too little memory. torch says so in several ways."""
+    said = re.search("out of memory|allocate memory|not enough memory", str(e))
+    return isinstance(e, MemoryError) or said is not None
 
 
 def on_stop(handler) -> dict:
@@ -221,32 +228,43 @@ def with_home(paths: str) -> str:
     return ",".join(map(os.path.expanduser, paths.strip().split(",")))
 
 
+def comments_of(options_class) -> dict:
+    """{field: the comment after it}, which is the help of a field that has no other."""
+    source = inspect.getsource(options_class)
+    return dict(re.findall(r"^    (\w+): [^#\n]*# (.*)$", source, flags=re.MULTILINE))
+
+
 def add_flags(group, options_class, names):
     """Tells a group of argparse about the fields of an options dataclass with these names."""
+    comments = comments_of(options_class)
     for f in fields(options_class):
         if f.name not in names:
             continue
         kind = plain_type(f.type)
         shapes = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
         shape = "|".join(choices_of(f.type)) or shapes[kind]
-        help = f.metadata.get("help", "")
+        help = f.metadata.get("help") or comments.get(f.name, "")
         if f.default not in ("", None):
             help += f" ({str(f.default).lower() if kind is bool else f.default})"
         bare = dict(nargs="?", const="true") if kind is bool else {}  # --resume means --resume=true
         group.add_argument(f"--{f.name}", metavar=shape, help=help.replace("%", "%%"), **bare)
 
 
-def parse_flags(doc: str, *classes, first=(), named: str = "") -> dict:
+def parse_flags(doc: str, *classes, first=(), named: str = "", extras: dict = {}) -> dict:
     """The flags given on the command line, {name: value}; what was not given is not in it.
 
     classes     dataclasses whose fields are the flags
     first       names of the flags that most people need; --help shows them before the others
     named       what other arguments look like, for example NAME=FILE; they are returned as a dict
                 under "named"
+    extras      {flag: names of files in extras/}: where the flag has such a name, the file's flags
+                are flags too
     Raises InputError."""
     def refuse(message):
         raise InputError(message)
 
+    # A script that was edited on Windows has a CR at the end of every line.
+    arguments = [argument.rstrip("\r") for argument in sys.argv[1:] if argument.strip()]
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         usage="%(prog)s [--name=value ...]", argument_default=argparse.SUPPRESS)
@@ -255,19 +273,18 @@ def parse_flags(doc: str, *classes, first=(), named: str = "") -> dict:
         group = parser.add_argument_group("what most people need")
         for options_class in classes:
             add_flags(group, options_class, first)
-    for options_class in classes:
+    flags = {}
+    for options_class in [*classes, *classes_of_extras(extras, arguments)]:
         group = parser.add_argument_group(options_class.__doc__)
-        others = {f.name for f in fields(options_class)} - set(first)
-        add_flags(group, options_class, others)
+        new = {f.name: f for f in fields(options_class) if f.name not in flags}
+        add_flags(group, options_class, new.keys() - set(first))
+        flags |= new
     if named:
         parser.add_argument("named", metavar=named, nargs="*", default=[])
-    # A script that was edited on Windows has a CR at the end of every line.
-    arguments = [argument.rstrip("\r") for argument in sys.argv[1:] if argument.strip()]
     given, unknown = parser.parse_known_intermixed_args(arguments)
-    flags = {f.name: f for options_class in classes for f in fields(options_class)}
     if unknown:
         name = unknown[0].split("=")[0].lstrip("-").replace("-", "_")
-        guess = did_you_mean(name, flags, "--")
+        guess = belongs_to(name, extras) or did_you_mean(name, flags, "--")
         raise InputError(f"unknown argument {unknown[0]}{guess} (--help lists all)")
     result = vars(given)
     if named:
@@ -276,6 +293,45 @@ def parse_flags(doc: str, *classes, first=(), named: str = "") -> dict:
         if name in result:
             result[name] = read_value(flags[name], result[name])
     return result
+
+
+def classes_of_extras(extras: dict, arguments: list) -> list:
+    """The flags of the files that the arguments ask for, or for --help of all."""
+    found = []
+    for flag_name, names in extras.items():
+        asked = [argument.partition("=")[2] for argument in arguments
+                 if argument.startswith(f"--{flag_name}=")]
+        if {"-h", "--help"} & set(arguments):
+            asked = names
+        found += [options_of(extra_file(name)) for name in asked if name]
+    return [options_class for options_class in found if options_class]
+
+
+def extra_file(name: str, otherwise=None):
+    """The module extras/NAME.py; without a name, what is given for that case. Raises InputError."""
+    if not name:
+        return otherwise
+    try:
+        return import_module(f"extras.{name}")
+    except ModuleNotFoundError as e:
+        if e.name != f"extras.{name}":
+            raise
+        files = [path.stem for path in (ROOT / "extras").glob("*.py")]
+        raise InputError(f"there is no extras/{name}.py{did_you_mean(name, files)}") from e
+
+
+def options_of(module):
+    """The dataclass with the flags of a file of extras/: its Options, or its Config; else None."""
+    return getattr(module, "Options", getattr(module, "Config", None))
+
+
+def belongs_to(name: str, extras: dict) -> str:
+    """The end of an error message, if a flag is one of a file of extras/ that was not asked for."""
+    for flag_name, names in extras.items():
+        for file in names:
+            if name in [f.name for f in fields(options_of(extra_file(file)))]:
+                return f"; it needs --{flag_name}={file}"
+    return ""
 
 
 def read_named(arguments: list, form: str) -> dict:
@@ -292,7 +348,12 @@ def read_named(arguments: list, form: str) -> dict:
 def build(options_class, values: dict):
     """An options dataclass, from those of the values that are fields of it. Raises InputError."""
     names = [f.name for f in fields(options_class)]
-    return options_class(**{name: values[name] for name in names if name in values})
+    try:
+        options = options_class(**{name: values[name] for name in names if name in values})
+    except ValueError as e:
+        raise InputError(str(e)) from e
+    check_flags(options)
+    return options
 
 
 # ---- Where it runs, where a number came from, and how it is shown --------------------------------
@@ -337,8 +398,8 @@ def provenance(seed) -> dict:
         commit += "-dirty"
     script = Path(sys.argv[0]).resolve()
     program = [script.name]
-    if script.parent.name == "experiments":
-        program = ["-m", f"experiments.{script.stem}"]
+    if script.parent != ROOT:
+        program = ["-m", f"{script.parent.name}.{script.stem}"]
     return {"command": shlex.join(["python", *program, *sys.argv[1:]]), "seed": seed,
             "date": datetime.datetime.now().isoformat(timespec="seconds"),
             "machine": f"{processor()}, {os.cpu_count()} cores",

@@ -2,36 +2,37 @@
 A run's folder, and what must not go wrong around the training loop.
 
 A checkpoint is whole or not there (save), a damaged one is named (load), two processes never train
-in one folder (open_locked), a resumed run goes on as it began (check_resumable), numbers that are
-not finite stop it (check_finite), and a run that is told to stop saves first (Run.training).
+in one folder (open_locked), a resumed run goes on as it began (past_of), numbers that are not
+finite stop it (check_finite), and a run that is told to stop saves first (Run.training).
 """
 import contextlib
-import datetime
 import json
 import math
 import os
 import pickle
-import re
+import shlex
 import signal
 import sys
 import time
 import zipfile
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
-from cli import InputError, on_stop, pick_device
-from model import Config, Transformer
-from prepare_data import Tokenizer
+from support.flags import InputError, is_out_of_memory, on_stop, provenance, write_json
+from support.pictures import draw_losses
+from support.processes import RANK, WORLD_SIZE, mean_over_processes
 
 try:
     import fcntl
 except ImportError:     # on Windows nothing keeps two processes out of one folder
     fcntl = None
 
-FORMAT = 1              # of checkpoints
+FORMAT = 2              # of checkpoints
 LOG_EVERY = 10          # steps between two lines of the log
 # These flags may differ from what they were when a run is resumed.
 MAY_CHANGE = ("resume", "out_dir", "max_steps", "save_minutes", "quiet", "grad_accum", "device",
@@ -41,72 +42,12 @@ CHECKPOINT_NEEDS = ("settings", "step", "best", "seconds", "recent", "log", "opt
                     "tokenizer", "windows", "data")
 
 
-# ---- Several processes: each trains on its share of every batch ----------------------------------
-
-# torchrun starts the processes and sets these variables. The first process speaks and writes.
-RANK = int(os.environ.get("RANK", 0))
-WORLD_SIZE = int(os.environ.get("WORLD_SIZE", 1))
-
-
-def join_processes(device: str) -> torch.device:
-    """This process's device, connected to the others. Raises InputError."""
-    if WORLD_SIZE == 1:
-        return pick_device(device)
-    if device == "auto":    # several processes cannot share a Mac's GPU
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda":
-        device = f"cuda:{os.environ['LOCAL_RANK']}"
-    device = pick_device(device)
-    backend = "gloo"
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        backend = "nccl"
-    # The others wait while the first one prepares the data, which may take long.
-    torch.distributed.init_process_group(backend, timeout=datetime.timedelta(hours=1))
-    if RANK > 0:
-        sys.stdout = open(os.devnull, "w")
-    return device
-
-
-def wait_for_processes():
-    """Returns when all processes have come here."""
-    if WORLD_SIZE > 1:
-        torch.distributed.barrier()
-
-
-def mean_over_processes(x: torch.Tensor) -> torch.Tensor:
-    """x, replaced by its mean over the processes in each of them."""
-    if WORLD_SIZE > 1:
-        torch.distributed.all_reduce(x)
-        x /= WORLD_SIZE
-    return x
-
-
-def average_gradients(model: torch.nn.Module):
-    """Every process takes the mean gradient of all; they are sent as one long vector."""
-    if WORLD_SIZE == 1:
-        return
-    gradients = [p.grad for p in model.parameters()]
-    mean = mean_over_processes(torch.cat([gradient.flatten() for gradient in gradients]))
-    for gradient, part in zip(gradients, mean.split([gradient.numel() for gradient in gradients])):
-        gradient.copy_(part.view_as(gradient))
-
-
-def leave_processes():
-    """The first process goes on alone; the others end here."""
-    wait_for_processes()
-    if WORLD_SIZE > 1:
-        torch.distributed.destroy_process_group()
-    if RANK > 0:
-        sys.exit()
-
-
 # ---- Checkpoints: plain dicts of plain tensors, readable with weights_only=True ------------------
 
-def save(path, model: Transformer, **extra):
+def save(path, model: torch.nn.Module, **extra):
     """Write the model and anything else that is plain, whole or not at all. Raises OSError."""
-    content = {"format": FORMAT, "config": asdict(model.config), "model": model.state_dict()}
-    content |= extra
+    content = {"format": FORMAT, "variant": type(model).__module__, "config": asdict(model.config),
+               "model": model.state_dict(), **extra}
     unfinished = Path(f"{path}.tmp")
     try:
         with open(unfinished, "wb") as f:
@@ -133,7 +74,7 @@ def read_checkpoint(path, needs=()) -> dict:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if checkpoint["format"] != FORMAT:
             raise ValueError(f"it has format {checkpoint['format']}, this code reads {FORMAT}")
-        missing = [name for name in ("config", "model", *needs) if name not in checkpoint]
+        missing = {"variant", "config", "model", *needs} - checkpoint.keys()
         if missing:
             raise ValueError(f"it lacks {', '.join(missing)}")
     except pickle.UnpicklingError as e:
@@ -146,29 +87,19 @@ def read_checkpoint(path, needs=()) -> dict:
     return checkpoint
 
 
-def is_out_of_memory(e: Exception) -> bool:
-    """Whether the machine, or its GPU, had too little memory. torch says so in several ways."""
-    said = re.search("out of memory|allocate memory|not enough memory", str(e))
-    return isinstance(e, MemoryError) or said is not None
-
-
 def load(path, device="cpu", needs=()):
-    """The model of a checkpoint, and the other entries, `needs` among them. Raises OSError."""
+    """The model of a checkpoint, the module of its class, and the other entries. Raises OSError.
+
+    The module is model.py, or the file of extras/ that the run was a variant by."""
     checkpoint = read_checkpoint(path, needs)
     try:
-        model = Transformer(Config(**checkpoint.pop("config")))
+        variant = import_module(checkpoint["variant"])
+        model = variant.Transformer(variant.Config(**checkpoint.pop("config")))
         model.load_state_dict(checkpoint.pop("model"))
-    except (RuntimeError, TypeError, ValueError) as e:
+    except (ImportError, RuntimeError, TypeError, ValueError) as e:
         reason = " ".join(str(e).split())[:200]
         raise OSError(f"{path} is not a usable checkpoint: {reason}") from e
-    return model.to(device).eval(), checkpoint
-
-
-def open_model(folder: str, device: str):
-    """The best model of a run, its tokenizer, and how its training windows were cut."""
-    path = os.path.join(folder, "best.pt")
-    model, checkpoint = load(path, pick_device(device), needs=("tokenizer", "windows"))
-    return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
+    return model.to(device).eval(), variant, checkpoint
 
 
 # ---- The folder ----------------------------------------------------------------------------------
@@ -217,18 +148,26 @@ def open_locked(path):
     return file
 
 
-def check_resumable(path: str, flags: dict, past: dict, step: int):
-    """Flags given with --resume may not contradict the settings that the run began with, `past`.
+def past_of(folder: str, flags: dict) -> tuple:
+    """The checkpoint of a run that is to go on, and its settings, with the flags in their place.
 
-    Raises InputError. A setting that was added to the code since then may be given."""
+    Raises InputError for flags that contradict the settings that the run began with. A setting that
+    was added to the code since then may be given."""
+    check_folder(folder, resume=True)
+    path = os.path.join(folder, "ckpt.pt")
+    checkpoint = read_checkpoint(path, CHECKPOINT_NEEDS)
+    past, step = checkpoint["config"] | checkpoint["settings"], checkpoint["step"]
+    decided = {}
     for name, value in flags.items():
-        may_differ = name in MAY_CHANGE or value == "auto" or name not in past
-        if not may_differ and value != past[name]:
+        if name in MAY_CHANGE or name not in past:
+            decided[name] = value
+        elif value not in ("auto", past[name]):
             raise InputError(f"{path} was made with --{name}={past[name]}, not {value}; leave the "
                              "flag out, because a resumed run keeps its settings")
     max_steps = flags.get("max_steps", past["max_steps"])
     if max_steps <= step and max_steps != past["max_steps"]:
         raise InputError(f"--max_steps={max_steps}: {path} has made {step} steps; give more")
+    return checkpoint, past | decided | {"out_dir": folder}
 
 
 def check_finite(entry: dict):
@@ -241,6 +180,14 @@ def check_finite(entry: dict):
 
 
 # ---- The run -------------------------------------------------------------------------------------
+
+def random_numbers(*seed: int) -> torch.Generator:
+    """Random numbers from one or more integers, such as a run's seed and the number of a step.
+
+    They come from the CPU, so a run draws the same on every device, and after it was resumed."""
+    state = np.random.SeedSequence(seed).generate_state(1)[0]
+    return torch.Generator().manual_seed(int(state))
+
 
 class Stopwatch:
     """Seconds spent while it was running."""
@@ -338,6 +285,11 @@ class Run:
             for kind, handler in handlers.items():
                 signal.signal(kind, handler)
 
+    def say(self, text: str):
+        """Prints a line, above the progress bar."""
+        if RANK == 0:
+            tqdm.write(text)
+
     def evaluation_due(self) -> bool:
         return self.step % self.s.eval_interval == 0 or self.step == self.s.max_steps
 
@@ -366,11 +318,11 @@ class Run:
         self.recent = []
         self.last_logged = self.step, self.clock.read()
 
-    def record_evaluation(self, result: dict, story: str):
+    def record_evaluation(self, result: dict):
         """A line in the log and on the screen; best.pt, if val_nll is the lowest so far."""
         self.log(**result)
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.items())
-        self.bar.write(f"step {self.step:,}: {values}" + (f"\n    {story}\n" if story else ""))
+        self.say(f"step {self.step:,}: {values}")
         if result["val_nll"] < self.best:
             self.best = result["val_nll"]
             if RANK == 0:
@@ -416,3 +368,41 @@ class Run:
                 optimizers=[optimizer.state_dict() for optimizer in self.optimizers],
             )
         self.last_save = time.perf_counter()
+
+    def write_config(self, **facts):
+        """config.json: the settings and these facts, and where the run was begun."""
+        if RANK > 0:
+            return
+        origin = provenance(self.s.seed)
+        if self.step and self.path("config.json").exists():     # keep what the run began with
+            began = json.loads(self.path("config.json").read_text())
+            origin = {name: began.get(name) for name in origin}
+        facts |= {
+            "config": asdict(self.model.config),
+            "settings": asdict(self.s),
+            "device": self.device_name(),
+            "processes": WORLD_SIZE,
+            "torch": torch.__version__,
+        }
+        write_json(self.path("config.json"), facts | origin)
+
+    def device_name(self) -> str:
+        device = self.model.head.weight.device
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+    def draw_curve(self):
+        """loss.png, if there has been an evaluation."""
+        if self.best < math.inf:
+            name = f"{self.model.config.mode} on {self.s.data}"
+            draw_losses({name: read_run(self.s.out_dir)}, self.path("loss.png"))
+
+    def exit_stopped(self):
+        """Says how to go on, and exits as a program does that was ended by a signal."""
+        program = "python"
+        if WORLD_SIZE > 1:
+            program = f"torchrun --standalone --nproc_per_node={WORLD_SIZE}"
+        arguments = [argument for argument in sys.argv if argument != "--resume"]
+        print(f"stopped and saved; go on with: {program} {shlex.join(arguments)} --resume",
+              file=sys.stderr)      # Ctrl-C may have ended what reads the output
+        kind = self.signals[0] if self.signals else signal.SIGTERM  # another process may have had it
+        raise SystemExit(128 + kind)
