@@ -20,7 +20,7 @@ from typing import Literal
 from train import Settings, make_optimizers, maybe_compiled, prepare_machine, train_step
 import torch    # after train.py, which sets how its threads wait
 
-from cli import (InputError, build, command, flag, parse_flags, pick_device,
+from support.flags import (InputError, build, command, flag, parse_flags, pick_device,
                  print_table, provenance, write_json)
 from model import Config, Transformer, flops_per_token
 from objectives import training_batch

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
+from support.flags import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
 from objectives import evaluation_batch, losses_in_parts
 from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta, read_rows, read_stories
 from runs import open_model

@@ -33,7 +33,7 @@ import numpy as np
 import tiktoken
 from tqdm import tqdm
 
-from cli import (InputError, build, check_flags, command, did_you_mean, flag, parse_flags,
+from support.flags import (InputError, build, check_flags, command, did_you_mean, flag, parse_flags,
                  provenance, write_json)
 from toy import TOY, join_words, split_words, toy_stories
 

@@ -38,8 +38,8 @@ class Settings:
     preset: Literal["auto", "toy", "shakespeare", "laptop", "paper", "controlled"] = flag(
         "auto", "sizes and settings to start from; auto: controlled with CUDA, else toy")
     data: str = flag("tinystories", "folder under data/, made by prepare_data.py")
-    windows: Literal["auto", "aligned", "random"] = flag(
-        "auto", "windows start where stories do, or anywhere; auto: by the data")
+    windows: Literal["auto", "aligned", "random", "paper"] = flag(
+        "auto", "windows start where stories do, anywhere, or as in the paper; auto: by the data")
     train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
     variant: str = flag("", "file of extras/ that trains something else: blocks, infill or paper")
     out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
@@ -275,8 +275,11 @@ def main():
     machine.prepare(s, device)
 
     # The data, which is made first if it is not there.
-    prepare_if_missing(s.data)
+    if RANK == 0:
+        prepare_if_missing(s.data)
+    wait_for_processes()
     windows = open_windows(s, "train", config.block_size, s.train_stories)
+    s.windows = windows.kind                    # what auto meant
     val = open_windows(s, "val", config.block_size)
     x_val = torch.from_numpy(val.spread(s.eval_windows))                            # (N, T)
     law = val.law(s.eval_windows)       # (N,) nats per token by the toy's true law, else None
@@ -299,7 +302,7 @@ def main():
     del checkpoint
     announce(run, windows, law)
     if run.step == 0:
-        print_story(run, variant, tokenizer, "before training")
+        print_story(run, variant, tokenizer, "before training: ")
 
     with run.training():        # a progress bar; and Ctrl-C only asks to stop
         for step in range(run.step, s.max_steps):
@@ -365,13 +368,13 @@ def sample_stories(model, variant, tokenizer: Tokenizer, count: int, s: Settings
     return [tokenizer.decode_story(ids) for ids in tokens.tolist()]
 
 
-def print_story(run: Run, variant, tokenizer: Tokenizer, title: str = ""):
+def print_story(run: Run, variant, tokenizer: Tokenizer, title: str = "    "):
     """The beginning of what the model writes now; nothing with --quiet."""
     if run.s.quiet:
         return
     [story] = sample_stories(run.model, variant, tokenizer, 1, run.s, steps=64)
-    story = textwrap.shorten(story, 300, placeholder=" …")
-    run.say(f"{title or '   '} {printable(story)}\n")
+    beginning, *rest = textwrap.wrap(" ".join(printable(story).split()), 298) or [""]
+    run.say(f"{title}{beginning}{' …' if rest else ''}\n")
 
 
 FINAL_DRAWS = {"ar": 1, "mdlm": 16, "aogpt": 16}    # pairs of masks, or orders, for each window

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from cli import InputError, build, command, flag, parse_flags, provenance, write_json
+from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from experiments.held_out import Output, finished_run
 from experiments.oracle import distance, toy_oracle
 from model import Config

@@ -40,7 +40,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from cli import InputError, build, command, flag, parse_flags, provenance, write_json
+from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from experiments.denoiser import LAW, write
 from experiments.held_out import COLOURS, Output, error_of, finished_run, of_neighbours
 from experiments.oracle import toy_oracle

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import torch
 from tqdm import tqdm
 
-from cli import InputError, build, command, flag, parse_flags, provenance, write_json
+from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from model import Transformer
 from objectives import mask_generator, training_batch, weighted_losses
 from prepare_data import Windows

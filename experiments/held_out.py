@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cli import InputError, build, command, flag, parse_flags, provenance, write_json
+from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from objectives import losses_in_parts, mask_generator, masking_batch, order_batch
 from prepare_data import Windows
 from runs import open_model, read_run

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cli import InputError, build, command, flag, parse_flags, provenance, write_json
+from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from experiments.held_out import COLOURS, Output, error_of, nats_in_turn, of_neighbours, open_run
 from experiments.oracle import toy_oracle
 from objectives import losses_in_parts, order_batch

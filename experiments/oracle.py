@@ -15,7 +15,7 @@ import math
 import numpy as np
 import torch
 
-from cli import command, parse_flags, print_table
+from support.flags import command, parse_flags, print_table
 from diversity import read_samples
 from model import Config, slots_seen, take_slots
 from toy import TOY, Grammar, split_words

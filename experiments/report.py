@@ -14,7 +14,7 @@ import re
 
 import numpy as np
 
-from cli import ROOT, InputError, command, parse_flags
+from support.flags import ROOT, InputError, command, parse_flags
 from experiments.held_out import COLOURS, HELPS, error_of
 from show import figure
 

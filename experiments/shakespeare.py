@@ -39,7 +39,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cli import ROOT, InputError, build, command, flag, parse_flags, provenance, write_json
+from support.flags import ROOT, InputError, build, command, flag, parse_flags, provenance, write_json
 from experiments.others import import_file
 from model import Config, Transformer
 from objectives import evaluation_batch, losses_in_parts, mask_generator, training_batch

@@ -14,7 +14,7 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli import build, command, flag, parse_flags
+from support.flags import build, command, flag, parse_flags
 from prepare_data import DATA_DIR, EOT, PrepareOptions, download_stories, prepare, read_stories
 
 UNSEEN = 400        # stories that are reported

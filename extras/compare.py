@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from cli import (
+from support.flags import (
     InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
 from model import Config, Transformer
 from objectives import (

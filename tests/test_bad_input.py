@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from cli import InputError, build, flag, parse_flags
+from support.flags import InputError, build, flag, parse_flags
 from conftest import TINY, run
 
 # ---- Flags ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import torch
 
 import bench
 from bench import BenchOptions, bench_train, by_turns, training_step
-from cli import InputError
+from support.flags import InputError
 from conftest import run
 from experiments import others
 from model import Config, flops_per_token

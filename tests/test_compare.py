@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import compare
-from cli import InputError
+from support.flags import InputError
 from compare import score_text, score_texts
 from conftest import read_log, run, small_model
 from objectives import masking_batch, order_batch, weighted_losses

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import prepare_data
-from cli import InputError
+from support.flags import InputError
 from prepare_data import EOT, PrepareOptions, Tokenizer, Windows, load_meta, prepare, read_stories
 from test_toy import SMALL
 from toy import TOY

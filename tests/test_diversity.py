@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import diversity
-from cli import InputError
+from support.flags import InputError
 from conftest import run, small_model
 from diversity import (
     bleu, closest_length, entropy, interval, largest_counts, measure, ngrams,

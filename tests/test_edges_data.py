@@ -12,7 +12,7 @@ import pytest
 import compare
 import diversity
 import prepare_data
-from cli import InputError
+from support.flags import InputError
 from prepare_data import EOT, PrepareOptions, Tokenizer, Windows, load_meta, prepare
 from toy import TOY
 

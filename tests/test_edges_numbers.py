@@ -11,7 +11,7 @@ import bench
 import model
 import objectives
 import samplers
-from cli import InputError
+from support.flags import InputError
 from compare import CompareOptions, score_files
 from conftest import ROOT, read_log, run, small_model
 from experiments import held_out, infill

@@ -18,7 +18,7 @@ import sample
 import samplers
 import show
 import train
-from cli import InputError, command, parse_flags, print_table, printable, text_width
+from support.flags import InputError, command, parse_flags, print_table, printable, text_width
 from conftest import TINY, run
 from model import Config
 from prepare_data import Tokenizer

@@ -12,7 +12,7 @@ import torch
 from pytest import approx
 from scipy import stats
 
-from cli import InputError
+from support.flags import InputError
 from conftest import TINY, experiment, run, small_model
 from experiments import denoiser, dial, gradient, held_out, infill, report, shakespeare
 from experiments.denoiser import DenoiserOptions

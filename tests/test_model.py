@@ -8,7 +8,7 @@ import torch
 from scipy.stats import chisquare, kstest
 from torch.testing import assert_close      # in float64 within 1e-7
 
-from cli import InputError
+from support.flags import InputError
 from conftest import small_model
 from model import (
     PAPER_MDLM, Cache, Config, Transformer, count_parameters, flops_per_token, new_keys_values,

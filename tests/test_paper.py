@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close      # in float64 within 1e-7
 
-from cli import InputError, build
+from support.flags import InputError, build
 from conftest import small_model
 from model import PAPER_MDLM, Config, Transformer
 from objectives import order_batch, paper_batch, weighted_losses

@@ -15,7 +15,7 @@ from scipy.stats import chi2_contingency, chisquare
 import experiments.oracle
 import sample
 import samplers
-from cli import InputError, plain_type
+from support.flags import InputError, plain_type
 from conftest import Running, plain_samplers, run, small_model
 from model import Config
 from objectives import infill_order, masking_batch

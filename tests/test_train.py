@@ -19,7 +19,7 @@ from scipy import stats
 
 import runs
 import train
-from cli import InputError
+from support.flags import InputError
 from conftest import ROOT, TINY, Running, read_log, run, small_model
 from model import Transformer
 from objectives import (
