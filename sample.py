@@ -93,7 +93,7 @@ def times_of(order: str, u: torch.Tensor) -> torch.Tensor:
 
     Raises InputError where `order` names no order."""
     L = u.size(1)
-    if order in ("", "random"):
+    if order == "random":
         return u
     if order == "left_to_right":
         return torch.arange(L, device=u.device).expand_as(u).double()
@@ -120,8 +120,8 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
         return generate_in_parts(generate, model, stories, pattern, o, variant, write)
     noise = noise_of(o.seed, stories, device)
     tokens = pattern.to(device).expand(len(stories), -1)                            # (B, L)
-    order = "left_to_right" if config.mode == "ar" else o.order
-    times = times_of(order, noise(tokens.size(1)))                                  # (B, L)
+    own_order = "left_to_right" if config.mode == "ar" else getattr(config, "orders", "random")
+    times = times_of(o.order or own_order, noise(tokens.size(1)))                   # (B, L)
     if write:
         states = write(model, tokens, times, noise, o)
     else:
@@ -216,8 +216,9 @@ def check_flags_for(o: SampleOptions, mode: str):
 # ---- The command ---------------------------------------------------------------------------------
 
 def open_model(folder: str, device: str = "auto"):
-    """The best model of a run, the module of its class, its tokenizer, and the kind of windows that
-    it was trained on. Raises OSError, InputError."""
+    """The best model of a run, the module of its variant, its tokenizer, and how its windows were cut.
+
+    Raises OSError, InputError."""
     path = os.path.join(folder, "best.pt")
     model, variant, saved = load(path, pick_device(device), needs=("tokenizer", "windows"))
     return model, variant, Tokenizer(**saved["tokenizer"]), saved["windows"]

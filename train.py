@@ -296,8 +296,8 @@ def main():
     losses_of = machine.compiled(variant.losses, s, device)
 
     # The run: its folder, its log, and with --resume its past.
-    trained_on = {"tokenizer": tokenizer.to_dict(), "windows": s.windows,
-                  "data": val.meta["splits"]}
+    trained_on = {"variant": variant.__name__, "tokenizer": tokenizer.to_dict(),
+                  "windows": s.windows, "data": val.meta["splits"]}
     run = Run(s, model, optimizers, trained_on, checkpoint)
     del checkpoint
     announce(run, windows, law)

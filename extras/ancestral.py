@@ -26,7 +26,7 @@ def sampler(config, o, flags: dict):
 def write(model, tokens, times, noise, o):
     """Yields tokens (B, L) after each step. times (B, L) are uniform in [0, 1).
 
-    With blocks of N tokens the first block has the first steps, and so on."""
+    With blocks of N tokens those of block b are uniform in [b, b+1)."""
     L = tokens.size(1)
     u = noise(L)                                                                # (B, L)
     free = tokens == model.config.mask_id                                       # (B, L)
@@ -34,7 +34,7 @@ def write(model, tokens, times, noise, o):
     N = getattr(model.config, "block_length", L)
     block = torch.arange(L, device=tokens.device) // N                          # (L,)
     first = int(block[free[0]][0])              # all before it is given
-    times = (times + block - first) / (int(block[-1]) + 1 - first)              # from 0 up to 1
+    times = (times - first) / (int(block[-1]) + 1 - first)                      # from 0 up to 1
     # The block is added so that no step has tokens of two blocks.
     reveal_step = ((times * steps).long() + block).where(free, -1)              # (B, L)
     for step in range(int(reveal_step.max()) + 1):

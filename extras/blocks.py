@@ -42,6 +42,7 @@ class Config(plain.Config):
         super().__post_init__()
         if self.mode == "ar":
             raise InputError("--variant=blocks is for --mode=mdlm or aogpt")
+        self.orders = f"blocks:{self.block_length}"     # for `times_of` of sample.py
 
 
 # ---- Orders --------------------------------------------------------------------------------------
@@ -228,26 +229,22 @@ def check_pattern(config: Config, pattern: Tensor):
 
 
 def write(model, tokens, times, u, steps=0, temperature=1.0, top_p=1.0, read=plain.read_slots):
-    """As model.py's `write`, block by block. No pass of mdlm writes into two blocks.
+    """As model.py's `write`, but no pass of mdlm writes into two blocks.
 
-    So in a few passes more than `steps`, if N does not divide the tokens of a pass."""
+    So it takes a few passes more than `steps`, if N does not divide the tokens of a pass."""
     config = model.config
-    N = config.block_length
-    block = block_of(tokens, N)
-    # The times of one block follow those of the block before, whatever unit they have.
-    times = times.argsort(dim=1).argsort(dim=1) / times.size(1)                 # (B, L) in [0, 1)
     if config.mode == "aogpt":
-        return plain.write(model, tokens, times + block, u, steps, temperature, top_p, read)
+        return plain.write(model, tokens, times, u, steps, temperature, top_p, read)
     free = tokens == config.mask_id                                             # (B, L)
-    order = (times + block).where(free, -1).argsort(dim=1, stable=True)         # (B, L)
+    order = times.where(free, -1).argsort(dim=1, stable=True)                   # (B, L)
     n = int(free[0].sum())
     given = tokens.size(1) - n
     steps = steps or n
     edges = {given + n * step // steps for step in range(steps + 1)}
-    borders = given + free[0].int().cumsum(dim=0)[N - 1::N]     # what is known after each block
-    edges = sorted(edges | {int(border) for border in borders})
+    written = given + free[0].cumsum(dim=0)                     # (L,) how many are known up to here
+    edges |= set(written[config.block_length - 1::config.block_length].tolist())
     return plain.write_in_order(
-        model, tokens, order, edges, u, temperature, top_p, BlockReader(model))
+        model, tokens, order, sorted(edges), u, temperature, top_p, BlockReader(model))
 
 
 class BlockReader:

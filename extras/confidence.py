@@ -40,12 +40,12 @@ def sampler(config, o, flags: dict):
 def write(model, tokens, times, noise, o, final: float, penalty: float):
     """Yields tokens (B, L) after each step, which keeps equally many, but more in the last steps.
 
-    By the paper's protocol the network reads these L tokens alone, and is told the time; 100 steps
-    for 128 tokens keep one 72 times, then two 28 times."""
+    By the paper's protocol the network reads these L tokens alone, and is told the time. It has at
+    most 100 steps, which for 128 tokens keep one 72 times, then two 28 times."""
     paper = o.protocol == "paper"
     noise(tokens.size(1))       # the numbers that a sampler with one for each place would take
     left = int((tokens[0] == model.config.mask_id).sum())       # every row has as many
-    steps = o.steps or left
+    steps = o.steps or (min(100, left) if paper else left)
     for step in range(steps):
         masked = tokens == model.config.mask_id                                 # (B, L)
         temperature = o.temperature + (final - o.temperature) * step / steps

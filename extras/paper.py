@@ -78,13 +78,11 @@ def preset_of(mode: str) -> dict:
 
 def protocol_of(config) -> dict:
     """What --protocol=paper of sample.py stands for: how the paper sampled."""
-    length = min(128, config.block_size)
-    flags = dict(temperature=0.8, full_length=True, length=length)
+    flags = dict(temperature=0.8, full_length=True, length=min(128, config.block_size))
     if config.mode == "ar":
         return flags | dict(prompt="Once")
     if config.mode == "mdlm":
-        return flags | dict(sampler="confidence", repetition_penalty=1.3, final_temperature=0.32,
-                            steps=min(100, length))
+        return flags | dict(sampler="confidence", repetition_penalty=1.3, final_temperature=0.32)
     raise InputError("--protocol=paper is for --mode=ar or mdlm")
 
 

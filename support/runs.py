@@ -46,8 +46,8 @@ CHECKPOINT_NEEDS = ("settings", "step", "best", "seconds", "recent", "log", "opt
 
 def save(path, model: torch.nn.Module, **extra):
     """Write the model and anything else that is plain, whole or not at all. Raises OSError."""
-    content = {"format": FORMAT, "variant": type(model).__module__, "config": asdict(model.config),
-               "model": model.state_dict(), **extra}
+    content = {"format": FORMAT, "config": asdict(model.config), "model": model.state_dict()}
+    content |= extra
     unfinished = Path(f"{path}.tmp")
     try:
         with open(unfinished, "wb") as f:
@@ -88,9 +88,9 @@ def read_checkpoint(path, needs=()) -> dict:
 
 
 def load(path, device="cpu", needs=()):
-    """The model of a checkpoint, the module of its class, and the other entries. Raises OSError.
+    """The model of a checkpoint, the module of its variant, and the other entries. Raises OSError.
 
-    The module is model.py, or the file of extras/ that the run was a variant by."""
+    The module is model.py, or a file of extras/."""
     checkpoint = read_checkpoint(path, needs)
     try:
         variant = import_module(checkpoint["variant"])
