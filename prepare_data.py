@@ -667,6 +667,24 @@ class Windows:
         return -np.array(log_p)[self.spread_places(n)].mean(axis=1)
 
 
+def open_windows(s, split, block_size, at_most=0):
+    return Windows(s.data, split, block_size, s.windows, s.seed, at_most)
+
+
+def prepare_if_missing(name):
+    missing = data_to_prepare(name)
+    if missing:
+        print(f"preparing data/{name} first")
+        prepare(missing)
+
+
+def vocabulary_of(name):
+    missing = data_to_prepare(name)
+    if missing:
+        return missing.make_tokenizer().vocab_size
+    return load_meta(name)["eot"] + 1
+
+
 def main():
     flags = parse_flags(__doc__, PrepareOptions)
     o = build(PrepareOptions, flags)
