@@ -375,20 +375,33 @@ def masked_ce_batch(config, x, generator):
 
 # ---- How a model writes --------------------------------------------------------------------------
 
-def probabilities(logits, temperature, top_p):
-    """Weights (…, V) of tokens from logits (…, V): their probabilities, but of some tokens 0.
+@dataclass
+class Drawing:
+    """how tokens are drawn"""
+    temperature: float = 1.0    # 1 draws from the model's distribution, 0 takes the likeliest token
+    top_p: float = 1.0          # keep the likeliest tokens with this much probability
 
-    A temperature of 0 keeps the likeliest token alone. top_p keeps the smallest set of likeliest
-    tokens that has this much probability."""
+    def __post_init__(self):
+        """Raises ValueError, which names the flag."""
+        if self.temperature < 0 or not 0 < self.top_p <= 1:
+            raise ValueError(f"--temperature={self.temperature} must be at least 0, and "
+                             f"--top_p={self.top_p} above 0 and at most 1")
+
+
+def probabilities(logits, o):
+    """Weights (…, V) of tokens, from logits (…, V): their probabilities, but of some tokens 0.
+
+    o           a Drawing; its top_p keeps the smallest set of likeliest tokens of this probability"""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if temperature == 0:
+    if o.temperature == 0:
         return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).float()
-    p = (logits / temperature).softmax(dim=-1)
-    if top_p == 1:
+    p = (logits / o.temperature).softmax(dim=-1)
+    if o.top_p == 1:
         return p
     p, token = p.sort(dim=-1, descending=True)                                  # (…, V) each
     likelier = p.cumsum(dim=-1) - p         # the mass of all tokens that are likelier than this one
-    return torch.zeros_like(p).scatter(-1, token, p * (likelier < top_p))
+    kept = p * (likelier < o.top_p)
+    return torch.zeros_like(p).scatter(-1, token, kept)
 
 
 def draw(p, u):
@@ -433,8 +446,7 @@ def logits_at(model, batch, slot):
     return logits.view(*slot.shape, -1)
 
 
-def write(model, tokens, times, u, steps=0,
-          temperature=1.0, top_p=1.0, read=read_slots):
+def write(model, tokens, times, u, steps=0, o=Drawing(), read=read_slots):
     """Fills the [MASK]s of tokens (B, L), and yields the tokens after each pass of the network.
 
     times       (B, L) when each place is written, the smallest first: random numbers give a random
@@ -442,6 +454,7 @@ def write(model, tokens, times, u, steps=0,
     u           (B, L) uniform numbers in [0, 1), which decide on the token at each place
     steps       passes; 0 is one for each token. Tokens of one pass do not know of each other, so
                 only one token a pass follows the model's own law.
+    o           temperature and the like
     read        what runs the network, with the arguments of `read_slots`; a cache does it faster"""
     free = tokens == model.config.mask_id                                       # (B, L)
     n = int(free[0].sum())                      # tokens to write, in each row as many
@@ -449,16 +462,16 @@ def write(model, tokens, times, u, steps=0,
     order = times.where(free, -1).argsort(dim=1, stable=True)       # (B, L) what is given is first
     steps = steps or n
     edges = [given + n * step // steps for step in range(steps + 1)]
-    return write_in_order(model, tokens, order, edges, u, temperature, top_p, read)
+    return write_in_order(model, tokens, order, edges, u, o, read)
 
 
 @torch.no_grad()
-def write_in_order(model, tokens, order, edges, u, temperature, top_p, read):
+def write_in_order(model, tokens, order, edges, u, o, read):
     """Each pass writes what stands in the order (B, L) between one of the edges and the next."""
     for start, end in itertools.pairwise(edges):
         place = order[:, start:end]                                             # (B, m)
         logits = read(model, tokens, order, start, end)                         # (B, m, V)
-        p = probabilities(logits, temperature, top_p)                           # (B, m, V)
+        p = probabilities(logits, o)                                            # (B, m, V)
         new = draw(p, u.gather(1, place.to(u.device)))                          # (B, m)
         tokens = tokens.scatter(1, place, new)
         yield tokens

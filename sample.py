@@ -32,7 +32,7 @@ from toy import TOY
 
 
 @dataclass
-class SampleOptions:
+class SampleOptions(plain.Drawing):
     """what to write, and how"""
     out_dir: str = flag("", "the run to sample from; its best.pt is read")
     num_samples: int = flag(3, "stories", low=1)
@@ -45,10 +45,6 @@ class SampleOptions:
     steps: int = flag(
         0, "passes a story (mdlm, aogpt), or a few more in blocks and beyond the window; default: "
         "one a token", low=0)
-    temperature: float = flag(
-        1.0, "1 samples the model's distribution, 0 takes the likeliest token", low=0)
-    top_p: float = flag(
-        1.0, "keep the likeliest tokens with this much probability", low=1e-9, high=1)
     order: str = flag(
         "", "mdlm, aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; "
         "default: as in training")
@@ -130,7 +126,7 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
             read = Cache(model)
         u = noise(tokens.size(1))                                                   # (B, L)
         writes = plain if o.order else variant      # an order that is asked for is kept
-        states = writes.write(model, tokens, times, u, o.steps, o.temperature, o.top_p, read)
+        states = writes.write(model, tokens, times, u, o.steps, o, read)
     free = tokens == config.mask_id                                                 # (B, L)
     appeared = torch.where(free, 0, -1)                                             # (B, L)
     for tokens in states:
