@@ -28,7 +28,7 @@ from model import Config, Transformer
 from objectives import (
     Batch, draw_orders, losses_in_parts, mask_generator, masking_batch, one_block_batch,
     order_batch, reveal_times)
-from prepare_data import measure, read_part, read_stories
+from prepare_data import read_texts, split_stories
 from runs import open_model, read_run
 from show import draw_losses
 
@@ -156,27 +156,18 @@ def unmasked_in_turn(config: Config, window, turn) -> Batch:
     return batch._replace(targets=target, weight=torch.ones(new, 1), select=slot)
 
 
-def read_texts(files: str, whole: bool) -> list:
-    """The texts of the files, which are separated by commas. Raises InputError.
-
-    They are the stories, if there are marks between them; else all is one text, of which a model of
-    stories gets no white space at its ends."""
-    paths = files.split(",")
-    characters, marked = measure(paths)
-    if marked or not whole:
-        return list(read_stories(*paths))
-    text = "".join(read_part(paths, 0, characters))
-    return [text] if text else []
-
-
 def score_files(folder: str, o: CompareOptions) -> dict:
     """How likely the best model of a run finds o.text: a row of the table. Raises InputError."""
     model, tokenizer, windows = open_model(folder, "auto")
-    texts = read_texts(o.text, whole=windows != "aligned")
-    if not texts:
+    texts, marked = read_texts(o.text.split(","))
+    if marked or windows == "aligned":
+        texts = split_stories(texts)        # of files without marks, each is a story
+    else:
+        texts = ["".join(texts)]
+    if not any(texts):
         raise InputError(f"--text={o.text} is empty; give a file with a text")
     ends = [tokenizer.eot] if windows == "aligned" else []      # others have never seen an end
-    encoded = [ids + ends for ids in tokenizer.encode_batch(texts)]
+    encoded = [tokenizer.encode(text) + ends for text in texts]
     scores = score_texts(model, encoded, o.order, o.draws, o.stride)
     nats, variance, tokens = np.sum(scores, axis=0)
     size = sum(len(text.encode()) for text in texts)
@@ -197,7 +188,7 @@ def main():
     o = build(CompareOptions, flags)
     folders = flags["named"]
     if o.text:
-        measure(o.text.split(","))      # it can be read, or this raises
+        read_texts(o.text.split(","))       # it can be read, or this raises
     runs = {name: read_run(folder) for name, folder in folders.items()}
     ends = [run["curve"][-1] for run in runs.values()]
     step = min(end["step"] for end in ends)             # all runs have come as far as this

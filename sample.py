@@ -24,7 +24,7 @@ from tqdm import tqdm
 from cli import InputError, build, command, parse_flags, printable, provenance, write_json
 from model import Config
 from objectives import draw_orders
-from prepare_data import read_blocks
+from prepare_data import read_text
 from runs import open_locked, open_model
 from samplers import SampleOptions, generate, left_of_blank, times_of
 from show import play, token_texts
@@ -102,7 +102,7 @@ def read_prompt(prompt: str) -> str:
     if not prompt.startswith("FILE:"):
         return prompt
     path = os.path.expanduser(prompt.removeprefix("FILE:"))
-    return "".join(read_blocks(path))
+    return read_text(path)
 
 
 def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
