@@ -59,7 +59,9 @@ class Tokenizer:
             self.id = {word: i for i, word in enumerate(self.words)}
             self.eot = len(self.words)
         else:
-            ranks, pattern = gpt2_tokens(vocab_size) if kind == "gpt2" else byte_tokens()
+            ranks, pattern = {bytes([i]): i for i in range(256)}, ""
+            if kind == "gpt2":
+                ranks, pattern = gpt2_tokens(vocab_size)
             self.eot = len(ranks)
             self.bpe = tiktoken.Encoding(
                 kind, pat_str=pattern, mergeable_ranks=ranks, special_tokens={EOT: self.eot})
@@ -115,13 +117,10 @@ class Tokenizer:
         return pieces
 
 
-def byte_tokens() -> tuple:
-    """The tokens {bytes: id} without end-of-text, and the pattern of the words to be encoded."""
-    return {bytes([i]): i for i in range(256)}, ""
-
-
 def gpt2_tokens(vocab_size: int) -> tuple:
-    """The same of GPT-2, up to this number of tokens with end-of-text. Raises InputError."""
+    """GPT-2's first vocab_size - 1 tokens {bytes: id}, and its pattern of words to be encoded.
+
+    Raises InputError."""
     try:
         gpt2 = tiktoken.get_encoding("gpt2")
     except Exception as e:      # tiktoken downloads it, and raises whatever `requests` raises
@@ -403,9 +402,9 @@ def open_source(o: PrepareOptions) -> tuple:
     """The texts that the options ask for: their kind, those to train on and those to validate on.
 
     They are stories, or the pieces of one continuous text. Raises InputError."""
-    if o.source == "toy":
+    if o.tokenizer == "words":
         return "stories", toy_stories(o.seed), toy_stories(o.seed + 1)
-    if o.source == "tinystories":
+    if o.dataset == "tinystories" and not o.text:
         return "stories", download_stories("train"), download_stories("validation")
     paths = o.text.split(",") if o.text else [download_shakespeare()]
     val_paths = o.val.split(",") if o.val else []
@@ -431,9 +430,9 @@ def prepare(o: PrepareOptions) -> Path:
         held_out = set()
         val = remember(iter(val), held_out)
         train = (story for story in train if story not in held_out)
-    splits = {}         # the filter of training needs what validation has read, so that is first
-    splits["val"] = encode_texts(val, tokenizer, mark, max(1, o.max_tokens // 20))
-    splits["train"] = encode_texts(train, tokenizer, mark, o.max_tokens)
+    splits = {          # validation is read first, because training leaves out what that has read
+        "val": encode_texts(val, tokenizer, mark, max(1, o.max_tokens // 20)),
+        "train": encode_texts(train, tokenizer, mark, o.max_tokens)}
     meta = {"format": FORMAT, "kind": kind, "eot": tokenizer.eot, "source": o.source,
             "tokenizer": tokenizer.to_dict(), "splits": {}}
     if tokenizer.kind == "words":
