@@ -111,10 +111,8 @@ class Tokenizer:
             texts = [self.decode([i]) for i in ids]
             return [text if text in ".," else f" {text}" for text in texts]
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        pieces = []
-        for number, token in enumerate(self.bpe.decode_tokens_bytes(ids), 1):
-            pieces.append(decoder.decode(token, final=number == len(ids)))
-        return pieces
+        tokens = self.bpe.decode_tokens_bytes(ids)
+        return [decoder.decode(token, i == len(ids)) for i, token in enumerate(tokens, 1)]
 
 
 def gpt2_tokens(vocab_size: int) -> tuple:
@@ -297,8 +295,8 @@ def read_texts(paths: list) -> tuple:
     texts = []
     for path in paths:
         if path.lower().endswith((".jsonl", ".ndjson")):
-            rows = [row["text"] for row in read_rows(path) if "text" in row]
-            texts.append(EOT.join(["", *rows]).replace("\r\n", "\n"))
+            rows = [EOT + row["text"] for row in read_rows(path) if "text" in row]
+            texts.append("".join(rows).replace("\r\n", "\n"))
         else:
             texts.append(read_text(path))
     marked = [EOT in text for text in texts]
@@ -413,9 +411,11 @@ def open_source(o: PrepareOptions) -> tuple:
     if marked:
         train, val = split_stories(train), split_stories(val)
         return "stories", train, val or train[19::20]
-    text = "".join(texts)
-    train_ends = len("".join(train)) if val else len(text) * 9 // 10
-    return "continuous", cut_between_words(text[:train_ends]), cut_between_words(text[train_ends:])
+    train, val = "".join(train), "".join(val)
+    if not val:
+        end = len(train) * 9 // 10
+        train, val = train[:end], train[end:]
+    return "continuous", cut_between_words(train), cut_between_words(val)
 
 
 def prepare(o: PrepareOptions) -> Path:
@@ -523,13 +523,14 @@ def main():
                              f"--name={o.name} to replace it")
     folder = prepare(o)
     meta = load_meta(o.name)
+    splits = meta["splits"]
     if meta["kind"] == "continuous":
         print(f"{o.source} is one continuous text, without {EOT} between stories; "
               f"{o.val or 'its last tenth'} is for validation")
-    for split, n in meta["splits"].items():
+    for split, n in splits.items():
         print(f"{folder}/{split}.bin: {n['stories']:,} stories, {n['tokens']:,} tokens, "
               f"{n['bytes']:,} bytes")
-    if o.text and meta["splits"]["train"]["tokens"] >= o.max_tokens:
+    if o.text and splits["train"]["tokens"] >= o.max_tokens:
         print(f"--max_tokens={o.max_tokens:,} ended it; the text may be longer")
     beginning = np.fromfile(folder / "val.bin", np.uint16, count=33)
     text = o.make_tokenizer().decode(beginning).removeprefix(EOT)
