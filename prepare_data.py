@@ -532,6 +532,8 @@ def main():
               f"{n['bytes']:,} bytes")
     if o.text and splits["train"]["tokens"] >= o.max_tokens:
         print(f"--max_tokens={o.max_tokens:,} ended it; the text may be longer")
+    if "entropy" in meta:
+        print(f"entropy {meta['entropy']:.4f} nats per token")
     beginning = np.fromfile(folder / "val.bin", np.uint16, count=33)
     text = o.make_tokenizer().decode(beginning).removeprefix(EOT)
     print(f"it begins: {printable(text.strip())} …")
