@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import model as plain
-from prepare_data import Tokenizer, read_blocks
+from prepare_data import Tokenizer, read_text
 from support.flags import (
     InputError, build, command, extra_file, flag, parse_flags, pick_device, printable, provenance,
     write_json)
@@ -153,7 +153,7 @@ def prompt_ids(o: SampleOptions, mask_id: int, tokenizer) -> list:
     """Token ids of the prompt, with so many [MASK] for each blank. Raises InputError."""
     prompt = o.prompt
     if prompt.startswith("FILE:"):
-        prompt = "".join(read_blocks(os.path.expanduser(prompt.removeprefix("FILE:"))))
+        prompt = read_text(os.path.expanduser(prompt.removeprefix("FILE:")))
     ids = []
     for i, piece in enumerate(re.split("_{3,}", prompt)):
         if i > 0:
