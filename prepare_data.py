@@ -22,6 +22,7 @@ import itertools
 import json
 import re
 import shlex
+import tempfile
 import urllib.request
 import zlib
 from dataclasses import dataclass
@@ -32,8 +33,9 @@ import numpy as np
 import tiktoken
 from tqdm import tqdm
 
-from support.flags import (InputError, build, check_flags, command, did_you_mean, flag, parse_flags,
-                 printable, provenance, write_json)
+from support.flags import (
+    InputError, build, check_flags, command, did_you_mean, flag, parse_flags, printable, provenance,
+    write_json)
 from toy import TOY, join_words, split_words, toy_stories
 
 EOT = "<|endoftext|>"
@@ -264,8 +266,13 @@ def open_windows(s, split: str, block_size: int, at_most: int = 0) -> Windows:
 
 def read_text(path: str) -> str:
     """The text of a UTF-8 file, with "\\n" at the ends of lines. Raises InputError."""
+    if path.lower().endswith((".json", ".csv", ".tsv")):
+        raise InputError(f'{path} is a table or JSON; make a .txt of its text, or a .jsonl with a '
+                         'line {"text": "…"} for each text')
     try:
         text = Path(path).read_text(encoding="utf-8")
+        if text.count("\0") > 20 + len(text) // 20:
+            raise UnicodeError("this is UTF-16, in which every Latin letter has a zero byte")
     except UnicodeError as e:
         raise InputError(f"{path} is not UTF-8 text; convert it first, for example by iconv") from e
     except OSError as e:
@@ -383,6 +390,8 @@ class PrepareOptions:
                              "toy has a tokenizer of its own")
         if self.val and not self.text:
             raise InputError("--val needs --text")
+        if self.text and self.dataset != "toy":
+            raise InputError("--dataset and --text name two sources; give one of them")
         if not self.name:
             self.name = Path(self.source.split(",")[0]).stem
             kind = self.vocab_size if cut else self.tokenizer
@@ -421,8 +430,8 @@ def open_source(o: PrepareOptions) -> tuple:
 def prepare(o: PrepareOptions) -> Path:
     """Makes data/<name> and returns that folder. Raises InputError.
 
-    Nothing is written before all is read. So if a text is wrong or a download fails, what was there
-    stays."""
+    All is read before it is written, and written before it takes the place of an older data set. So
+    if a text is wrong, a download fails or the disk is full, what was there stays."""
     tokenizer = o.make_tokenizer()
     kind, train, val = open_source(o)
     mark = [tokenizer.eot] if kind == "stories" else []         # before each story
@@ -447,15 +456,17 @@ def prepare(o: PrepareOptions) -> Path:
             "bytes": sum(len(text.encode()) for text in texts),
             "crc32": zlib.crc32(tokens)}        # by which a resumed run knows its data again
 
-    # A folder without meta.json is no data set, so it goes first and comes last.
     folder = Path(DATA_DIR, o.name)
     folder.resolve().mkdir(parents=True, exist_ok=True)     # it may be a link to another disk
-    (folder / "meta.json").unlink(missing_ok=True)
-    for split, (tokens, _) in splits.items():
-        file = folder / f"{split}.bin"
-        file.unlink(missing_ok=True)            # a run that is reading the old one keeps it
-        file.write_bytes(tokens)
-    write_json(folder / "meta.json", meta | provenance(o.seed))
+    with tempfile.TemporaryDirectory(dir=folder, prefix="unfinished-") as unfinished:
+        new = Path(unfinished)
+        for split, (tokens, _) in splits.items():
+            (new / f"{split}.bin").write_bytes(tokens)
+        write_json(new / "meta.json", meta | provenance(o.seed))
+        # A folder without meta.json is no data set, so it goes first and comes last.
+        (folder / "meta.json").unlink(missing_ok=True)
+        for file in "train.bin", "val.bin", "meta.json":
+            (new / file).replace(folder / file)
     return folder
 
 
