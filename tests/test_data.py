@@ -172,6 +172,17 @@ def test_what_cannot_be_read_is_named(workdir, name, content, said):
     assert not Path("data/x").exists()
 
 
+@pytest.mark.parametrize("name, content", [
+    ("a.csv", b"text,label\nOnce,1\n"), ("a.tsv", b"text\tlabel\n"), ("a.json", b"{}"),
+    ("a.txt", "Once upon a time there was a girl. ".encode("utf-16-le")),
+    ("b.txt", "Once upon a time there was a girl. ".encode("utf-16"))])
+def test_tables_and_utf_16_are_refused(workdir, name, content):
+    Path(name).write_bytes(content * 9)
+    done = run("prepare_data.py", f"--text={name}", "--tokenizer=bytes")
+    assert done.returncode == 2 and name in done.stderr and done.stderr.count("\n") == 1
+    assert not list(workdir.glob("data/*"))
+
+
 def test_a_text_without_marks_is_continuous(gpt2, workdir):
     """Its last tenth is held out, and its tokens are those of the whole text."""
     text = "\n".join(write_text(workdir / "s.txt", 200))
