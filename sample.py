@@ -115,18 +115,22 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
         return generate_in_parts(generate, model, stories, pattern, o, variant, write)
     noise = noise_of(o.seed, stories, device)
     tokens = pattern.to(device).expand(len(stories), -1)                            # (B, L)
-    own_order = "left_to_right" if config.mode == "ar" else getattr(config, "orders", "random")
-    times = times_of(o.order or own_order, noise(tokens.size(1)))                   # (B, L)
+    times = noise(tokens.size(1))                                                   # (B, L)
+    if config.mode in ("mdlm", "aogpt"):
+        times = times_of(o.order or getattr(config, "orders", "random"), times)
+    else:       # ar, or a mode that you add: it has one order, and `draw_orders` knows which
+        times = variant.draw_orders(config, tokens.cpu(), None, 0.0).argsort(dim=1).to(device)
     if write:
         states = write(model, tokens, times, noise, o)
     else:
         read = plain.read_slots
-        if o.cache and config.mode != "mdlm":
-            from extras.cache import Cache
-            read = Cache(model)
+        if o.cache:
+            from extras.cache import reader
+            read = reader(model)
+        plan = plain.plan if o.order else variant.plan      # an order that is asked for is kept
+        order, edges = plan(config, tokens, times, o.steps)
         u = noise(tokens.size(1))                                                   # (B, L)
-        writes = plain if o.order else variant      # an order that is asked for is kept
-        states = writes.write(model, tokens, times, u, o.steps, o, read)
+        states = plain.write(model, tokens, order, edges, u, o, read)
     free = tokens == config.mask_id                                                 # (B, L)
     appeared = torch.where(free, 0, -1)                                             # (B, L)
     for tokens in states:
@@ -198,9 +202,13 @@ def check_pattern(config, pattern: torch.Tensor):
                          "can fill such a blank")
 
 
-def check_flags_for(o: SampleOptions, mode: str):
+def check_flags_for(o: SampleOptions, config):
     """Raises InputError for a flag that would do nothing."""
-    useless = {"steps": "for ar", "order": "for ar"} if mode == "ar" else {}
+    useless = {}
+    if config.mode not in ("mdlm", "aogpt"):
+        useless = dict.fromkeys(["steps", "order"], f"for {config.mode}")
+    elif config.mode == "mdlm" and hasattr(config, "orders"):
+        useless["order"] = "for a model that was trained in blocks"
     if "___" not in o.prompt and not o.prompt.startswith("FILE:"):
         useless["blank"] = "without ___ in --prompt"
     for name, where in useless.items():
@@ -219,33 +227,29 @@ def open_model(folder: str, device: str = "auto"):
     return model, variant, Tokenizer(**saved["tokenizer"]), saved["windows"]
 
 
-def story_rows(model, variant, write, tokenizer, pattern: torch.Tensor, o: SampleOptions):
-    """Yields what the file has of each story, written batch by batch.
+def rows_of(stories, tokens, appeared, pattern, config, tokenizer, o: SampleOptions):
+    """Yields what the file has of each story, from what `generate` returns.
 
     Only an end-of-text after the last token of the prompt ends a story; one that was written into a
     blank does not."""
-    config = model.config
     places = (pattern != config.mask_id).nonzero().flatten().tolist()
     given = places[-1] + 1 if places else 0
-    for first in range(0, o.num_samples, o.batch_size):
-        stories = range(first, min(first + o.batch_size, o.num_samples))
-        tokens, appeared = generate(model, stories, pattern, o, variant, write)
-        for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
-            end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
-            kept = len(ids) if o.full_length else end
-            written = len(ids)
-            if config.mode == "ar" and not o.full_length:
-                written = end + 1       # ar stops here; the others have written the rest too
-            passes = [step for step in steps[:written] if step >= 0]
-            yield {
-                "story": story,
-                "text": tokenizer.decode(ids[:kept]),
-                "tokens": ids[:kept],
-                "pieces": token_texts(tokenizer, ids[:kept], config.mask_id),
-                "appeared": steps[:kept],
-                "passes": len(set(passes)),
-                "written": len(passes),
-            }
+    for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
+        end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
+        kept = len(ids) if o.full_length else end
+        written = len(ids)
+        if config.mode == "ar" and not o.full_length:
+            written = end + 1       # ar stops here; the others have written the rest too
+        passes = [step for step in steps[:written] if step >= 0]
+        yield {
+            "story": story,
+            "text": tokenizer.decode(ids[:kept]),
+            "tokens": ids[:kept],
+            "pieces": token_texts(tokenizer, ids[:kept], config.mask_id),
+            "appeared": steps[:kept],
+            "passes": len(set(passes)),
+            "written": len(passes),
+        }
 
 
 def summary_of(rows: list, tokenizer, o: SampleOptions, start: str) -> dict:
@@ -273,7 +277,7 @@ def main():
         from extras.paper import protocol_of
         flags = protocol_of(config) | flags
     o = build(SampleOptions, flags)
-    check_flags_for(o, config.mode)
+    check_flags_for(o, config)
     pattern = pattern_of(o, config, tokenizer, windows)
     getattr(variant, "check_pattern", check_pattern)(config, pattern)
     write = None
@@ -286,8 +290,14 @@ def main():
     settings = asdict(o) | getattr(write, "keywords", {}) | provenance(o.seed)
     settings |= {"start": start, "mode": config.mode, "vocab_size": config.vocab_size}
     began = time.perf_counter()
-    written = story_rows(model, variant, write, tokenizer, pattern, o)
-    rows = write_rows(o.out, settings, written, o.num_samples)
+
+    def written():
+        for first in range(0, o.num_samples, o.batch_size):
+            stories = range(first, min(first + o.batch_size, o.num_samples))
+            tokens, appeared = generate(model, stories, pattern, o, variant, write)
+            yield from rows_of(stories, tokens, appeared, pattern, config, tokenizer, o)
+
+    rows = write_rows(o.out, settings, written(), o.num_samples)
     summary = settings | summary_of(rows, tokenizer, o, start)
     summary["seconds"] = time.perf_counter() - began
 
