@@ -11,8 +11,6 @@ which is faster but not exact. How a model writes is in model.py; other ways are
 which --sampler chooses. Stories are cut at the first end-of-text.
 """
 import os
-import re
-import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
@@ -21,7 +19,7 @@ import numpy as np
 import torch
 
 import model as plain
-from prepare_data import Tokenizer, read_text
+from prepare_data import Tokenizer
 from support.flags import (
     InputError, build, command, extra_file, flag, parse_flags, pick_device, printable, provenance,
     write_json)
@@ -83,26 +81,6 @@ def noise_of(seed: int, stories, device: torch.device):
     return noise
 
 
-def times_of(order: str, u: torch.Tensor) -> torch.Tensor:
-    """When each place is written (B, L): the smallest first. u (B, L) is uniform.
-
-    Raises InputError where `order` names no order."""
-    L = u.size(1)
-    if order == "random":
-        return u
-    if order == "left_to_right":
-        return torch.arange(L, device=u.device).expand_as(u).double()
-    if order.startswith("blocks:"):
-        from extras.blocks import times_in_blocks
-        return times_in_blocks(order, u)
-    positions = order.split(",")
-    if sorted(positions) != sorted(map(str, range(L))):
-        raise InputError(f"--order={order:.40} must be random, left_to_right, blocks:N, or have "
-                         f"each of the positions 0 to {L - 1} once, with commas")
-    times = torch.tensor([int(position) for position in positions]).argsort()
-    return times.to(u.device).expand_as(u).double()
-
-
 def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=plain, write=None):
     """Tokens (B, L) of the stories with these numbers, and the pass (B, L) at which each appeared.
 
@@ -117,7 +95,10 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
     tokens = pattern.to(device).expand(len(stories), -1)                            # (B, L)
     times = noise(tokens.size(1))                                                   # (B, L)
     if config.mode in ("mdlm", "aogpt"):
-        times = times_of(o.order or getattr(config, "orders", "random"), times)
+        order = o.order or getattr(config, "orders", "random")
+        if order != "random":
+            from extras.orders import times_of
+            times = times_of(order, times)
     else:       # ar, or a mode that you add: it has one order, and `draw_orders` knows which
         times = variant.draw_orders(config, tokens.cpu(), None, 0.0).argsort(dim=1).to(device)
     if write:
@@ -143,39 +124,14 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
 
 # ---- What is asked for ---------------------------------------------------------------------------
 
-def text_ids(text: str, tokenizer) -> list:
-    """Token ids of a text that goes on.
-
-    GPT-2's tokens hold the blank before a word. So where a text ends in blanks, it is encoded with
-    a letter after it, whose token, and the blank in it, is then left to the model."""
-    if tokenizer.kind == "gpt2" and text[-1:].isspace():
-        return tokenizer.encode_marked(f"{text}t")[:-1]
-    return tokenizer.encode_marked(text)
-
-
-def prompt_ids(o: SampleOptions, mask_id: int, tokenizer) -> list:
-    """Token ids of the prompt, with so many [MASK] for each blank. Raises InputError."""
-    prompt = o.prompt
-    if prompt.startswith("FILE:"):
-        prompt = read_text(os.path.expanduser(prompt.removeprefix("FILE:")))
-    ids = []
-    for i, piece in enumerate(re.split("_{3,}", prompt)):
-        if i > 0:
-            ids += [mask_id] * o.blank
-        ids += text_ids(piece, tokenizer)
-    if tokenizer.kind == "gpt2" and prompt.endswith(" "):
-        print("the blank at the end of --prompt is left to the model, because GPT-2's tokens hold "
-              "the blank before a word", file=sys.stderr)
-    if ids[:1] == [tokenizer.eot]:      # it begins every window anyway
-        ids = ids[1:]
-    return ids
-
-
 def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tensor:
     """(L,) the tokens that are given, and [MASK] where one is to be written.
 
     Raises InputError for what this model cannot do."""
-    ids = prompt_ids(o, config.mask_id, tokenizer)
+    ids = []
+    if o.prompt:
+        from extras.prompt import prompt_ids
+        ids = prompt_ids(o.prompt, [config.mask_id] * o.blank, tokenizer)
     blanks = ids.count(config.mask_id)
     T = config.block_size
     can_go_on = windows == "random" and not blanks      # beyond the window

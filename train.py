@@ -367,7 +367,7 @@ def announce(run: Run, windows, law):
 def sample_stories(model, variant, tokenizer, count: int, s: Settings, steps: int) -> list:
     """Stories of the model as it is now, from the same noise each time; mdlm in so many passes."""
     config = model.eval().config
-    o = SampleOptions(seed=s.seed)
+    o = SampleOptions(seed=s.seed, cache=False)
     if config.mode == "mdlm":
         o.steps = min(steps, config.block_size)
     blank = torch.full((config.block_size,), config.mask_id)
