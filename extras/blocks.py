@@ -43,6 +43,8 @@ class Config(plain.Config):
         if self.mode == "ar":
             raise InputError("--variant=blocks is for --mode=mdlm or aogpt")
         self.orders = f"blocks:{self.block_length}"     # for `times_of` of sample.py
+        # One block that has all tokens is plain masked diffusion.
+        self.in_blocks = self.mode == "mdlm" and self.block_length < self.block_size
 
 
 # ---- Orders --------------------------------------------------------------------------------------
@@ -83,7 +85,7 @@ class Transformer(plain.Transformer):
             self.register_buffer(name, slots_seen(stage), persistent=False)
 
     def attend(self, layer, q, k, v):
-        if self.config.mode == "aogpt":
+        if not self.config.in_blocks:
             return super().attend(layer, q, k, v)
         visible = self.seen_twice
         if q.size(2) == len(self.seen_once):
@@ -233,7 +235,7 @@ def write(model, tokens, times, u, steps=0, temperature=1.0, top_p=1.0, read=pla
 
     So it takes a few passes more than `steps`, if N does not divide the tokens of a pass."""
     config = model.config
-    if config.mode == "aogpt":
+    if not config.in_blocks:
         return plain.write(model, tokens, times, u, steps, temperature, top_p, read)
     free = tokens == config.mask_id                                             # (B, L)
     order = times.where(free, -1).argsort(dim=1, stable=True)                   # (B, L)
