@@ -303,31 +303,6 @@ def test_the_loss_of_bfloat16_logits_is_not_rounded_to_bfloat16():
     assert (found.bfloat16() - exact).abs().max() > 1e-3        # what rounding would have cost
 
 
-@modes
-def test_every_parameter_learns_and_padding_does_not(mode):
-    model = small_model(mode)
-    for seed in range(20):      # all positions come up
-        x = torch.randint(11, (8, 8), generator=rng(seed))
-        row_losses(model, training_batch(model.config, x, rng(seed))).mean().backward()
-    for name, p in model.named_parameters():
-        assert p.grad.any(), name
-    learns = model.embed.weight.grad.any(dim=1)
-    assert learns[:11].all()
-    assert learns[11] == (mode == "mdlm")       # [MASK]
-    assert not learns[12:].any()
-
-
-@torch.no_grad()
-def test_dropout_drops_its_share_of_what_each_part_adds():
-    model = small_model(dropout=0.25, n_layer=1).train()
-    [block] = model.blocks
-    x = torch.randn(64, 8, 16)
-    rotary = model.rotary[:, None, None, :8]                                    # (2, 1, 1, 8, D/2)
-    for out in block.mix(x, rotary, rotary, model.attend), block.think(x):
-        kept = (out - x).count_nonzero() / x.numel()
-        assert kept == pytest.approx(0.75, abs=0.03)        # 6 standard deviations
-
-
 @pytest.mark.parametrize("visible, is_causal", [
     (None, False), (None, True), (torch.rand(8, 8, generator=rng()) + torch.eye(8) > 0.5, False)])
 def test_attention_written_out_is_the_librarys(visible, is_causal):

@@ -11,8 +11,7 @@ from torch.testing import assert_close
 
 from conftest import small_model
 from extras import ancestral
-from model import (
-    Config, bound_batch, draw, draw_orders, masked_ce_batch, order_batch, probabilities, write)
+from model import Config, bound_batch, draw, masked_ce_batch, probabilities, write
 from prepare_data import EOT, Tokenizer, Windows, read_stories
 from sample import SampleOptions, generate
 from support.flags import extra_file
@@ -129,72 +128,29 @@ def test_every_window_is_read_once_an_epoch(workdir, lengths, T, kind, seed, bat
         assert tuple(row) in place
 
 
-# ---- Masks and orders ----------------------------------------------------------------------------
+# ---- Masks ---------------------------------------------------------------------------------------
 
-shapes = st.tuples(st.integers(1, 6), st.integers(1, 17))       # rows, tokens
-
-
-def make(mode, shape, seed):
-    """A config, and tokens x (rows, T). Rows of mdlm are pairs."""
-    rows, T = shape
-    if mode == "mdlm":
-        rows *= 2
-    config = Config(mode, vocab_size=11, block_size=T)
-    return config, torch.randint(11, (rows, T), generator=rng(seed))
+shapes = st.tuples(st.integers(1, 6), st.integers(1, 17))       # pairs of rows, tokens
 
 
 @given(shapes, seeds)
 def test_masks(shape, seed):
     """What is masked is predicted from all of the rest, and nothing else is."""
-    config, x = make("mdlm", shape, seed)
+    pairs, T = shape
+    config = Config("mdlm", vocab_size=11, block_size=T)
+    x = torch.randint(11, (2 * pairs, T), generator=rng(seed))
     for make_batch in bound_batch, masked_ce_batch:
         batch = make_batch(config, x, rng(seed))
         masked = batch.tokens[:, 1:] == config.mask_id                          # (B, T)
-        assert (batch.tokens[:, 0] == config.bos_id).all()
         assert torch.equal(batch.targets[:, 1:], x)
         assert torch.equal(batch.tokens[:, 1:][~masked], x[~masked])
-        assert torch.equal(batch.select(), (batch.weight > 0).flatten().nonzero()[:, 0])
         k = masked.sum(dim=1, keepdim=True)                                     # (B, 1)
         if make_batch is bound_batch:
             assert k.min() >= 1
-            assert (k[0::2] + k[1::2] == x.size(1) + 1).all()
+            assert (k[0::2] + k[1::2] == T + 1).all()
         else:
             k = k.sum().clamp(min=1) / len(x)       # all masked tokens count the same
         assert_close(batch.weight[:, 1:], masked / k)
-        assert not batch.weight[:, 0].any()
-
-
-@given(shapes, seeds, st.floats(0, 1))
-def test_a_slot_holds_what_the_one_before_it_predicts(shape, seed, fraction):
-    config, x = make("aogpt", shape, seed)
-    order = draw_orders(config, x, rng(seed), fraction)
-    positions = torch.arange(x.size(1)).expand_as(x)
-    assert torch.equal(order.sort(dim=1).values, positions)
-    if fraction == 1:
-        assert torch.equal(order, positions)
-    batch = order_batch(config, x, order)
-    assert torch.equal(batch.target_pos, order)
-    assert torch.equal(batch.targets, x.gather(1, order))
-    held, position = config.bos_id, -1
-    for j in range(x.size(1)):
-        assert (batch.tokens[:, j] == held).all()
-        assert (batch.key_pos[:, j] == position).all()
-        held, position = batch.targets[:, j], order[:, j]
-
-
-modes = st.sampled_from(["ar", "mdlm", "aogpt"])
-
-
-@given(shapes, seeds, modes, st.integers(1, 7))
-def test_a_batch_in_parts_is_the_batch(shape, seed, mode, rows):
-    config, x = make(mode, shape, seed)
-    batch = bound_batch(config, x, rng(seed))
-    parts = batch.split(rows)
-    *full, last = [len(part.targets) for part in parts]
-    assert all(size == rows for size in full)
-    assert 1 <= last <= rows
-    for whole, *pieces in zip(batch, *parts):
-        assert torch.equal(torch.cat(pieces), whole)
 
 
 # ---- Samplers ------------------------------------------------------------------------------------
