@@ -26,46 +26,41 @@ FILES = [path.relative_to(ROOT) for folder in [".", *FOLDERS[:2]]
          for path in sorted((ROOT / folder).glob("*.py"))]
 
 
-def imports_of(file, only_top=False) -> set:
-    """What the file imports: `toy`, `support.flags`, …"""
-    tree = ast.parse((ROOT / file).read_text("utf-8"))
+def imports_of(nodes) -> set:
+    """The modules and folders that are imported: {"torch", "support", …}."""
     names = set()
-    for node in tree.body if only_top else ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            names.add(node.module.split(".")[0])
     return names
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
 def test_imports_run_one_way(file):
-    allowed = ["support"]
-    if file.parent.name == "extras":
-        allowed += [*ROOT_FILES, "extras"]
-    elif file.parent.name != "support":
-        allowed += ROOT_FILES[:ROOT_FILES.index(file.stem)]
-        assert "extras" not in {name.split(".")[0] for name in imports_of(file, only_top=True)}
-        allowed.append("extras")
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    imported, at_start = imports_of(ast.walk(tree)), imports_of(tree.body)
     if file.stem == "model":
-        allowed = []
-        assert all(name.split(".")[0] in {"torch", *sys.stdlib_module_names}
-                   for name in imports_of(file))
-    ours = {name.split(".")[0] for name in imports_of(file)} & {*ROOT_FILES, *FOLDERS}
-    assert ours <= set(allowed)
-    # It takes a second to import, and only what draws needs it.
-    assert "matplotlib" not in {name.split(".")[0] for name in imports_of(file, only_top=True)}
+        assert imported <= {"torch", *sys.stdlib_module_names}
+    allowed = {"support"}
+    if file.parent.name != "support":
+        allowed |= {"extras", *ROOT_FILES}
+    if file.parent == Path("."):
+        assert "extras" not in at_start
+        allowed -= set(ROOT_FILES[ROOT_FILES.index(file.stem):])
+    assert imported & {*ROOT_FILES, *FOLDERS} <= allowed
+    assert "matplotlib" not in at_start     # it takes a second, and only what draws needs it
 
 
 def test_only_commands_exit():
     """leave_processes ends those that torchrun started beside the first."""
+    code = "\n".join((ROOT / file).read_text("utf-8") for file in FILES)
     exits = set()
-    for file in FILES:
-        for function in ast.walk(ast.parse((ROOT / file).read_text("utf-8"))):
-            if isinstance(function, ast.FunctionDef):
-                if re.search(r"SystemExit|sys\.exit|os\._exit|\b(exit|quit)\(",
-                             ast.unparse(function)):
-                    exits.add(function.name)
+    for function in ast.walk(ast.parse(code)):
+        if isinstance(function, ast.FunctionDef):
+            if re.search(r"SystemExit|sys\.exit|os\._exit|\b(exit|quit)\(", ast.unparse(function)):
+                exits.add(function.name)
     assert exits == {"command", "exit_stopped", "leave_processes"}
 
 

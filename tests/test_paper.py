@@ -161,27 +161,6 @@ def test_parameter_counts():
     assert sizes[1::3] == ["123,551,232", "162,739,968"]
 
 
-@torch.no_grad()
-def test_its_first_logits():
-    """By PyTorch's own initial weights the standard deviation of a tied head's is √C."""
-    torch.manual_seed(0)
-    sizes = dict(vocab_size=500, block_size=16, n_layer=2, n_head=4, n_embd=256, n_hidden=64)
-    model = paper.Transformer(paper.Config(init="paper", shared_init=False, **sizes))
-    batch = paper.training_batch(model.config, tokens(model), rng())
-    own = F.one_hot(batch.tokens, 500).bool()
-    assert predict(model, batch)[~own].std() == pytest.approx(16, rel=0.1)
-
-
-@pytest.mark.parametrize("mode, fields, expected", [
-    ("ar", {}, 123_551_232),
-    ("mdlm", {}, 123_552_000),
-    ("mdlm", paper.OF_MDLM, 162_739_968)])
-def test_parameter_counts(mode, fields, expected):
-    with torch.device("meta"):
-        model = paper.Transformer(paper.Config(mode, target_embedding=False, **fields))
-    assert paper.count_parameters(model) == expected
-
-
 # ---- Training ------------------------------------------------------------------------------------
 
 def test_its_masks_and_what_the_network_is_told():
