@@ -257,7 +257,7 @@ def losses(model, batch, select):
     nll = logits.logsumexp(dim=-1) - target_logits                              # (n,)
     # Each prediction goes back to its place in the rows, and a row is summed up.
     weight = batch.weight.flatten()                                             # (B·S,)
-    weighted = torch.zeros_like(weight).scatter(0, select, nll * weight[select])
+    weighted = nll.new_zeros(len(weight)).scatter(0, select, nll * weight[select])
     return weighted.view(batch.weight.shape).sum(dim=1)                         # (B,)
 
 
@@ -336,7 +336,7 @@ def equal_weights(batch):
 
     That is no bound: a row counts the more, the more of its tokens are masked."""
     predicted = (batch.weight > 0).float()                                      # (B, S)
-    return batch._replace(weight=predicted * len(predicted) / predicted.sum())
+    return batch._replace(weight=predicted * len(predicted) / predicted.sum().clamp(min=1))
 
 
 # ---- What each mode trains on, and what it is judged by ------------------------------------------

@@ -21,7 +21,7 @@ from support import machine     # before torch, because it sets how torch's thre
 import torch
 
 import model as plain
-from model import Batch, Transformer, count_parameters, flops_per_token
+from model import Batch, Transformer
 from prepare_data import Tokenizer, open_windows, prepare_if_missing, vocabulary_of
 from sample import SampleOptions, generate
 from support.flags import InputError, build, command, extra_file, flag, parse_flags, printable
@@ -309,7 +309,7 @@ def main():
                   "windows": s.windows, "data": val.meta["splits"]}
     run = Run(s, model, optimizers, trained_on, checkpoint)
     del checkpoint
-    announce(run, windows, law)
+    announce(run, variant, windows, law)
     if run.step == 0:
         print_story(run, variant, tokenizer, "before training: ")
 
@@ -344,12 +344,12 @@ def main():
 
 # ---- What is said before, during and after -------------------------------------------------------
 
-def announce(run: Run, windows, law):
+def announce(run: Run, variant, windows, law):
     """What is about to happen, on the screen and in config.json."""
     s, config = run.s, run.model.config
-    parameters = count_parameters(run.model)
+    parameters = variant.count_parameters(run.model)
     epochs = s.max_steps * s.batch_size / len(windows)
-    megaflops = flops_per_token(config) / 1e6
+    megaflops = variant.flops_per_token(config) / 1e6
     print(f"preset {s.preset}: {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
           f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
     print(f"{parameters:,} parameters, {megaflops:.1f} training MFLOP per token; "

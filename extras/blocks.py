@@ -43,6 +43,8 @@ class Config(plain.Config):
         if self.mode == "ar":
             raise InputError("--variant=blocks is for --mode=mdlm or aogpt")
         self.orders = f"blocks:{self.block_length}"     # for `times_of` of sample.py
+        # One block that has all tokens is plain masked diffusion.
+        self.in_blocks = self.mode == "mdlm" and self.block_length < self.block_size
 
 
 # ---- Orders --------------------------------------------------------------------------------------
@@ -83,7 +85,7 @@ class Transformer(plain.Transformer):
             self.register_buffer(name, slots_seen(stage), persistent=False)
 
     def attend(self, layer, q, k, v):
-        if self.config.mode == "aogpt":
+        if not self.config.in_blocks:
             return super().attend(layer, q, k, v)
         visible = self.seen_twice
         if q.size(2) == len(self.seen_once):
@@ -234,7 +236,7 @@ def plan(config: Config, tokens, times, steps=0):
     So there are a few passes more than `steps`, if N does not divide the tokens of a pass. The
     times of block b are from b to b+1, see `times_in_blocks`."""
     order, edges = plain.plan(config, tokens, times, steps)
-    if config.mode == "mdlm":
+    if config.in_blocks:
         free = tokens[0] == config.mask_id                                      # (L,)
         written = edges[0] + free.cumsum(dim=0)             # (L,) how many are known up to here
         ends = written[config.block_length - 1::config.block_length]

@@ -64,7 +64,7 @@ def reader(model):
     """What reads the slots of one batch of stories, from its first pass to its last."""
     if model.config.mode != "mdlm":
         return Cache(model)
-    if hasattr(model.config, "block_length"):
+    if getattr(model.config, "in_blocks", False):
         from extras.blocks import BlockReader
         return BlockReader(model)
     return read_slots           # masked diffusion reads the whole window anew in every pass
