@@ -10,13 +10,14 @@ from test_model import modes, rng
 @modes
 def test_token_noise(mode):
     config = Config(mode, vocab_size=60, block_size=40)
-    clean = training_batch(config, torch.randint(59, (400, 40), generator=rng()), rng())
-    noisy = add_noise(config, clean, 0.25, rng(1))
-    for before, after in zip(clean[1:], noisy[1:]):
+    x = torch.randint(59, (400, 40), generator=rng())
+    clean = training_batch(config, x, rng())
+    changed_some = noisy(training_batch, 0.25)(config, x, rng())
+    for before, after in zip(clean[1:], changed_some[1:]):
         assert torch.equal(before, after)
     words = clean.tokens < 59       # neither BOS nor [MASK]
-    changed = noisy.tokens != clean.tokens
+    changed = changed_some.tokens != clean.tokens
     assert not changed[~words].any()
-    assert (noisy.tokens[words] < 59).all()
+    assert (changed_some.tokens[words] < 59).all()
     share = changed[words].double().mean()
     assert share == pytest.approx(0.25 * 58 / 59, abs=0.02)     # 1 in 59 is drawn again
