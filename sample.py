@@ -206,6 +206,8 @@ def check_pattern(config, pattern: torch.Tensor):
 def check_flags_for(o: SampleOptions, mode: str):
     """Raises InputError for a flag that would do nothing."""
     useless = {"steps": "for ar", "order": "for ar"} if mode == "ar" else {}
+    if mode == "mdlm":
+        useless["cache"] = "for mdlm"
     if "___" not in o.prompt and not o.prompt.startswith("FILE:"):
         useless["blank"] = "without ___ in --prompt"
     for name, where in useless.items():
@@ -301,7 +303,10 @@ def main():
     getattr(variant, "check_pattern", check_pattern)(config, pattern)
     write = None
     if o.sampler:
-        write = extra_file(o.sampler).sampler(config, o, flags)
+        extra = extra_file(o.sampler)
+        if not hasattr(extra, "sampler"):
+            raise InputError(f"extras/{o.sampler}.py does not write: it has no function `sampler`")
+        write = extra.sampler(config, o, flags)
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
     o = replace(o, out=out, length=len(pattern), full_length=o.full_length or windows == "paper")
     summary, rows = write_stories(model, variant, write, tokenizer, windows, pattern, o)
