@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass
 
 from support.flags import InputError, build, command, flag, parse_flags, printable, text_width
-from support.pictures import last_step, layout, play
+from support.pictures import last_step, layout, on_one_line, play
 
 
 # ---- As a moving picture -------------------------------------------------------------------------
