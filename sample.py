@@ -280,10 +280,7 @@ def main():
     getattr(variant, "check_pattern", check_pattern)(config, pattern)
     write = None
     if o.sampler:
-        extra = extra_file(o.sampler)
-        if not hasattr(extra, "sampler"):
-            raise InputError(f"extras/{o.sampler}.py does not write: it has no function `sampler`")
-        write = extra.sampler(config, o, flags)
+        write = extra_file(o.sampler).sampler(config, o, flags)
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
     o = replace(o, out=out, length=len(pattern), full_length=o.full_length or windows == "paper")
 

@@ -314,7 +314,7 @@ def extra_file(name: str, otherwise=None):
     try:
         return import_module(f"extras.{name}")
     except ModuleNotFoundError as e:
-        if not f"extras.{name}".startswith(e.name):
+        if e.name != f"extras.{name}":
             raise
         files = [path.stem for path in (ROOT / "extras").glob("*.py")]
         raise InputError(f"there is no extras/{name}.py{did_you_mean(name, files)}") from e
@@ -329,8 +329,7 @@ def belongs_to(name: str, extras: dict) -> str:
     """The end of an error message, if a flag is one of a file of extras/ that was not asked for."""
     for flag_name, names in extras.items():
         for file in names:
-            options_class = options_of(extra_file(file))
-            if options_class and name in [f.name for f in fields(options_class)]:
+            if name in [f.name for f in fields(options_of(extra_file(file)))]:
                 return f"; it needs --{flag_name}={file}"
     return ""
 

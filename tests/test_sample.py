@@ -4,10 +4,11 @@ import functools
 import itertools
 import json
 import math
+import shutil
 import signal
 import sys
-import types
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -18,12 +19,12 @@ from scipy.stats import chi2_contingency, chisquare
 
 import model as plain
 import sample
-from conftest import Running, run, small_model
+from conftest import ROOT, Running, run, small_model
 from extras import blocks, cache, drafts, infill, unmask
-from model import Config, draw, mask_batch, probabilities
+from model import Config, Drawing, draw, mask_batch, probabilities
 from prepare_data import Tokenizer
-from sample import SampleOptions, generate, noise_of, pattern_of
-from support.flags import InputError, build, extra_file, flag, parse_flags
+from sample import SampleOptions, generate, noise_of, pattern_of, story_rows, summary_of
+from support.flags import InputError, build, extra_file, parse_flags
 from toy import TOY
 
 CPU = torch.device("cpu")
@@ -250,7 +251,7 @@ def test_confidence_follows_its_own_law():
 def test_draw_obeys_temperature_and_top_p(temperature, top_p, expected):
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(1000, 4)
     u = torch.arange(1000, dtype=torch.float64) / 1000
-    tokens = draw(probabilities(logits, temperature, top_p), u)
+    tokens = draw(probabilities(logits, Drawing(temperature, top_p)), u)
     assert torch.bincount(tokens).tolist() == pytest.approx(expected, abs=1)
 
 
@@ -261,7 +262,7 @@ def test_draw_is_exact_in_the_tail():
     each = math.exp(-20)
     above = [998 * each, 499.5 * each, 2e-9, 1e-3]
     u = 1 - torch.tensor(above, dtype=torch.float64)
-    assert draw(probabilities(logits, 1.0, 1.0), u).tolist() == [1, 500, 999, 0]
+    assert draw(probabilities(logits, Drawing()), u).tolist() == [1, 500, 999, 0]
 
 
 def test_rare_tokens_come_as_often_as_they_should():
@@ -412,7 +413,7 @@ def test_mdlm_reads_whole_windows():
     at_once = plain.read_slots(model, short, order, 0, 1)[:, 0]                     # (20, 11)
     torch.testing.assert_close(at_once, plain.read_slots(model, whole, order, 0, 1)[:, 0])
     torch.testing.assert_close(
-        at_once, unmask.logits_at(model, short, (torch.arange(5) == 2).expand(20, -1)))
+        at_once, unmask.logits_where(model, short, (torch.arange(5) == 2).expand(20, -1)))
 
 
 @torch.no_grad()
@@ -431,7 +432,7 @@ def test_adaptive_reveals_what_is_within_the_risk(case, risk):
         hidden = appeared >= step                                                   # (20, 8)
         batch = mask_batch(model.config, tokens, hidden)
         logits = model(*batch[:3], select=torch.arange(20 * 9)).view(20, 9, 11)[:, 1:]
-        p = probabilities(logits, o.temperature, o.top_p)
+        p = probabilities(logits, o)
         nats = torch.special.entr(p / p.sum(dim=-1, keepdim=True)).sum(dim=-1)      # (20, 8)
         for row, masked, when in zip(nats, hidden, appeared):
             shown = row[when == step]
@@ -546,7 +547,7 @@ def test_what_blocks_cannot_write_is_refused(mode):
     ("mdlm", "--final_temperature=0", "it needs --sampler=confidence"),
     ("mdlm", "--sampler=adptive", r"no extras/adptive.py; did you mean adaptive\?"),
     ("mdlm", "--sampler=extras/adaptive.py", r"no extras/extras/adaptive.py.py"),
-    ("mdlm", "--sampler=cache", "extras/cache.py does not write"),
+    ("mdlm", "--sampler=cache", "extras/cache.py has no sampler"),
     ("aogpt", "--protocol=paper", "is for --mode=ar or mdlm"),
     ("mdlm", "--order=2,1", "must be random, left_to_right, blocks:N"),
     ("aogpt", "--order=blocks:0", "must be blocks:N with an N of 1 or more"),
@@ -624,9 +625,9 @@ def test_what_is_said_of_drafts(trained, draft):
 
 
 @pytest.mark.parametrize("text, prompt", [("........", 0), ("012.....", 3)])
-def test_the_passes_of_ar_do_not_depend_on_the_batch(workdir, text, prompt):
+def test_the_passes_of_ar_do_not_depend_on_the_batch(text, prompt):
     """Each story's are those to its own end, though its batch goes on."""
-    case = f"ar {text} --num_samples=10 --out=s.jsonl"
+    case = f"ar {text} --num_samples=10"
     make = functools.partial(small_model, vocab_size=4)
     model, pattern, o, *_ = setting(f"{case} --full_length=false", make)
     tokenizer = Tokenizer("words", words=["a", "b", "c"])
@@ -634,8 +635,9 @@ def test_the_passes_of_ar_do_not_depend_on_the_batch(workdir, text, prompt):
     # Its end-of-text is written too, if it has one.
     passes = [[*row, 3].index(3, prompt) + 1 - prompt for row in whole[:, :-1].tolist()]
     for batch_size in 1, 3, 10:
-        summary, _ = sample.write_stories(model, plain, None, tokenizer, "aligned", pattern,
-                                          replace(o, batch_size=batch_size))
+        o = replace(o, batch_size=batch_size)
+        rows = list(story_rows(model, plain, None, tokenizer, pattern, o))
+        summary = summary_of(rows, tokenizer, o, "story")
         assert summary["passes"] == pytest.approx(np.mean(passes))
         assert summary["tokens_per_pass"] == 1
 
@@ -652,27 +654,34 @@ def test_blanks(trained, mode):
         assert given == [0, 1, 2, 3, 7, 11, 12]
 
 
-def test_a_sampler_of_ones_own(trained, monkeypatch, capsys):
+MINE = """
+from dataclasses import dataclass
+from functools import partial
+from support.flags import build
+
+@dataclass
+class Options:
+    "what --sampler=mine writes"
+    word: int = 7       # the token to write everywhere
+
+def sampler(config, o, flags):
+    return partial(write, word=build(Options, flags).word)
+
+def write(model, tokens, times, noise, o, word):
+    yield tokens * 0 + word
+"""
+
+
+def test_a_sampler_of_ones_own(trained, tmp_path):
     """A new file of extras/ is chosen by its name, and brings flags of its own."""
-    @dataclass
-    class Options:
-        """mine"""
-        word: int = flag(7, "the word to write everywhere")
-
-    def sampler(config, o, flags):
-        word = build(Options, flags).word
-
-        def write(model, tokens, times, noise, o):
-            yield torch.full_like(tokens, word)
-
-        return write
-
-    mine = types.SimpleNamespace(Options=Options, sampler=sampler)
-    monkeypatch.setitem(sys.modules, "extras.mine", mine)
-    monkeypatch.chdir(trained)
-    monkeypatch.setattr(sys, "argv", [
-        "sample.py", "--out_dir=out/ar", "--sampler=mine", "--word=5", "--out=mine.jsonl"])
-    sample.main()
+    for part in "extras", "support":
+        shutil.copytree(Path(ROOT, part), tmp_path / part)
+    for file in Path(ROOT).glob("*.py"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "extras/mine.py").write_text(MINE)
+    flags = ["--out_dir=out/ar", "--sampler=mine", "--word=5", "--out=mine.jsonl"]
+    done = run(tmp_path / "sample.py", *flags, cwd=trained, PYTHONPATH="")
+    assert done.returncode == 0, done.stderr
     for row in stories_in(trained / "mine.jsonl"):
         assert row["tokens"] == [5] * 48
 
