@@ -175,7 +175,7 @@ def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tenso
     blanks = ids.count(config.mask_id)
     T = config.block_size
     can_go_on = windows == "random" and not blanks      # beyond the window
-    length = o.length or (len(ids) if blanks else T)
+    length = o.length or (min(len(ids), T) if blanks else T)
     if length > T and not can_go_on:
         raise InputError(f"--length={length} must not exceed the window, {T}; a text can go on "
                          "only if it has no blanks and windows began anywhere")

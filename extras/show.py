@@ -104,7 +104,7 @@ def how_written(settings: dict) -> str:
     elif settings["steps"]:
         ways.append(f"{settings['steps']} steps")
     else:
-        ways.append("one token a step")
+        ways.append("one by one")
     return ", ".join(ways).replace("_", " ")
 
 

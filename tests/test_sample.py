@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import math
+import re
 import shutil
 import signal
 import sys
@@ -60,8 +61,8 @@ def write(case, stories=range(20), make=small_model, seed=5):
 
 
 # ---- The law -------------------------------------------------------------------------------------
-# A Markov chain of L tokens, K of them different. Each of its steps has a law of its own, so that no
-# two tokens are equally likely by symmetry.
+# A Markov chain of L tokens, K of them different. Each of its steps has a law of its own, so no
+# two tokens are equally likely.
 
 K, L = 3, 4
 SEQUENCES = np.array(list(itertools.product(range(K), repeat=L)))                   # (K^L, L)
@@ -131,40 +132,44 @@ def p_value(case, law=LAW, N=20_000):
     return chisquare(counts[~rare], expected[~rare]).pvalue
 
 
-@pytest.mark.parametrize("case", [
-    "ar ....",
-    "ar 1...",
-    "ar .... --cache=false",
-    "mdlm ....",
-    "mdlm .1.2",
-    "mdlm .... --order=left_to_right",
-    "mdlm .... --order=2,0,3,1",
-    "mdlm .... --sampler=ancestral --steps=200",
-    "mdlm .... --sampler=adaptive --risk=0",
-    "aogpt ....",
-    "aogpt .1.2",
-    "aogpt .... --cache=false",
-    "aogpt .... --order=left_to_right",
-    "aogpt .... --order=2,0,3,1",
-    "aogpt .... --order=blocks:2",
-    "aogpt/blocks:2 ....",
-    "aogpt/infill ....",
-    "aogpt/infill 1..2",
-    "aogpt .... --sampler=drafts --draft=2",
-    "aogpt .... --sampler=drafts --draft=4",
-    "aogpt ..0. --sampler=drafts --draft=2",
-    "aogpt .... --sampler=drafts --draft=3 --order=blocks:3",
-    "aogpt .... --sampler=drafts --draft=2 --order=left_to_right",
-    "aogpt 1... --sampler=drafts --draft=4 --order=left_to_right",
-    "aogpt/infill 1..2 --sampler=drafts --draft=2",
-    "mdlm/blocks:1 ....",
-    "mdlm/blocks:2 ....",
-    "mdlm/blocks:2 .1..",
-    "mdlm/blocks:3 ....",
-    "mdlm/blocks:3 1.2.",
-    "mdlm/blocks:3 1.2. --sampler=adaptive --risk=0",
-    "mdlm/blocks:2 .1.. --sampler=ancestral --steps=400",
-    "mdlm/blocks:3 .... --sampler=ancestral --steps=400"])
+FOLLOW_THE_LAW = """
+ar ....
+ar 1...
+ar .... --cache=false
+mdlm ....
+mdlm .1.2
+mdlm .... --order=left_to_right
+mdlm .... --order=2,0,3,1
+mdlm .... --sampler=ancestral --steps=200
+mdlm .... --sampler=adaptive --risk=0
+aogpt ....
+aogpt .1.2
+aogpt .... --cache=false
+aogpt .... --order=left_to_right
+aogpt .... --order=2,0,3,1
+aogpt .... --order=blocks:2
+aogpt/blocks:2 ....
+aogpt/infill ....
+aogpt/infill 1..2
+aogpt .... --sampler=drafts --draft=2
+aogpt .... --sampler=drafts --draft=4
+aogpt ..0. --sampler=drafts --draft=2
+aogpt .... --sampler=drafts --draft=3 --order=blocks:3
+aogpt .... --sampler=drafts --draft=2 --order=left_to_right
+aogpt 1... --sampler=drafts --draft=4 --order=left_to_right
+aogpt/infill 1..2 --sampler=drafts --draft=2
+mdlm/blocks:1 ....
+mdlm/blocks:2 ....
+mdlm/blocks:2 .1..
+mdlm/blocks:3 ....
+mdlm/blocks:3 1.2.
+mdlm/blocks:3 1.2. --sampler=adaptive --risk=0
+mdlm/blocks:2 .1.. --sampler=ancestral --steps=400
+mdlm/blocks:3 .... --sampler=ancestral --steps=400
+"""
+
+
+@pytest.mark.parametrize("case", FOLLOW_THE_LAW.strip().splitlines())
 def test_one_token_a_pass_follows_the_exact_law(case):
     assert p_value(case) > 1e-3
 
@@ -240,18 +245,16 @@ def test_confidence_follows_its_own_law():
 
 # ---- Drawing a token -----------------------------------------------------------------------------
 
-@pytest.mark.parametrize("temperature, top_p, expected", [
-    (1, 1, [500, 300, 150, 50]),
-    (1, 0.7, [625, 375]),
-    (1, 1e-9, [1000]),
-    (0.5, 1, [685, 247, 62, 7]),        # in proportion to p²
-    (0, 1, [1000]),
-    (1e-38, 1, [1000]),
-    (1e300, 1, [250] * 4)])
-def test_draw_obeys_temperature_and_top_p(temperature, top_p, expected):
+@pytest.mark.parametrize("drawing, expected", [
+    (Drawing(), [500, 300, 150, 50]),
+    (Drawing(top_p=0.7), [625, 375]),
+    (Drawing(temperature=0.5), [685, 247, 62, 7]),      # in proportion to p²
+    (Drawing(temperature=0), [1000]),
+    (Drawing(temperature=1e-38), [1000])])
+def test_draw_obeys_temperature_and_top_p(drawing, expected):
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(1000, 4)
     u = torch.arange(1000, dtype=torch.float64) / 1000
-    tokens = draw(probabilities(logits, Drawing(temperature, top_p)), u)
+    tokens = draw(probabilities(logits, drawing), u)
     assert torch.bincount(tokens).tolist() == pytest.approx(expected, abs=1)
 
 
@@ -375,6 +378,7 @@ def test_drafts(draft, text):
     assert torch.equal(greedy, drafted)
     _, appeared = write(f"{text} --sampler=drafts --draft={draft} --top_p=0.9")
     assert appeared.max() < text.count(".")
+    assert ((appeared == 0).sum(dim=1) == 1).all()      # of the first draft, one is final
 
 
 @pytest.mark.parametrize("mode", ["mdlm", "aogpt"])
@@ -384,11 +388,8 @@ def test_orders(mode):
     assert appeared[0].argsort().tolist() == [7, 1, 0, 2, 6, 5, 3, 4]
     _, appeared = write(f"{mode} .2.....4 --order=left_to_right")
     assert appeared[0].tolist() == [0, -1, 1, 2, 3, 4, 5, -1]
-    own, appeared = write(f"{mode}/blocks:3 ........")
+    _, appeared = write(f"{mode}/blocks:3 ........")
     assert (appeared[:, :3] < 3).all()
-    if mode == "aogpt":
-        as_asked, _ = write("aogpt ........ --order=blocks:3")
-        assert torch.equal(own, as_asked)
 
 
 def test_ar_stops_when_every_story_has_ended():
@@ -406,14 +407,11 @@ def test_ar_stops_when_every_story_has_ended():
 def test_mdlm_reads_whole_windows():
     """It writes a shorter text as if the rest of the window were masked, as in training."""
     model = small_model("mdlm")
-    short = torch.randint(12, (20, 5))
-    short[:, 2] = 11
-    whole = F.pad(short, (0, 3), value=11)                                          # (20, 8)
-    order = torch.tensor([[2, 0, 1, 3, 4]]).expand(20, -1)
-    at_once = plain.read_slots(model, short, order, 0, 1)[:, 0]                     # (20, 11)
-    torch.testing.assert_close(at_once, plain.read_slots(model, whole, order, 0, 1)[:, 0])
-    torch.testing.assert_close(
-        at_once, unmask.logits_where(model, short, (torch.arange(5) == 2).expand(20, -1)))
+    short = torch.tensor([[4, 7, 11]])              # 11 is [MASK]
+    order = torch.arange(8)[None]
+    read = plain.read_slots(model, F.pad(short, (0, 5), value=11), order, 2, 3)[0]      # (1, 11)
+    torch.testing.assert_close(plain.read_slots(model, short, order[:, :3], 2, 3)[0], read)
+    torch.testing.assert_close(unmask.logits_where(model, short, short == 11), read)
 
 
 @torch.no_grad()
@@ -423,30 +421,21 @@ def test_mdlm_reads_whole_windows():
     ("mdlm/blocks:4 ........", 3),
     ("mdlm ........ --temperature=0.5 --top_p=0.8", 3)])
 def test_adaptive_reveals_what_is_within_the_risk(case, risk):
-    """And no less: one token more of any story would exceed it. It counts the law it draws from."""
+    """A token is, if the entropies of all surer ones are. They are those of what it draws from."""
     case = f"{case} --sampler=adaptive --risk={risk}"
     model, _, o, *_ = setting(case)
     tokens, appeared = write(case)
-    numbers = set()
+    block = torch.arange(8) // getattr(model.config, "block_length", 8)
     for step in range(int(appeared.max()) + 1):
         hidden = appeared >= step                                                   # (20, 8)
         batch = mask_batch(model.config, tokens, hidden)
         logits = model(*batch[:3], select=torch.arange(20 * 9)).view(20, 9, 11)[:, 1:]
         p = probabilities(logits, o)
         nats = torch.special.entr(p / p.sum(dim=-1, keepdim=True)).sum(dim=-1)      # (20, 8)
-        for row, masked, when in zip(nats, hidden, appeared):
-            shown = row[when == step]
-            places = masked.nonzero()[:, 0]
-            if "blocks" in case and len(places):
-                places = places[places // 4 == places[0] // 4]
-            if len(shown) == 0:
-                continue
-            numbers.add(len(shown))
-            assert shown.sum() - shown.max() <= risk + 1e-4
-            torch.testing.assert_close(
-                shown.sort().values, row[places].sort().values[:len(shown)])
-            assert len(shown) == len(places) or shown.sum() > risk - 1e-4
-    assert (numbers == {1}) == (risk == 0)
+        hidden &= block == block[hidden.any(dim=0)].min()
+        surer = (nats[:, None] < nats[:, :, None]) & hidden[:, None]                # (20, 8, 8)
+        nats_ahead = (surer * nats[:, None]).sum(dim=2)                             # (20, 8)
+        assert torch.equal(appeared == step, hidden & (nats_ahead <= risk))
 
 
 def test_confidence_keeps_equally_many_and_the_penalty_lowers_what_occurs():
@@ -469,16 +458,13 @@ def test_under_autocast(case):
 
 
 def test_a_memory_takes_numbers_of_another_kind():
-    """Here the first pass is in bfloat16, and all others are in float32."""
-    model = small_model("aogpt")
-    read = cache.Cache(model)
-    tokens, order = torch.randint(11, (2, 20, 8))
-    order = order.argsort(dim=1)
-    for start in range(3):
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=start == 0):
-            logits = read(model, tokens, order, start, start + 1)
-            exact = plain.read_slots(model, tokens, order, start, start + 1)
-        assert (logits - exact).abs().max() < 0.05 * exact.abs().max()
+    """The first call fills it in float32, the next one comes in bfloat16."""
+    memory = cache.Memory(2)
+    x = torch.rand(1, 1, 1, 4)                  # as q, k and v
+    for slot, kind in (0, torch.float32), (1, torch.bfloat16):
+        attend = memory.attend_at(torch.tensor([[slot]]), torch.ones(1, 1, 1, slot + 1).bool())
+        y = attend("a layer", *[x.to(kind)] * 3)
+        torch.testing.assert_close(y, x.to(kind))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -492,71 +478,69 @@ def test_cuda_writes_the_same(case):
 
 # ---- What is asked for ---------------------------------------------------------------------------
 
-def blanks_of(config, windows="aligned", **flags):
-    """Of each token of the pattern, whether it is to be written; checked by the model's variant."""
-    pattern = pattern_of(SampleOptions(**flags), config, WORDS, windows)
-    variant = sys.modules[type(config).__module__]
-    getattr(variant, "check_pattern", sample.check_pattern)(config, pattern)
-    return (pattern == config.mask_id).int().tolist()
-
-
 SIZES = dict(vocab_size=WORDS.vocab_size, block_size=9)
+MDLM = Config("mdlm", **SIZES)
+INFILL = infill.Config("aogpt", **SIZES)
+BLOCKS = blocks.Config("mdlm", block_length=3, **SIZES)
+NOT_ONE = "must have words, one blank, and words"
 
 
-def test_what_is_to_be_written():
-    config = Config("mdlm", **SIZES)
-    assert blanks_of(config) == [1] * 9
-    assert blanks_of(config, prompt="One day") == [0, 0] + [1] * 7
-    assert blanks_of(config, prompt="One ___ day ___", blank=2) == [0, 1, 1, 0, 1, 1]
-    assert blanks_of(config, windows="random", length=30) == [1] * 30
-    with pytest.raises(InputError, match="length=30 must not exceed the window, 9"):
-        blanks_of(config, length=30)
-    config = infill.Config("aogpt", **SIZES)
-    assert blanks_of(config, prompt="One ___ day", blank=3) == [0, 1, 1, 1, 0]
-    for flags in {"prompt": "___ day"}, {"prompt": "One ___ day ___ a"}, {
-            "prompt": "One ___ day", "length": 8}:
-        with pytest.raises(InputError, match="must have words, one blank, and words"):
-            blanks_of(config, blank=2, **flags)
+@pytest.mark.parametrize("config, prompt, length, expected", [
+    (MDLM, "", 0, "........."),
+    (MDLM, "One day", 0, "xx......."),
+    (MDLM, "One ___ day ___", 0, "x..x.."),
+    (MDLM, "", 30, "length=30 must not exceed the window, 9"),
+    (INFILL, "One ___ day", 0, "x..x"),
+    (INFILL, "___ day", 0, NOT_ONE),
+    (INFILL, "One ___ day ___ a", 0, NOT_ONE),
+    (INFILL, "One ___ day", 8, NOT_ONE),
+    (BLOCKS, "One day, a", 0, "xxxx....."),
+    (BLOCKS, "One day ___", 0, "xx.."),
+    (BLOCKS, "___ day", 0, "..x"),
+    (BLOCKS, "One ___ day", 0, "words in a later block than a blank")])
+def test_what_is_to_be_written(config, prompt, length, expected):
+    o = SampleOptions(prompt=prompt, length=length, blank=2)
+    try:
+        pattern = pattern_of(o, config, WORDS, "aligned")
+        variant = sys.modules[type(config).__module__]
+        getattr(variant, "check_pattern", sample.check_pattern)(config, pattern)
+        assert "".join("." if i == config.mask_id else "x" for i in pattern.tolist()) == expected
+    except InputError as e:
+        assert expected in str(e)
 
 
-@pytest.mark.parametrize("mode", ["mdlm", "aogpt"])
-def test_what_blocks_cannot_write_is_refused(mode):
-    config = blocks.Config(mode, block_length=3, **SIZES)
-    assert blanks_of(config, prompt="One day, a") == [0, 0, 0, 0, 1, 1, 1, 1, 1]
-    assert blanks_of(config, prompt="One ___ day", blank=1) == [0, 1, 0]
-    assert blanks_of(config, prompt="___", blank=5) == [1] * 5
-    with pytest.raises(InputError, match="words in a later block than a blank"):
-        blanks_of(config, prompt="One ___ day", blank=2)
+REFUSED = r"""
+ar     --steps=2                               means nothing for ar
+ar     --order=random                          means nothing for ar
+mdlm   --cache=false                           means nothing for mdlm
+aogpt  --blank=3                               means nothing without ___
+ar     --sampler=adaptive                      adaptive is for --mode=mdlm
+aogpt  --sampler=ancestral                     ancestral is for --mode=mdlm
+aogpt  --sampler=confidence                    confidence is for --mode=mdlm
+mdlm   --sampler=drafts                        drafts is for --mode=aogpt
+mdlm   --sampler=adaptive --steps=3            without --steps and --order
+mdlm   --sampler=ancestral --order=random      without --order
+mdlm   --sampler=confidence --order=random     without --order
+aogpt  --sampler=drafts --steps=3              without --steps
+mdlm   --risk=0.1                              it needs --sampler=adaptive
+aogpt  --draft=3                               it needs --sampler=drafts
+mdlm   --final_temperature=0                   it needs --sampler=confidence
+mdlm   --sampler=adptive                       no extras/adptive.py; did you mean adaptive\?
+mdlm   --sampler=extras/adaptive.py            no extras/extras/adaptive.py.py
+mdlm   --sampler=cache                         extras/cache.py has no sampler
+aogpt  --protocol=paper                        is for --mode=ar or mdlm
+mdlm   --order=2,1                             must be random, left_to_right, blocks:N
+aogpt  --order=blocks:0                        must be blocks:N with an N of 1 or more
+mdlm   --steps=49                              must not exceed the 48 tokens
+ar     --prompt=One_____day                    words where ar should have written
+"""
 
 
-@pytest.mark.parametrize("mode, flags, said", [
-    ("ar", "--steps=2", "means nothing for ar"),
-    ("ar", "--order=random", "means nothing for ar"),
-    ("mdlm", "--cache=false", "means nothing for mdlm"),
-    ("aogpt", "--blank=3", "means nothing without ___"),
-    ("ar", "--sampler=adaptive", "adaptive is for --mode=mdlm"),
-    ("aogpt", "--sampler=ancestral", "ancestral is for --mode=mdlm"),
-    ("aogpt", "--sampler=confidence", "confidence is for --mode=mdlm"),
-    ("mdlm", "--sampler=drafts", "drafts is for --mode=aogpt"),
-    ("mdlm", "--sampler=adaptive --steps=3", "without --steps and --order"),
-    ("mdlm", "--sampler=ancestral --order=random", "without --order"),
-    ("mdlm", "--sampler=confidence --order=random", "without --order"),
-    ("aogpt", "--sampler=drafts --steps=3", "without --steps"),
-    ("mdlm", "--risk=0.1", "it needs --sampler=adaptive"),
-    ("aogpt", "--draft=3", "it needs --sampler=drafts"),
-    ("mdlm", "--final_temperature=0", "it needs --sampler=confidence"),
-    ("mdlm", "--sampler=adptive", r"no extras/adptive.py; did you mean adaptive\?"),
-    ("mdlm", "--sampler=extras/adaptive.py", r"no extras/extras/adaptive.py.py"),
-    ("mdlm", "--sampler=cache", "extras/cache.py has no sampler"),
-    ("aogpt", "--protocol=paper", "is for --mode=ar or mdlm"),
-    ("mdlm", "--order=2,1", "must be random, left_to_right, blocks:N"),
-    ("aogpt", "--order=blocks:0", "must be blocks:N with an N of 1 or more"),
-    ("mdlm", "--steps=49", "must not exceed the 48 tokens"),
-    ("ar", "--prompt=One|___|day", "words where ar should have written")])
-def test_what_means_nothing_is_refused_in_one_line(trained, monkeypatch, mode, flags, said):
+@pytest.mark.parametrize("line", REFUSED.strip().splitlines())
+def test_what_means_nothing_is_refused_in_one_line(trained, monkeypatch, line):
+    mode, flags, said = re.split("  +", line)
     monkeypatch.chdir(trained)
-    arguments = [argument.replace("|", " ") for argument in flags.split()]
-    monkeypatch.setattr(sys, "argv", ["sample.py", f"--out_dir=out/{mode}", *arguments])
+    monkeypatch.setattr(sys, "argv", ["sample.py", f"--out_dir=out/{mode}", *flags.split()])
     with pytest.raises(InputError, match=said) as e:
         sample.main()
     assert "\n" not in str(e.value)
@@ -595,61 +579,30 @@ def test_sample_command(trained):
         assert set(row["appeared"]) <= {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("mode, flags", [("ar", []), ("aogpt", []), ("aogpt", ["--steps=7"])])
-def test_without_the_cache_the_stories_are_the_same(trained, mode, flags):
-    _, rows = sample_command(trained, mode, *flags)
-    assert sample_command(trained, mode, "--cache=false", *flags)[1] == rows
-
-
-def test_watching(trained):
-    """In a pipe it is the story alone."""
-    done = run("sample.py", "--out_dir=out/mdlm", "--num_samples=1", "--show", cwd=trained)
-    [row] = stories_in(trained / "out/mdlm/shown.jsonl")
-    assert row["text"] in done.stdout
-    assert "\x1b" not in done.stdout
-
-
-@pytest.mark.parametrize("draft", [3, 100])
-def test_what_is_said_of_drafts(trained, draft):
-    flags = ["--full_length", "--sampler=drafts", f"--draft={draft}"]
-    summary, rows = sample_command(trained, "aogpt", *flags)
-    passes = []
-    for row in rows:
-        appeared = np.bincount(row["appeared"])         # tokens of each pass
-        passes.append(np.count_nonzero(appeared))
-        assert appeared[0] == 1                         # of the first draft, one is final
-        assert appeared.max() <= draft
-    assert summary["draft"] == draft
-    assert summary["passes"] == pytest.approx(np.mean(passes))
-    assert summary["tokens_per_pass"] == pytest.approx(48 / np.mean(passes))
-
-
-@pytest.mark.parametrize("text, prompt", [("........", 0), ("012.....", 3)])
-def test_the_passes_of_ar_do_not_depend_on_the_batch(text, prompt):
+@pytest.mark.parametrize("text", ["........", "012....."])
+def test_the_passes_of_ar_do_not_depend_on_the_batch(text):
     """Each story's are those to its own end, though its batch goes on."""
-    case = f"ar {text} --num_samples=10"
     make = functools.partial(small_model, vocab_size=4)
-    model, pattern, o, *_ = setting(f"{case} --full_length=false", make)
-    tokenizer = Tokenizer("words", words=["a", "b", "c"])
-    whole, _ = write(case, range(10), make, seed=o.seed)
+    case = f"ar {text} --num_samples=10"
+    whole, _ = write(case, range(10), make, seed=1337)
+    prompt = 8 - text.count(".")
+    ends = [[*row, 3].index(3, prompt) for row in whole.tolist()]
     # Its end-of-text is written too, if it has one.
-    passes = [[*row, 3].index(3, prompt) + 1 - prompt for row in whole[:, :-1].tolist()]
+    expected = [min(8, end + 1) - prompt for end in ends]
+    tokenizer = Tokenizer("words", words=["a", "b", "c"])
     for batch_size in 1, 3, 10:
-        o = replace(o, batch_size=batch_size)
+        model, pattern, o, *_ = setting(
+            f"{case} --full_length=false --batch_size={batch_size}", make)
         rows = list(story_rows(model, plain, None, tokenizer, pattern, o))
-        summary = summary_of(rows, tokenizer, o, "story")
-        assert summary["passes"] == pytest.approx(np.mean(passes))
-        assert summary["tokens_per_pass"] == 1
+        assert [row["passes"] for row in rows] == [row["written"] for row in rows] == expected
 
 
 @pytest.mark.parametrize("mode", ["mdlm", "aogpt"])
 def test_blanks(trained, mode):
     _, rows = sample_command(trained, mode, "--prompt=One day, a ___ found ___ park.", "--blank=3")
     for row in rows:
-        ids = row["tokens"]
-        assert WORDS.decode(ids[:4]) == "One day, a"
-        assert WORDS.decode(ids[7:8]) == "found"
-        assert WORDS.decode(ids[11:]) == "park."
+        text = WORDS.decode(row["tokens"])
+        assert re.fullmatch("One day, a.* found.* park.", text)
         given = [i for i, step in enumerate(row["appeared"]) if step == -1]
         assert given == [0, 1, 2, 3, 7, 11, 12]
 
@@ -691,8 +644,6 @@ def test_the_papers_protocol(trained):
     expected = dict(sampler="confidence", steps=10, temperature=0.8, final=0.32, penalty=1.3,
                     length=48, full_length=True)
     assert summary | expected == summary
-    summary, _ = sample_command(trained, "mdlm", "--protocol=paper", "--sampler=ancestral")
-    assert summary | dict(sampler="ancestral", temperature=0.8) == summary
 
 
 def test_an_interrupted_command_keeps_what_it_wrote(trained):

@@ -70,7 +70,7 @@ def test_show_in_a_terminal(samples):
     """Each token has its place in its panel, is hidden before its step, and then marked as new."""
     pictures = show_in_a_terminal("x=ar.jsonl", "y=mdlm.jsonl", "--story=1", cwd=samples)
     *moving, last = pictures
-    titles = [("1", "x, left to right, one token"), ("31", "y, 4 steps")]
+    titles = [("1", "x, left to right, one by one"), ("31", "y, 4 steps")]
     assert re.findall(r"\x1b\[(\d+)G([^\x1b\r\n]+)", last) == titles + [
         ("1", "One"), ("5", "day"), ("8", ","),
         ("31", "A"), ("33", "<b>"), ("36", "↵"), ("37", "So"), ("40", "it"), ("42", ".")]
@@ -100,12 +100,11 @@ def test_a_moving_picture(tmp_path):
     root = ElementTree.parse(tmp_path / "f.svg").getroot()
     texts = [text.text for text in root.iter(f"{svg}text")]
     assert texts == ["ar & co", "One", "<b>", "!", "mdlm", "a", "b", "."]
-    times = [float(animation.get("keyTimes")[2:]) for animation in root.iter(f"{svg}animate")]
-    assert times == [0, 0.2, 0.4, 0.8, 0, 0]
+    times = [animation.get("keyTimes") for animation in root.iter(f"{svg}animate")]
+    assert times == [f"0;0.{digits}00" for digits in "024800"]
     colours = [token.find(f"{svg}rect").get("fill") for token in root.iter(f"{svg}g")]
     blue, *_, green = colours
     assert colours == [blue, blue, blue, green, "#e4e4e4", green]
-    assert blue != green
 
 
 def test_the_titles_say_how_the_stories_were_written(samples):
@@ -115,7 +114,7 @@ def test_the_titles_say_how_the_stories_were_written(samples):
     done = run("extras/show.py", *files, "--story=1", "--picture=modes.svg", cwd=samples)
     assert done.returncode == 0, done.stderr
     titles = re.findall('bold">([^<]*)<', (samples / "modes.svg").read_text())
-    assert titles == ["ar, left to right, one token a step", "mdlm, 4 steps",
+    assert titles == ["ar, left to right, one by one", "mdlm, 4 steps",
                       "aogpt, left to right order, drafts, 2 at once", "sure, adaptive, risk 0.1"]
 
 
@@ -135,18 +134,19 @@ def test_what_show_cannot_show(samples, arguments, said):
 
 def test_what_sample_writes_can_be_shown(trained):
     """The settings of every kind of file have what the title needs."""
-    for mode, flags in ("ar", []), ("mdlm", ["--sampler=adaptive"]), ("aogpt", ["--sampler=drafts"]):
-        done = run("sample.py", f"--out_dir=out/{mode}", f"--out={mode}.jsonl", *flags, cwd=trained)
+    for mode, sampler in ("ar", ""), ("mdlm", "adaptive"), ("aogpt", "drafts"):
+        flags = [f"--out_dir=out/{mode}", f"--out={mode}.jsonl", f"--sampler={sampler}"]
+        done = run("sample.py", *flags, cwd=trained)
         assert done.returncode == 0, done.stderr
         done = run("extras/show.py", f"{mode}={mode}.jsonl", "--story=1", cwd=trained)
         assert done.returncode == 0, done.stderr
 
 
 def test_layout_breaks_between_words():
-    pieces = ["ab", " cd", " e", "f", " ghijkl", ".", " m"]
-    assert list(layout(pieces, 7)) == [
-        (0, 0, "ab"), (0, 3, "cd"), (1, 0, "e"), (1, 1, "f"), (2, 0, "ghijkl"), (2, 6, "."),
-        (3, 0, "m")]
+    lines = ["", "", "", ""]
+    for line, column, text in layout(["ab", " cd", " e", "f", " ghijkl", ".", " m"], 7):
+        lines[line] = lines[line].ljust(column) + text
+    assert lines == ["ab cd", "ef", "ghijkl.", "m"]
 
 
 def test_token_texts_are_of_one_line():
