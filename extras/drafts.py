@@ -13,6 +13,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+import model as plain
 from extras import infill
 from extras.cache import Cache
 from model import draw, probabilities
@@ -78,15 +79,12 @@ def write(model, tokens, times, noise, o, draft: int):
     """
     (B, L), device = tokens.shape, tokens.device
     noise(L)        # the numbers that a sampler with one for each place would take
-    free = tokens == model.config.mask_id                                       # (B, L)
-    order = times.where(free, -1).argsort(dim=1, stable=True)                   # (B, L)
+    plan = plain.plan
     if isinstance(model.config, infill.Config) and not o.order:
-        before = infill.left_of_blank(free[0])                                  # (0 or 1,)
-        order = infill.infill_order(free, before.expand(B, -1))                 # (B, L+0 or 1)
-    S = order.size(1)
-    n = int(free[0].sum())
-    given = S - n
-    m = min(draft, n)
+        plan = infill.plan
+    order, edges = plan(model.config, tokens, times)                            # (B, S)
+    given, S = edges[0], edges[-1]
+    m = min(draft, S - given)
     cache = Cache(model)
     # Drafts may go beyond the end. The network is told any place for these, and what it writes
     # there goes into a column L of the tokens, which is cut off.

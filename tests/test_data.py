@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import prepare_data
+from conftest import run
 from support.flags import InputError
 from prepare_data import (
     EOT, PrepareOptions, Tokenizer, Windows, load_meta, open_windows, prepare, read_texts,

@@ -10,10 +10,11 @@ import pytest
 import sample
 import train
 from conftest import TINY, run
+from extras.prompt import prompt_ids
 from extras.show import read_panel
 from model import Config
 from prepare_data import Tokenizer
-from sample import SampleOptions, pattern_of, prompt_ids
+from sample import SampleOptions, pattern_of
 from support.flags import InputError, parse_flags, print_table, printable, text_width
 from support.pictures import layout
 from test_show import show_in_a_terminal, write_samples
@@ -188,7 +189,7 @@ def test_columns_of_a_table(capsys):
 
 def ids_of(prompt, tokenizer=WORDS):
     """The tokens of a prompt; a blank is one token, -1."""
-    return prompt_ids(SampleOptions(prompt=prompt, blank=1), -1, tokenizer)
+    return prompt_ids(prompt, [-1], tokenizer)
 
 
 @pytest.mark.parametrize("beginning", [
