@@ -135,7 +135,7 @@ def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tenso
     blanks = ids.count(config.mask_id)
     T = config.block_size
     can_go_on = windows == "random" and not blanks      # beyond the window
-    length = o.length or (len(ids) if blanks else T)
+    length = o.length or (min(len(ids), T) if blanks else T)
     if length > T and not can_go_on:
         raise InputError(f"--length={length} must not exceed the window, {T}; a text can go on "
                          "only if it has no blanks and windows began anywhere")
@@ -165,6 +165,8 @@ def check_flags_for(o: SampleOptions, config):
         useless = dict.fromkeys(["steps", "order"], f"for {config.mode}")
     elif config.mode == "mdlm" and hasattr(config, "orders"):
         useless["order"] = "for a model that was trained in blocks"
+    elif config.mode == "mdlm":
+        useless["cache"] = "for mdlm"
     if "___" not in o.prompt and not o.prompt.startswith("FILE:"):
         useless["blank"] = "without ___ in --prompt"
     for name, where in useless.items():

@@ -53,9 +53,11 @@ class Memory:
                 self.kept[layer] = q.new_zeros(2, B, H, self.size, D)
             keys, values = self.kept[layer]
             place = slots[:, None, :, None].expand_as(k)                        # (B, H, S, D)
-            keys.scatter_(2, place, k)
-            values.scatter_(2, place, v)
-            return F.scaled_dot_product_attention(q, keys[:, :, :n], values[:, :, :n], visible)
+            # By torch.autocast a later call may come with numbers of another kind.
+            keys.scatter_(2, place, k.to(keys.dtype))
+            values.scatter_(2, place, v.to(values.dtype))
+            k, v = keys[:, :, :n].to(q.dtype), values[:, :, :n].to(q.dtype)
+            return F.scaled_dot_product_attention(q, k, v, visible)
 
         return attend
 
