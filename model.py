@@ -33,7 +33,7 @@ C = n_embd, H = n_head, D = C / H, V = vocab_size, n predictions.
 import itertools
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn as nn
@@ -46,7 +46,7 @@ from torch import Tensor
 @dataclass
 class Config:
     """the network, and what it learns"""
-    mode: str = "ar"                # ar, mdlm or aogpt
+    mode: Literal["ar", "mdlm", "aogpt"] = "ar"     # left to right, by masks, or in any order
     vocab_size: int = 50257         # tokens that can be predicted; the last one is end-of-text
     block_size: int = 512           # T, the tokens in a window
     n_layer: int = 12
@@ -54,11 +54,16 @@ class Config:
     n_embd: int = 768               # C, the width of the residual stream
     n_hidden: int = 2048            # width of the SwiGLU layer
     dropout: float = 0.0            # share of what each layer adds that training drops
-    objective: str = "nelbo"        # mdlm: the bound, or masked_ce, a plain mean over masked tokens
+    objective: Literal["nelbo", "masked_ce"] = "nelbo"      # mdlm: the bound, or a plain mean
     l2r_fraction: float = 0.1       # aogpt: share of the rows that it learns from left to right
 
     def __post_init__(self):
         """Raises ValueError for sizes that do not fit."""
+        if min(self.vocab_size, self.block_size, self.n_layer, self.n_head, self.n_embd,
+               self.n_hidden) < 1:
+            raise ValueError("--vocab_size, --block_size and all --n_… must be at least 1")
+        if not (0 <= self.dropout < 1 and 0 <= self.l2r_fraction <= 1):
+            raise ValueError("--dropout and --l2r_fraction are shares, from 0 to 1")
         if self.n_embd % (2 * self.n_head):
             raise ValueError(f"--n_embd={self.n_embd} over --n_head={self.n_head} must be an even "
                              "number")

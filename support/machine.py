@@ -15,8 +15,8 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 import torch
 import torch.nn.functional as F
 
+from support.flags import is_out_of_memory
 from support.processes import mean_over_processes
-from support.runs import is_out_of_memory
 
 
 def prepare(s, device: torch.device):
@@ -26,12 +26,8 @@ def prepare(s, device: torch.device):
     if device.type == "cuda" and s.dtype == "bfloat16":
         torch.set_float32_matmul_precision("high")      # TF32, where float32 is left: in evaluation
     if device.type == "cpu":
-        prepare_cpu()
-
-
-def prepare_cpu():
-    torch.use_deterministic_algorithms(True)    # else compiled code adds up in any order
-    torch.set_flush_denormal(True)      # sharp attention makes tiny numbers, which are slow
+        torch.use_deterministic_algorithms(True)    # else compiled code adds up in any order
+        torch.set_flush_denormal(True)      # sharp attention makes tiny numbers, which are slow
     if sys.platform == "linux":
         # The C library shall keep memory that is freed; to ask for it anew costs a tenth more time.
         malloc_options = ctypes.CDLL(None).mallopt
