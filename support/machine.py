@@ -81,7 +81,7 @@ def rows_at_once(numbers_of_row: int, device: torch.device) -> int:
 
 
 def compiled(function, s, device: torch.device):
-    """The function, compiled unless --compile=false. All batches have the same shapes.
+    """The function, compiled unless --compile=false.
 
     Where it cannot be, for example for want of a C++ compiler, it warns and goes on without. That
     shows when it is first called; what is raised later, or for want of memory, is no such case."""
@@ -95,7 +95,7 @@ def compiled(function, s, device: torch.device):
             return working(*arguments)
         failed = torch.zeros((), device=device)
         try:
-            working = torch.compile(function, dynamic=False)
+            working = torch.compile(function)
             result = working(*arguments)
         except Exception as e:      # what it raises differs by version and by what is missing
             if is_out_of_memory(e):
