@@ -113,15 +113,6 @@ def test_the_disk_is_full_while_a_checkpoint_is_written(trained):
     assert run("train.py", *arguments, "--resume", cwd=trained).returncode == 0
 
 
-def test_preparing_data_is_stopped(workdir):
-    process = Running("prepare_data.py", "--name=t", "--max_tokens=10000000", cwd=workdir)
-    process.wait_for(lambda: list(workdir.glob("data/*/train.bin")))
-    done = process.end(signal.SIGTERM)
-    assert done.returncode == 2
-    assert "nothing was kept" in done.stderr
-    assert os.listdir("data") == []
-
-
 # ---- Signals, and outputs that nobody reads any more ---------------------------------------------
 
 def test_the_end_of_the_terminal_saves(tmp_path, monkeypatch):
