@@ -142,11 +142,14 @@ BAD = {
     "extras/compare.py ar=out/ar ar=out/mdlm": "every NAME once",
     "extras/show.py ar=none.jsonl": "none.jsonl",
     "diversity.py mine=none.jsonl": "none.jsonl",
+    "bench.py --batch_size=3": "--batch_size=3 must be even",
+    "bench.py --modes=ar,gpt": "--mode=gpt must be one of ar, mdlm, aogpt",
     "bench.py --n_embd=100 --n_head=16": "--n_embd=100 must be a multiple of 32"}
 
 
 def files_in(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".tmp"]
+    return {path: path.read_bytes() for path in paths}
 
 
 @pytest.mark.parametrize("call", BAD)

@@ -1,12 +1,11 @@
 """bench.py and what is timed beside it: the figures hang together, and the steps do train."""
 import json
-import math
 
 import pytest
 import torch
 
 import bench
-from bench import BenchOptions, bench_train, by_turns, training_step
+from bench import by_turns, training_step
 from conftest import run
 from experiments import others
 from model import Config, flops_per_token, losses, masked_ce_batch
@@ -31,27 +30,6 @@ def test_the_command(tmp_path):
         assert 0 < row["mfu"] < 1
         assert len(row["seconds"]) == 2
     assert content["train"]["ar"]["ratio_to_ar"] == 1
-
-
-def test_what_the_table_compares(monkeypatch):
-    """The median counts; ratios are those of times."""
-    seconds = {"ar": [2, 9, 1], "ar, baseline": [6], "mdlm": [1], "mdlm, baseline": [4]}
-    made = []
-
-    def no_step(config, batch_size, device, tuned=True):
-        made.append((config, tuned))
-        return print, "float32", math.nan
-
-    monkeypatch.setattr(bench, "training_step", no_step)
-    monkeypatch.setattr(bench, "by_turns", lambda *_: seconds)
-    monkeypatch.setattr(bench, "peak_flops", lambda *_: 1e9)
-    ar, mdlm = Config(**SIZES), Config("mdlm", **SIZES)
-    found = bench_train(ar, 4, BenchOptions(modes="ar,mdlm"), CPU)
-    assert made == [(ar, True), (ar, False), (mdlm, True), (mdlm, False)]
-    assert found["ar"]["tok_per_s"] == 4 * 8 / 2
-    assert found["ar"]["speedup"] == 3
-    assert found["mdlm"]["ratio_to_ar"] == 2
-    assert found["mdlm"]["mfu"] == pytest.approx(32 * flops_per_token(mdlm) / 1e9)
 
 
 def test_the_baseline_computes_every_slot():
@@ -97,15 +75,6 @@ def test_turns_are_taken_and_the_first_does_not_count(monkeypatch):
     seconds = by_turns(steps, 2, CPU)
     assert seconds == {"a": [0.125] * 2, "b": [0.25] * 2}
     assert "".join(order) == "ab" + 2 * "aaaabb"
-
-
-@pytest.mark.parametrize("flags, problem", [
-    (dict(batch_size=3), "--batch_size=3 must be even"),
-    (dict(mode="ar"), "--mode=ar means nothing here"),
-    (dict(n_embd=100, n_head=16), "--n_embd=100 must be a multiple of 32")])
-def test_what_cannot_be_measured(flags, problem):
-    with pytest.raises(InputError, match=problem):
-        bench.begin(BenchOptions(device="cpu"), flags)
 
 
 # ---- Others' code --------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 """Training as a user runs it: what a run leaves, how it goes on, and that each step is right."""
+import itertools
 import json
 import math
 import os
@@ -7,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from dataclasses import asdict, replace
+from unittest import mock
 
 import pytest
 import torch
@@ -133,9 +134,8 @@ def test_the_best_is_the_lowest_and_not_the_last(tmp_path):
 
     def best_of(s, losses, checkpoint=None):
         run = Run(s, small_model(), [], trained_on, checkpoint)
-        run.bar = types.SimpleNamespace(update=lambda: None, set_postfix_str=lambda _: None)
         for loss in losses:
-            run.record(torch.zeros(()), torch.zeros(()), lr=0.0)
+            run.step += 1
             run.record_evaluation({"val_nll": loss})
         run.checkpoint()
         run.log_file.close()
@@ -338,25 +338,12 @@ def test_each_step_has_its_own_noise(trained, mode):
     assert len(set(found.values())) == 3
 
 
-def test_no_two_seeds_share_their_noise(trained, monkeypatch):
-    """Nor do two processes, nor dropout and masks: no generator has the seed of another."""
-    drawn = []
-    monkeypatch.chdir(trained)
-
-    def note(model, losses_of, optimizers, batch, s, lr):
-        drawn.append(torch.initial_seed())
-        return torch.zeros(()), torch.zeros(())
-
-    monkeypatch.setattr(train, "train_step", note)
-    monkeypatch.setattr(train, "finish", lambda *_: None)
-    for seed in 1, 2:
-        for rank in 0, 1:
-            monkeypatch.setattr(train, "RANK", rank)
-            out = f"--out_dir=out/seeds-{seed}-{rank}"
-            monkeypatch.setattr(sys, "argv", ["train.py", *TINY, out, f"--seed={seed}"])
-            train.main()
-        drawn.extend(random_numbers(seed, step).initial_seed() for step in range(30))
-    assert len(drawn) == len(set(drawn)) == 180
+def test_no_two_seeds_share_their_noise():
+    """Nor do masks and the dropout of two processes: no generator has the seed of another."""
+    drawn = set()
+    for seed, step, rank in itertools.product([1, 2], range(30), [(), (1,), (2,)]):
+        drawn.add(random_numbers(seed, step, *rank).initial_seed())
+    assert len(drawn) == 180
 
 
 # ---- A training step -----------------------------------------------------------------------------
@@ -367,28 +354,28 @@ def some_batch(model, seed=0):
     return training_batch(model.config, x, generator)
 
 
+def test_each_weight_has_its_optimizer():
+    s = Settings(optimizer="muon", beta2=0.5, weight_decay=0.3)
+    model = small_model()
+    [adamw], [muon] = (optimizer.param_groups for optimizer in make_optimizers(model, s))
+    [all_weights] = make_optimizers(model, replace(s, optimizer="adamw"))[0].param_groups
+    assert adamw["betas"] == all_weights["betas"] == (0.9, 0.5)
+    assert adamw["weight_decay"] == muon["weight_decay"] == all_weights["weight_decay"] == 0.3
+    assert len(muon["params"]) == 8
+    assert len(adamw["params"]) + 8 == len(all_weights["params"]) == len(list(model.parameters()))
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_step_is_that_of_the_settings(mode, optimizer):
     """Also in parts; the norm is that of the whole gradient before it is clipped, and every group
     of weights gets the learning rate."""
-    s = Settings(batch_size=8, dtype="float32", optimizer=optimizer, grad_clip=0.01, beta2=0.5,
-                 weight_decay=0.3, grad_accum=2)
+    s = Settings(batch_size=8, dtype="float32", optimizer=optimizer, grad_clip=0.01, grad_accum=2)
     model, by_hand = small_model(mode), small_model(mode)
     optimizers = make_optimizers(model, s)
-    adamw, *_ = optimizers
-    last = adamw.param_groups[0]["params"].pop()
-    adamw.add_param_group({"params": [last]})
-    rest, matrices = [], []
-    for name, p in by_hand.named_parameters():
-        if optimizer == "muon" and name.startswith("blocks") and p.dim() == 2:
-            matrices.append(p)
-        else:
-            rest.append(p)
-    expected_optimizers = [torch.optim.AdamW(rest, lr=0.01, betas=(0.9, 0.5), weight_decay=0.3)]
-    if matrices:
-        assert len(matrices) == 8
-        expected_optimizers.append(Muon(matrices, dict(lr=0.01, weight_decay=0.3)))
+    last = optimizers[0].param_groups[0]["params"].pop()
+    optimizers[0].add_param_group({"params": [last]})
+    expected_optimizers = make_optimizers(by_hand, s)
     for seed in range(3):
         batch = some_batch(model, seed)
         loss, norm = train_step(model, losses, optimizers, batch, s, lr=0.01)
@@ -400,6 +387,7 @@ def test_a_step_is_that_of_the_settings(mode, optimizer):
         assert norm == pytest.approx(whole_norm.item(), rel=1e-3)
         assert norm > 0.01
         for expected_optimizer in expected_optimizers:
+            expected_optimizer.param_groups[0]["lr"] = 0.01
             expected_optimizer.step()
     for a, b in zip(model.parameters(), by_hand.parameters()):
         assert torch.allclose(a, b, atol=1e-4)
@@ -481,27 +469,20 @@ def test_without_a_compiler_it_goes_on(monkeypatch, capsys, compile):
     assert capsys.readouterr().err.count("going on without it") == 1
 
 
-@pytest.mark.parametrize("at_call, error", [
-    (1, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")),
-    (1, RuntimeError("DefaultCPUAllocator: can't allocate memory")),
-    (2, RuntimeError("a fault of this code"))])
-def test_only_a_first_step_that_fails_is_a_failed_compilation(monkeypatch, at_call, error):
+@pytest.mark.parametrize("results", [
+    [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")],
+    [RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+    [torch.zeros(8), RuntimeError("a fault of this code")]])
+def test_only_a_first_step_that_fails_is_a_failed_compilation(monkeypatch, results):
     """And too little memory is none, at any step."""
-    results = [error] if at_call == 1 else [torch.zeros(8), error]
-
     def compile(function):
-        def compiled(*arguments):
-            result = results.pop(0)
-            if isinstance(result, Exception):
-                raise result
-            return result
-        return compiled
+        return mock.Mock(side_effect=results)
 
     losses_of, arguments = losses_with_compiler(monkeypatch, compile)
     with pytest.raises(RuntimeError) as raised:
         for _ in range(2):
             losses_of(*arguments)
-    assert raised.value is error
+    assert raised.value is results[-1]
 
 
 def test_if_one_process_cannot_compile_none_does(monkeypatch):
