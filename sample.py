@@ -240,7 +240,7 @@ def main():
     getattr(variant, "check_pattern", check_pattern)(config, pattern)
     write = None
     if o.sampler:
-        write = extra_file(o.sampler).sampler(config, o, flags)
+        write = extra_file(o.sampler, needs="sampler").sampler(config, o, flags)
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
     o = replace(o, out=out, length=len(pattern), full_length=o.full_length or windows == "paper")
 

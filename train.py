@@ -149,7 +149,7 @@ def resolve(flags: dict):
         raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has "
                          f"{vocab_size}; leave it out")
     s = build(Settings, values)
-    variant = extra_file(s.variant, plain)
+    variant = extra_file(s.variant, plain, needs="Config")
     config = build(variant.Config, values)
     rows = s.grad_accum * WORLD_SIZE * rows_together(config)
     if s.batch_size % rows:
@@ -325,7 +325,7 @@ def main():
             loss, norm = train_step(model, losses_of, optimizers, batch, s, lr)
             run.record(loss, norm, lr)          # counts the step, logs every tenth
             if run.evaluation_due():
-                with run.clock.paused():
+                with run.paused():
                     result = evaluate(model, variant, x_val, s.seed)
                     result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
                     if law is not None:
@@ -334,7 +334,7 @@ def main():
                     print_story(run, variant, tokenizer)
             stop = run.asked_to_stop()          # by Ctrl-C, SIGTERM or the terminal's end
             if stop or run.checkpoint_due():
-                with run.clock.paused():
+                with run.paused():
                     run.checkpoint()            # ckpt.pt, all that --resume needs
             if stop:
                 break

@@ -27,7 +27,7 @@ import model as plain  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def arithmetic_as_it_was():
-    """train.prepare_cpu changes how this process computes; no test shall depend on another."""
+    """machine.prepare changes how this process computes; no test shall depend on another."""
     yield
     torch.set_flush_denormal(False)
     torch.use_deterministic_algorithms(False)
