@@ -29,7 +29,7 @@ class Score(NamedTuple):
 
 
 def score_texts(model, variant, texts: list, order="bound", draws=32, stride=0) -> list:
-    """The Score of each text, which is a list of token ids. Raises InputError for an empty one.
+    """The Score of each text, which is a list of token ids.
 
     Of two texts that begin alike, the model finds the continuation of the one with fewer nats
     likelier. What `order`, `draws` and `stride` mean is said at the flags of extras/compare.py."""
@@ -45,20 +45,18 @@ def score_text(model, variant, ids: list, order="bound", draws=32, stride=0, see
     first part is a window of T tokens, or the text, if it is shorter. Each other one is the next
     `stride` tokens, and of what comes before it the model sees as much as the window has room for.
     So with a smaller stride each token has more context, and all takes longer. Raises InputError
-    for a text without tokens, and for a stride longer than the window."""
+    for a stride longer than the window."""
     config = model.config
     T = config.block_size
     if variant is extras.infill:
         order = "left_to_right"         # a part of its training; a text has no span that is last
     stride = stride or max(1, T // 2)
-    if not ids:
-        raise InputError("a text without tokens has no likelihood; give a longer one")
     if stride > T:
         raise InputError(f"--stride={stride} must not exceed the window, {T}")
     exact = order != "bound" or config.mode not in ("mdlm", "aogpt")
     edges = [0, *range(T, len(ids), stride), len(ids)]
+    parts = list(itertools.pairwise(edges)) if ids else []
     nats, variance = 0.0, 0.0
-    parts = list(itertools.pairwise(edges))
     for start, end in tqdm(parts, unit="window", leave=False, disable=None):
         window = torch.tensor(ids[max(0, end - T):end])                         # (L,)
         new = end - start
