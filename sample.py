@@ -10,7 +10,6 @@ A pass is one run of the network. Several tokens in one pass are drawn independe
 which is faster but not exact. How a model writes is in model.py; other ways are files of extras/,
 which --sampler chooses. Stories are cut at the first end-of-text.
 """
-import json
 import os
 import re
 import sys
@@ -20,20 +19,20 @@ from typing import Literal
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 import model as plain
-from prepare_data import Tokenizer, read_blocks
+from prepare_data import Tokenizer, read_text
 from support.flags import (
     InputError, build, command, extra_file, flag, parse_flags, pick_device, printable, provenance,
     write_json)
 from support.pictures import play, token_texts
-from support.runs import load, open_locked
+from support.rows import write_rows
+from support.runs import load
 from toy import TOY
 
 
 @dataclass
-class SampleOptions:
+class SampleOptions(plain.Drawing):
     """what to write, and how"""
     out_dir: str = flag("", "the run to sample from; its best.pt is read")
     num_samples: int = flag(3, "stories", low=1)
@@ -46,10 +45,6 @@ class SampleOptions:
     steps: int = flag(
         0, "passes a story (mdlm, aogpt), or a few more in blocks and beyond the window; default: "
         "one a token", low=0)
-    temperature: float = flag(
-        1.0, "1 samples the model's distribution, 0 takes the likeliest token", low=0)
-    top_p: float = flag(
-        1.0, "keep the likeliest tokens with this much probability", low=1e-9, high=1)
     order: str = flag(
         "", "mdlm, aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; "
         "default: as in training")
@@ -131,7 +126,7 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
             read = Cache(model)
         u = noise(tokens.size(1))                                                   # (B, L)
         writes = plain if o.order else variant      # an order that is asked for is kept
-        states = writes.write(model, tokens, times, u, o.steps, o.temperature, o.top_p, read)
+        states = writes.write(model, tokens, times, u, o.steps, o, read)
     free = tokens == config.mask_id                                                 # (B, L)
     appeared = torch.where(free, 0, -1)                                             # (B, L)
     for tokens in states:
@@ -158,7 +153,7 @@ def prompt_ids(o: SampleOptions, mask_id: int, tokenizer) -> list:
     """Token ids of the prompt, with so many [MASK] for each blank. Raises InputError."""
     prompt = o.prompt
     if prompt.startswith("FILE:"):
-        prompt = "".join(read_blocks(os.path.expanduser(prompt.removeprefix("FILE:"))))
+        prompt = read_text(os.path.expanduser(prompt.removeprefix("FILE:")))
     ids = []
     for i, piece in enumerate(re.split("_{3,}", prompt)):
         if i > 0:
@@ -190,7 +185,7 @@ def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tenso
         remedy = "give a larger --length" if len(ids) < T or can_go_on else "take fewer"
         raise InputError(f"--prompt has {len(ids)} tokens{of_blanks}, which leaves nothing to "
                          f"write in a text of {length}; {remedy}")
-    if o.steps > n and not o.sampler:
+    if o.steps > n and o.sampler != "ancestral":
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
     return torch.tensor(ids + [config.mask_id] * (length - len(ids)))
 
@@ -216,7 +211,7 @@ def check_flags_for(o: SampleOptions, mode: str):
 # ---- The command ---------------------------------------------------------------------------------
 
 def open_model(folder: str, device: str = "auto"):
-    """The best model of a run, the module of its variant, its tokenizer, and how its windows were cut.
+    """The best model of a run, the module of its variant, its tokenizer, and its kind of windows.
 
     Raises OSError, InputError."""
     path = os.path.join(folder, "best.pt")
@@ -224,65 +219,47 @@ def open_model(folder: str, device: str = "auto"):
     return model, variant, Tokenizer(**saved["tokenizer"]), saved["windows"]
 
 
-def story_row(story: int, ids: list, appeared: list, given: int, model, tokenizer, o):
-    """The line of the file for a story, and the pass of each token that was written for it.
+def story_rows(model, variant, write, tokenizer, pattern: torch.Tensor, o: SampleOptions):
+    """Yields what the file has of each story, written batch by batch.
 
-    Only an end-of-text after the first `given` tokens, up to the last one of the prompt, ends the
-    story; one that was written into a blank does not."""
-    end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
-    kept = len(ids) if o.full_length else end
-    written = len(ids)
-    if model.config.mode == "ar" and not o.full_length:
-        written = end + 1       # ar can stop at the end-of-text; the others have written the rest
-    row = {
-        "story": story,
-        "text": tokenizer.decode(ids[:kept]),
-        "tokens": ids[:kept],
-        "pieces": token_texts(tokenizer, ids[:kept], model.config.mask_id),
-        "appeared": appeared[:kept],
-    }
-    return row, [step for step in appeared[:written] if step >= 0]
+    Only an end-of-text after the last token of the prompt ends a story; one that was written into a
+    blank does not."""
+    config = model.config
+    places = (pattern != config.mask_id).nonzero().flatten().tolist()
+    given = places[-1] + 1 if places else 0
+    for first in range(0, o.num_samples, o.batch_size):
+        stories = range(first, min(first + o.batch_size, o.num_samples))
+        tokens, appeared = generate(model, stories, pattern, o, variant, write)
+        for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
+            end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
+            kept = len(ids) if o.full_length else end
+            written = len(ids)
+            if config.mode == "ar" and not o.full_length:
+                written = end + 1       # ar stops here; the others have written the rest too
+            passes = [step for step in steps[:written] if step >= 0]
+            yield {
+                "story": story,
+                "text": tokenizer.decode(ids[:kept]),
+                "tokens": ids[:kept],
+                "pieces": token_texts(tokenizer, ids[:kept], config.mask_id),
+                "appeared": steps[:kept],
+                "passes": len(set(passes)),
+                "written": len(passes),
+            }
 
 
-def write_stories(model, variant, write, tokenizer, windows: str, pattern, o: SampleOptions):
-    """Stories into the file o.out: a line of settings, then one a story, written batch by batch.
-
-    Returns a summary, and the lines of the first three stories, with o.show of all."""
-    start = "story" if windows == "aligned" else "anywhere"
-    settings = asdict(o) | getattr(write, "keywords", {}) | provenance(o.seed)
-    settings |= {"start": start, "mode": model.config.mode, "vocab_size": model.config.vocab_size}
-    places = (pattern != model.config.mask_id).nonzero()                        # (given, 1)
-    given = int(places[-1]) + 1 if len(places) else 0
-    rows, right, passes, written = [], 0, 0, 0
-    began = time.perf_counter()
-    bar = tqdm(total=o.num_samples, unit="story", leave=False, disable=None)
-    with open_locked(f"{o.out}.tmp") as f, bar:
-        f.truncate(0)
-        print(json.dumps({"settings": settings}), file=f)
-        for first in range(0, o.num_samples, o.batch_size):
-            stories = range(first, min(first + o.batch_size, o.num_samples))
-            tokens, appeared = generate(model, stories, pattern, o, variant, write)
-            for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
-                row, steps = story_row(story, ids, steps, given, model, tokenizer, o)
-                print(json.dumps(row), file=f)
-                passes += len(set(steps))
-                written += len(steps)
-                if tokenizer.kind == "words" and TOY.log_probs(row["text"]) is not None:
-                    right += 1
-                if o.show or story < 3:
-                    rows.append(row)
-            f.flush()
-            bar.update(len(stories))
-    os.replace(f"{o.out}.tmp", o.out)
-    seconds = time.perf_counter() - began
-    summary = settings | {"seconds": seconds, "passes": passes / o.num_samples,
-                          "tokens_per_pass": written / passes}
+def summary_of(rows: list, tokenizer, o: SampleOptions, start: str) -> dict:
+    """Passes and tokens of the stories; of the toy, the share that obeys its grammar."""
+    passes = sum(row["passes"] for row in rows)
+    written = sum(row["written"] for row in rows)
+    summary = {"passes": passes / len(rows), "tokens_per_pass": written / passes}
     # What begins in the middle or is cut off cannot obey the grammar. All stories of the toy have
     # equally many words, so the mean is the length of each.
-    whole = start == "story" and len(pattern) >= TOY.mean_words() and not o.full_length
-    if tokenizer.kind == "words" and whole:         # of the toy, whose grammar is known
-        summary["grammatical"] = right / o.num_samples
-    return summary, rows
+    whole = start == "story" and o.length >= TOY.mean_words() and not o.full_length
+    if tokenizer.kind == "words" and whole:
+        right = [TOY.log_probs(row["text"]) is not None for row in rows]
+        summary["grammatical"] = sum(right) / len(rows)
+    return summary
 
 
 def main():
@@ -304,8 +281,17 @@ def main():
         write = extra_file(o.sampler).sampler(config, o, flags)
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
     o = replace(o, out=out, length=len(pattern), full_length=o.full_length or windows == "paper")
-    summary, rows = write_stories(model, variant, write, tokenizer, windows, pattern, o)
-    for row in rows:
+
+    start = "story" if windows == "aligned" else "anywhere"
+    settings = asdict(o) | getattr(write, "keywords", {}) | provenance(o.seed)
+    settings |= {"start": start, "mode": config.mode, "vocab_size": config.vocab_size}
+    began = time.perf_counter()
+    written = story_rows(model, variant, write, tokenizer, pattern, o)
+    rows = write_rows(o.out, settings, written, o.num_samples)
+    summary = settings | summary_of(rows, tokenizer, o, start)
+    summary["seconds"] = time.perf_counter() - began
+
+    for row in rows if o.show else rows[:3]:
         if o.show:
             play([(config.mode, row["pieces"], row["appeared"])])
         else:

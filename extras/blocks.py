@@ -228,13 +228,13 @@ def check_pattern(config: Config, pattern: Tensor):
                          f"trained with --block_length={config.block_length} cannot use them")
 
 
-def write(model, tokens, times, u, steps=0, temperature=1.0, top_p=1.0, read=plain.read_slots):
+def write(model, tokens, times, u, steps=0, o=Drawing(), read=plain.read_slots):
     """As model.py's `write`, but no pass of mdlm writes into two blocks.
 
     So it takes a few passes more than `steps`, if N does not divide the tokens of a pass."""
     config = model.config
     if config.mode == "aogpt":
-        return plain.write(model, tokens, times, u, steps, temperature, top_p, read)
+        return plain.write(model, tokens, times, u, steps, o, read)
     free = tokens == config.mask_id                                             # (B, L)
     order = times.where(free, -1).argsort(dim=1, stable=True)                   # (B, L)
     n = int(free[0].sum())
@@ -244,7 +244,7 @@ def write(model, tokens, times, u, steps=0, temperature=1.0, top_p=1.0, read=pla
     written = given + free[0].cumsum(dim=0)                     # (L,) how many are known up to here
     edges |= set(written[config.block_length - 1::config.block_length].tolist())
     return plain.write_in_order(
-        model, tokens, order, sorted(edges), u, temperature, top_p, BlockReader(model))
+        model, tokens, order, sorted(edges), u, o, BlockReader(model))
 
 
 class BlockReader:

@@ -108,7 +108,7 @@ def check_pattern(config: Config, pattern: Tensor):
     left_of_blank(pattern == config.mask_id)
 
 
-def write(model, tokens, times, u, steps=0, temperature=1.0, top_p=1.0, read=plain.read_slots):
+def write(model, tokens, times, u, steps=0, o=Drawing(), read=plain.read_slots):
     """As model.py's `write`, in the order of `infill_order`."""
     free = tokens == model.config.mask_id                                       # (B, L)
     before = left_of_blank(free[0])                                             # (0 or 1,)
@@ -117,4 +117,4 @@ def write(model, tokens, times, u, steps=0, temperature=1.0, top_p=1.0, read=pla
     given = order.size(1) - n
     steps = steps or n
     edges = [given + n * step // steps for step in range(steps + 1)]
-    return plain.write_in_order(model, tokens, order, edges, u, temperature, top_p, read)
+    return plain.write_in_order(model, tokens, order, edges, u, o, read)
