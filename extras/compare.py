@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from extras.score import score_texts
-from prepare_data import measure, read_part, read_stories
+from prepare_data import read_texts, split_stories
 from sample import open_model
 from support.flags import (
     InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
@@ -57,13 +57,11 @@ def losses_of(run: dict, step: int, seconds: float) -> dict:
     """What the table says of a run, which has come as far as this step and these seconds."""
     curve = run["curve"]
     best = min(curve, key=lambda entry: entry["val_nll"])
-    loss, error, estimate = best["val_nll"], best["val_nll_se"], "quick"
-    if final := run["final"]:
-        loss, error, estimate = final["final_nll"], final["final_nll_se"], "final"
+    final = run["final"] or {}
     return {
-        "best": loss,
-        "± s.e.": error,
-        "estimate": estimate,
+        "best": final.get("final_nll", best["val_nll"]),
+        "± s.e.": final.get("final_nll_se", best["val_nll_se"]),
+        "estimate": "final" if final else "quick",
         f"at {step:,} steps": loss_at(curve, "step", step),
         f"at {seconds:,.0f} s": loss_at(curve, "seconds", seconds),
         "true law": best.get("val_floor", np.nan)}
@@ -71,36 +69,27 @@ def losses_of(run: dict, step: int, seconds: float) -> dict:
 
 # ---- A text --------------------------------------------------------------------------------------
 
-def read_texts(files: str, whole: bool) -> list:
-    """The texts of the files, which are separated by commas. Raises InputError.
-
-    They are the stories, if there are marks between them; else all is one text, of which a model of
-    stories gets no white space at its ends."""
-    paths = files.split(",")
-    characters, marked = measure(paths)
-    if marked or not whole:
-        return list(read_stories(*paths))
-    return ["".join(read_part(paths, 0, characters))]
-
-
 def score_files(folder: str, o: CompareOptions) -> dict:
-    """How likely the best model of a run finds o.text: a row of the table. Raises InputError."""
+    """How likely the best model of a run finds o.text: a row of the table. Raises InputError.
+
+    The texts are the stories of the files, if there are marks between them. Else all is one text,
+    of which a model of stories gets no white space at its ends."""
     model, variant, tokenizer, windows = open_model(folder, o.device)
-    texts = read_texts(o.text, whole=windows != "aligned")
+    texts, marked = read_texts(o.text.split(","))
+    ends = [tokenizer.eot] if windows == "aligned" else []      # others have never seen an end
+    texts = split_stories(texts) if marked or ends else ["".join(texts)]
     if not any(texts):
         raise InputError(f"--text={o.text} is empty; give a file with a text")
-    ends = [tokenizer.eot] if windows == "aligned" else []      # others have never seen an end
-    encoded = [ids + ends for ids in tokenizer.encode_batch(texts)]
+    encoded = [tokenizer.encode(text) + ends for text in texts]
     scores = score_texts(model, variant, encoded, o.order, o.draws, o.stride)
     nats, variance, tokens = np.sum(scores, axis=0)
-    size = len("".join(texts).encode())
     per_token = nats / tokens
     return {
         "texts": len(texts),
         "tokens": int(tokens),
         "nats per token": per_token,
         "± s.e.": math.sqrt(variance) / tokens,
-        "bits per byte": nats / size / math.log(2),
+        "bits per byte": nats / len("".join(texts).encode()) / math.log(2),
         "perplexity": torch.tensor(per_token).exp().item()}     # infinite if a run has diverged
 
 
@@ -115,9 +104,10 @@ def cell(x) -> str:
 
 def print_rows(title: str, runs: dict, key: str):
     """Prints what each of {name: run} has under this key, {column: value}."""
-    rows = [[name, *map(cell, run[key].values())] for name, run in runs.items()]
-    columns = next(iter(runs.values()))[key]
-    print_table([[title, *columns], *rows])
+    rows = []
+    for name, run in runs.items():
+        rows.append([name, *map(cell, run[key].values())])
+    print_table([[title, *run[key]], *rows])
 
 
 def main():
@@ -127,9 +117,8 @@ def main():
         if not o.text:
             raise InputError(f"--{name}={flags[name]} means nothing without --text; leave it out")
     runs = {name: read_run(folder) for name, folder in flags["named"].items()}
-    # All runs have come as far as this.
-    step = min(run["curve"][-1]["step"] for run in runs.values())
-    seconds = min(run["curve"][-1]["seconds"] for run in runs.values())
+    ends = [run["curve"][-1] for run in runs.values()]
+    step, seconds = (min(end[key] for end in ends) for key in ("step", "seconds"))
     data = set()
     for run in runs.values():
         run["table"] = losses_of(run, step, seconds)
