@@ -258,7 +258,7 @@ def losses(model, batch, select):
     nll = logits.logsumexp(dim=-1) - target_logits                              # (n,)
     # Each prediction goes back to its place in the rows, and a row is summed up.
     weight = batch.weight.flatten()                                             # (B·S,)
-    weighted = torch.zeros_like(weight).scatter(0, select, nll * weight[select])
+    weighted = nll.new_zeros(weight.shape).scatter(0, select, nll * weight[select])
     return weighted.view(batch.weight.shape).sum(dim=1)                         # (B,)
 
 
