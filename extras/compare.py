@@ -1,37 +1,32 @@
 """
 Several runs in one table, JSON and figure; and how likely each of them finds a text.
 
-    python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --json=toy.json --plot=toy.png
-    python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt
-    python compare.py ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt --order=left_to_right
+    python -m extras.compare ar=out/toy-ar mdlm=out/toy-mdlm --json=toy.json --plot=toy.png
+    python -m extras.compare ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt
+    python -m extras.compare ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt --order=left_to_right
 
 The first compares validation losses at equal steps and at equal seconds. Those are the quick
 estimates of training; "best" is the final one, from many draws, where training came to its end.
-With --text the whole text is scored, also where it is longer than the window: see `score_text`.
+With --text the whole text is scored, also where it is longer than the window: see extras/score.py.
 ar's score is exact. That of mdlm and aogpt is an upper bound, an average over --draws masks or
-orders; with --order it is exact, for a model that writes in this order. For mdlm that takes a pass
-for each token. A model that was trained with --orders=infill is scored from left to right. A model
-that was trained on stories predicts the end of each, too.
+orders; with --order it is exact, for a model that writes in this order. For mdlm that takes a row
+of a batch for each token. A model of --variant=infill is scored from left to right. A model that
+was trained on stories predicts the end of each, too.
 """
-import itertools
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from tqdm import tqdm
 
+from extras.score import score_texts
+from prepare_data import read_texts, split_stories
+from sample import open_model
 from support.flags import (
-    InputError, build, check_flags, command, flag, parse_flags, print_table, provenance, write_json)
-from model import Config, Transformer
-from objectives import (
-    Batch, draw_orders, losses_in_parts, mask_generator, masking_batch, one_block_batch,
-    order_batch, reveal_times)
-from prepare_data import measure, read_part, read_stories
-from runs import open_model, read_run
-from show import draw_losses
+    InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
+from support.pictures import draw_losses
+from support.runs import read_run
 
 
 @dataclass
@@ -43,208 +38,103 @@ class CompareOptions:
     order: Literal["bound", "left_to_right", "random"] = flag(
         "bound", "of --text for mdlm and aogpt: their bound, or exactly in one order")
     draws: int = flag(32, "masks, or orders, for each window's bound", low=2)
-    stride: int | None = flag(
-        None, "of --text: tokens from window to window; default: half a window", low=1)
+    stride: int = flag(
+        0, "of --text: tokens from window to window; default: half a window", low=0)
     device: str = flag("auto", "of --text: auto, cpu, cuda or mps")
 
-    def __post_init__(self):
-        check_flags(self)
-        for name in "order", "draws", "stride", "device":
-            value = getattr(self, name)
-            if not self.text and value != getattr(CompareOptions, name):
-                raise InputError(f"--{name}={value} means nothing without --text; leave it out")
 
+# ---- Validation losses ---------------------------------------------------------------------------
 
 def loss_at(curve: list, key: str, at: float) -> float:
     """The validation loss where `key` is `at`, on a straight line between two evaluations.
 
     It is NaN before the first evaluation."""
-    x = [entry[key] for entry in curve]
-    losses = [entry["val_nll"] for entry in curve]
-    return np.interp(at, x, losses, left=np.nan)
+    losses = {entry[key]: entry["val_nll"] for entry in curve}
+    return np.interp(at, list(losses), list(losses.values()), left=np.nan)
 
 
-# ---- How likely a text is ------------------------------------------------------------------------
-
-class Score(NamedTuple):
-    """What a model finds of one text."""
-    nats: float         # −log p of the whole text, or an upper bound on it
-    variance: float     # of nats, over draws of masks or orders; 0 where nats is exact
-    tokens: int
-
-
-def score_texts(model: Transformer, texts: list, order="bound", draws=32, stride=None) -> list:
-    """The Score of each text, which is a list of token ids. Raises InputError for an empty one.
-
-    Of two texts that begin alike, the model finds the continuation of the one with fewer nats
-    likelier. What `order`, `draws` and `stride` mean is said at the flags of these names."""
-    bar = tqdm(texts, unit="text", leave=False, disable=None)
-    return [score_text(model, ids, order, draws, stride, seed) for seed, ids in enumerate(bar)]
+def losses_of(run: dict, step: int, seconds: float) -> dict:
+    """What the table says of a run, which has come as far as this step and these seconds."""
+    curve = run["curve"]
+    best = min(curve, key=lambda entry: entry["val_nll"])
+    final = run["final"] or {}
+    return {
+        "best": final.get("final_nll", best["val_nll"]),
+        "± s.e.": final.get("final_nll_se", best["val_nll_se"]),
+        "estimate": "final" if final else "quick",
+        f"at {step:,} steps": loss_at(curve, "step", step),
+        f"at {seconds:,.0f} s": loss_at(curve, "seconds", seconds),
+        "true law": best.get("val_floor", np.nan)}
 
 
-def score_text(model: Transformer, ids: list, order="bound", draws=32, stride=None, seed=0):
-    """The Score of a text of any length, which is a list of token ids. The seed is for the draws.
-
-    By the chain rule −log p(text) is a sum over parts of −log p(part | what comes before). The
-    first part is a window of T tokens, or the text, if it is shorter. Each other one is the next
-    `stride` tokens, and of what comes before it the model sees as much as the window has room for.
-    So with a smaller stride each token has more context, and all takes longer. Raises InputError
-    for a text without tokens, and for a stride longer than the window."""
-    config = model.config
-    T = config.block_size
-    if config.orders == "infill":
-        order = "left_to_right"         # a part of its training; a text has no span that is last
-    stride = stride or max(1, T // 2)
-    if not ids:
-        raise InputError("a text without tokens has no likelihood; give a longer one")
-    if stride > T:
-        raise InputError(f"--stride={stride} must not exceed the window, {T}")
-    exact = order != "bound" or config.mode not in ("mdlm", "aogpt")
-    edges = [0, *range(T, len(ids), stride), len(ids)]
-    nats, variance = 0.0, 0.0
-    parts = list(itertools.pairwise(edges))
-    for start, end in tqdm(parts, unit="window", leave=False, disable=None):
-        window = torch.tensor(ids[max(0, end - T):end])                         # (L,)
-        new = end - start
-        rows = 1 if exact else draws
-        batch = part_batch(config, window, new, order, rows, mask_generator(seed, start))
-        losses = losses_in_parts(model, batch)      # (rows,) of the part, or (new,) of its tokens
-        if exact:
-            nats += losses.sum().item()
-        else:
-            nats += losses.mean().item()
-            variance += losses.var().item() / draws
-    return Score(nats, variance, len(ids))
-
-
-def part_batch(config: Config, window, new: int, order: str, rows: int, generator) -> Batch:
-    """What predicts the last `new` tokens of a window (L,) from those before, which are known."""
-    if config.mode != "mdlm":
-        return in_some_order(config, window, new, order == "left_to_right", rows, generator)
-    L = len(window)
-    if order == "bound":
-        batch = one_block_batch(config, window.expand(rows, L), generator, known=L - new)
-        return batch._replace(weight=batch.weight * new)
-    orders = config.orders if order == "random" else order
-    u = torch.rand(1, L, generator=generator)                                   # (1, L)
-    time = reveal_times(orders, u)[0, -new:]                                    # (new,)
-    return unmasked_in_turn(config, window, turn=time.argsort().argsort())
-
-
-def in_some_order(config: Config, window, new: int, left_to_right: bool, rows: int, generator):
-    """For ar and aogpt: (rows,) losses, each −log p of the new tokens in an order, in nats."""
-    L = len(window)
-    x = window.expand(rows, L)                                                  # (rows, L)
-    order = draw_orders(config, x, generator, l2r_fraction=float(left_to_right))
-    is_new = order >= L - new                                                   # (rows, L)
-    known_first = is_new.int().argsort(dim=1, stable=True)
-    order = order.gather(1, known_first)                                        # (rows, L)
-    is_new = is_new.gather(1, known_first)                                      # (rows, L)
-    batch = order_batch(config, x, order)
-    return batch._replace(weight=is_new.float())
-
-
-def unmasked_in_turn(config: Config, window, turn) -> Batch:
-    """For mdlm: (new,) losses, of the token of each turn. In sum they are exact.
-
-    turn (new,) says when each of the new tokens comes. At step j those before it are known."""
-    new = len(turn)
-    known = len(window) - new
-    step = torch.arange(new)[:, None]                                           # (new, 1)
-    masked = F.pad(turn >= step, (known, 0))                                    # (new, L)
-    batch = masking_batch(config, window.expand(masked.shape), masked)
-    slot = 1 + known + turn.argsort()[:, None]      # (new, 1) of the token to predict; BOS has 0
-    target = batch.targets.gather(1, slot)                                      # (new, 1)
-    return batch._replace(targets=target, weight=torch.ones(new, 1), select=slot)
-
-
-def read_texts(files: str, whole: bool) -> list:
-    """The texts of the files, which are separated by commas. Raises InputError.
-
-    They are the stories, if there are marks between them; else all is one text, of which a model of
-    stories gets no white space at its ends."""
-    paths = files.split(",")
-    characters, marked = measure(paths)
-    if marked or not whole:
-        return list(read_stories(*paths))
-    text = "".join(read_part(paths, 0, characters))
-    return [text] if text else []
-
+# ---- A text --------------------------------------------------------------------------------------
 
 def score_files(folder: str, o: CompareOptions) -> dict:
-    """How likely the best model of a run finds o.text: a row of the table. Raises InputError."""
-    model, tokenizer, windows = open_model(folder, o.device)
-    texts = read_texts(o.text, whole=windows != "aligned")
-    if not texts:
-        raise InputError(f"--text={o.text} is empty; give a file with a text")
+    """How likely the best model of a run finds o.text: a row of the table. Raises InputError.
+
+    The texts are the stories of the files, if there are marks between them. Else all is one text,
+    of which a model of stories gets no white space at its ends."""
+    model, variant, tokenizer, windows = open_model(folder, o.device)
+    texts, marked = read_texts(o.text.split(","))
     ends = [tokenizer.eot] if windows == "aligned" else []      # others have never seen an end
-    encoded = [ids + ends for ids in tokenizer.encode_batch(texts)]
-    scores = score_texts(model, encoded, o.order, o.draws, o.stride)
+    texts = split_stories(texts) if marked or ends else ["".join(texts)]
+    if not any(texts):
+        raise InputError(f"--text={o.text} is empty; give a file with a text")
+    encoded = [tokenizer.encode(text) + ends for text in texts]
+    scores = score_texts(model, variant, encoded, o.order, o.draws, o.stride)
     nats, variance, tokens = np.sum(scores, axis=0)
-    size = sum(len(text.encode()) for text in texts)
     per_token = nats / tokens
     return {
         "texts": len(texts),
         "tokens": int(tokens),
         "nats per token": per_token,
         "± s.e.": math.sqrt(variance) / tokens,
-        "bits per byte": nats / size / math.log(2),
+        "bits per byte": nats / len("".join(texts).encode()) / math.log(2),
         "perplexity": torch.tensor(per_token).exp().item()}     # infinite if a run has diverged
 
 
 # ---- The command ---------------------------------------------------------------------------------
 
-def decimals(x: float) -> str:
-    """A number as the table shows it: "–" where it is not known, short where a run diverged."""
-    return format(x, ".4f" if abs(x) < 1e6 else ".3g").replace("nan", "–")
+def cell(x) -> str:
+    """A value as the table shows it: "–" where it is not known, short where a run diverged."""
+    if isinstance(x, float):
+        return format(x, ".4f" if abs(x) < 1e6 else ".3g").replace("nan", "–")
+    return f"{x:,}" if isinstance(x, int) else x
+
+
+def print_rows(title: str, runs: dict, key: str):
+    """Prints what each of {name: run} has under this key, {column: value}."""
+    rows = []
+    for name, run in runs.items():
+        rows.append([name, *map(cell, run[key].values())])
+    print_table([[title, *run[key]], *rows])
 
 
 def main():
     flags = parse_flags(__doc__, CompareOptions, named="NAME=FOLDER")
     o = build(CompareOptions, flags)
-    folders = flags["named"]
-    if o.text:
-        measure(o.text.split(","))      # it can be read, or this raises
-    runs = {name: read_run(folder) for name, folder in folders.items()}
+    for name in flags.keys() & {"order", "draws", "stride", "device"}:
+        if not o.text:
+            raise InputError(f"--{name}={flags[name]} means nothing without --text; leave it out")
+    runs = {name: read_run(folder) for name, folder in flags["named"].items()}
     ends = [run["curve"][-1] for run in runs.values()]
-    step = min(end["step"] for end in ends)             # all runs have come as far as this
-    seconds = min(end["seconds"] for end in ends)
-    lines = []
+    step, seconds = (min(end[key] for end in ends) for key in ("step", "seconds"))
     data = set()
-    for name, run in runs.items():
-        curve = run["curve"]
-        best = min(curve, key=lambda entry: entry["val_nll"])
-        loss, error, estimate = best["val_nll"], best["val_nll_se"], "quick"
-        if run["final"]:
-            loss, error = run["final"]["final_nll"], run["final"]["final_nll_se"]
-            estimate = "final"
-        row = {"best": loss,
-               "± s.e.": error,
-               "estimate": estimate,
-               f"at {step:,} steps": loss_at(curve, "step", step),
-               f"at {seconds:,.0f} s": loss_at(curve, "seconds", seconds),
-               "true law": best.get("val_floor", np.nan)}
-        run["table"] = row
-        cells = [x if isinstance(x, str) else decimals(x) for x in row.values()]
-        lines.append([name, *cells])
+    for run in runs.values():
+        run["table"] = losses_of(run, step, seconds)
         settings = run["settings"]
-        block_size = run["config"]["block_size"]
-        data.add((settings["data"], settings["windows"], block_size))
-    print_table([["nats per token", *row], *lines])
+        data.add((settings["data"], settings["windows"], run["config"]["block_size"]))
+    print_rows("nats per token", runs, "table")
     if len(data) > 1:
         print("  ! losses on other data, windows or block_size cannot be compared")
     if o.text:
-        rows = []
-        for name, run in runs.items():
-            run["text"] = score_files(folders[name], o)
-            texts, tokens, *numbers = run["text"].values()
-            rows.append([name, f"{texts:,}", f"{tokens:,}", *map(decimals, numbers)])
-        print_table([[f"\n{o.text}", *run["text"]], *rows])
+        for name, folder in flags["named"].items():
+            runs[name]["text"] = score_files(folder, o)
+        print_rows(f"\n{o.text}", runs, "text")
     if o.plot:
         draw_losses(runs, o.plot)
     if o.json:
-        seeds = [run["seed"] for run in runs.values()]
-        write_json(o.json, provenance(seeds) | {"runs": runs})
+        write_json(o.json, provenance([run["seed"] for run in runs.values()]) | {"runs": runs})
 
 
 if __name__ == "__main__":

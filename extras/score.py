@@ -1,8 +1,8 @@
 """
 How likely a model finds a whole text, of any length.
 
-Adds: exact scores for ar, bounds for mdlm and aogpt, or exact ones in one order. Costs: a pass a
-window; for mdlm in one order a pass for each token. Plugs in as
+Adds: exact scores for ar, bounds for mdlm and aogpt, or exact ones in one order. Costs: a row of a
+batch for each window and draw; for mdlm in one order a row for each token. Plugs in as
 
     python -m extras.compare ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt
 """
@@ -28,8 +28,8 @@ class Score(NamedTuple):
     tokens: int
 
 
-def score_texts(model, variant, texts: list, order="bound", draws=32, stride=None) -> list:
-    """The Score of each text, which is a list of token ids. Raises InputError for an empty one.
+def score_texts(model, variant, texts: list, order="bound", draws=32, stride=0) -> list:
+    """The Score of each text, which is a list of token ids.
 
     Of two texts that begin alike, the model finds the continuation of the one with fewer nats
     likelier. What `order`, `draws` and `stride` mean is said at the flags of extras/compare.py."""
@@ -38,34 +38,33 @@ def score_texts(model, variant, texts: list, order="bound", draws=32, stride=Non
             for seed, ids in enumerate(bar)]
 
 
-def score_text(model, variant, ids: list, order="bound", draws=32, stride=None, seed=0) -> Score:
+def score_text(model, variant, ids: list, order="bound", draws=32, stride=0, seed=0) -> Score:
     """The Score of a text of any length, which is a list of token ids. The seed is for the draws.
 
     By the chain rule −log p(text) is a sum over parts of −log p(part | what comes before). The
     first part is a window of T tokens, or the text, if it is shorter. Each other one is the next
     `stride` tokens, and of what comes before it the model sees as much as the window has room for.
     So with a smaller stride each token has more context, and all takes longer. Raises InputError
-    for a text without tokens, and for a stride longer than the window."""
+    for a stride longer than the window."""
     config = model.config
     T = config.block_size
     if variant is extras.infill:
         order = "left_to_right"         # a part of its training; a text has no span that is last
     stride = stride or max(1, T // 2)
-    if not ids:
-        raise InputError("a text without tokens has no likelihood; give a longer one")
     if stride > T:
         raise InputError(f"--stride={stride} must not exceed the window, {T}")
     exact = order != "bound" or config.mode not in ("mdlm", "aogpt")
     edges = [0, *range(T, len(ids), stride), len(ids)]
+    parts = list(itertools.pairwise(edges)) if ids else []
     nats, variance = 0.0, 0.0
-    parts = list(itertools.pairwise(edges))
     for start, end in tqdm(parts, unit="window", leave=False, disable=None):
         window = torch.tensor(ids[max(0, end - T):end])                         # (L,)
         new = end - start
         rows = 1 if exact else draws
         generator = random_numbers(seed, start)
         batch = part_batch(config, variant, window, new, order, rows, generator)
-        losses = losses_in_parts(model, variant.losses, batch)  # of the part, or of its tokens
+        # One loss for each draw or, where all is exact, for each turn of the part.
+        losses = losses_in_parts(model, variant.losses, batch)
         if exact:
             nats += losses.sum().item()
         else:
@@ -84,12 +83,11 @@ def part_batch(config, variant, window, new: int, order: str, rows: int, generat
         x = window.expand(rows, L)
         batch = extras.blocks.one_block_batch(config, x, generator, known=L - new)
         return batch._replace(weight=batch.weight * new)
-    u = torch.rand(1, L, generator=generator).double()                          # (1, L)
-    if order == "left_to_right":
-        u = u.sort().values
-    N = getattr(config, "block_length", L)
-    times = extras.blocks.times_in_blocks(f"blocks:{N}", u)[0, -new:]           # (new,)
-    return unmasked_in_turn(config, window, turn=times.argsort().argsort())
+    times = torch.arange(L)                                                     # (L,)
+    if order == "random":
+        N = getattr(config, "block_length", L)
+        times = times // N + torch.rand(L, generator=generator).double()
+    return unmasked_in_turn(config, window, turn=times[-new:].argsort().argsort())
 
 
 def in_some_order(config, variant, window, new: int, left_to_right: bool, rows: int, generator):

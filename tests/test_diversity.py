@@ -11,14 +11,15 @@ import pytest
 import torch
 
 import diversity
-from support.flags import InputError
+import model as plain
 from conftest import run, small_model
 from diversity import (
-    bleu, closest_length, entropy, interval, largest_counts, measure, ngrams,
-    of_counts, of_sums, pieces, read_samples, real_text, score, self_bleu)
-from objectives import evaluation_batch, losses_in_parts
+    bleu, entropy, interval, measure, ngrams, of_counts, of_sums, read_samples, self_bleu)
+from extras.real_text import Corpus
 from prepare_data import EOT, PrepareOptions, Tokenizer, prepare
+from support.flags import InputError
 from toy import TOY, toy_stories
+from train import window_losses
 
 WORDS = Tokenizer("words", words=TOY.words())
 
@@ -52,8 +53,11 @@ def plain_self_bleu(samples):
     scores = []
     for i, words in enumerate(samples):
         others = samples[:i] + samples[i + 1:]
-        length = closest_length(len(words), map(len, others))
-        scores.append(bleu(words, largest_counts(others), length))
+        largest = Counter()
+        for other in others:
+            for n in range(1, 5):
+                largest |= Counter(ngrams(other, n))    # of two counts | takes the larger
+        scores.append(bleu(words, largest, list(map(len, others))))
     return np.array(scores)
 
 
@@ -66,16 +70,6 @@ def test_self_bleu_is_the_plain_one_and_nltks(seed):
     scores = self_bleu(samples)
     assert scores.tolist() == plain_self_bleu(samples).tolist()
     assert scores == pytest.approx(nltk_self_bleu(samples), abs=1e-12)
-
-
-def test_the_three_sentences_of_the_docstring():
-    sentences = ["a a a b", "a b", "a a c"]
-    samples = [sentence.split() for sentence in sentences]
-    for i, expected in enumerate([3, 2, 2]):
-        others = samples[:i] + samples[i + 1:]
-        mine = Counter(ngrams(samples[i], 1))
-        matched = mine & largest_counts(others)
-        assert matched.total() == expected
 
 
 def test_self_bleu_of_extremes():
@@ -107,14 +101,6 @@ def test_hand_worked_example():
         "most common first word": 2 / 3,
         "entropy of openings": math.log(3),
         "entropy of words": nats})
-
-
-def test_edge_cases():
-    texts = ["a b c d e f"] * 30
-    same = values_of(measure(texts, {}, None))
-    assert same["distinct-1"] == 1 / 30
-    assert same["entropy of openings"] == 0
-    assert same["self-BLEU"] == 1
 
 
 @pytest.mark.parametrize("text", ["", "one", "a b"])
@@ -150,92 +136,80 @@ def test_95_of_100_intervals_hold_the_truth():
 # ---- Quality -------------------------------------------------------------------------------------
 
 def test_a_judge_scores_what_evaluation_scores():
-    model = small_model("ar", vocab_size=WORDS.vocab_size, block_size=48)
+    """Of an empty text nothing, and of a long one as much as the window holds."""
+    model = small_model("ar", vocab_size=WORDS.vocab_size, block_size=47)
     texts = list(itertools.islice(toy_stories(3), 40))
-    encoded = [WORDS.encode(text) for text in texts]
-    nats, count = score(model, encoded)
-    assert count.tolist() == [47] * 40
-    x = torch.tensor(encoded)       # (40, 47), which is shorter than block_size
-    batch = evaluation_batch(model.config, x, None)
-    expected = 47 * losses_in_parts(model, batch).numpy()
-    assert nats == pytest.approx(expected, rel=1e-5)
-    judges = {"j": (model, WORDS)}
-    values = values_of(measure(texts, judges, None))
-    mean = nats.sum() / count.sum()
-    assert values["nats/token, judge j"] == pytest.approx(mean)
+    x = torch.tensor([WORDS.encode(text) for text in texts])                    # (40, 47)
+    expected = window_losses(model, plain, x, seed=0).mean().item()
+    longer = [f"{text} She took it" for text in texts]
+    values = values_of(measure([*longer, ""], {"j": (model, plain, WORDS)}, None))
+    assert values["nats/token, judge j"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_toys_own_metrics(trained, monkeypatch):
-    monkeypatch.chdir(trained)
+def test_the_toys_own_metrics(corpus):
     right = list(itertools.islice(toy_stories(1337), 10))       # copied from training
     right += itertools.islice(toy_stories(99), 30)
     wrong = ["One day, a boy named Lily found a ball."] * 10
-    corpus = diversity.load_corpus("t")
     values = values_of(measure(right + wrong, {}, corpus))
     assert values["grammatical"] == 0.8
     assert values["copied stories"] == pytest.approx(0.2, abs=0.03)
     assert values["new words"] == 0
     log_p = np.concatenate([TOY.log_probs(text) for text in right])
-    nats = values["nats/token, true law, of those"]
-    assert nats == pytest.approx(-log_p.mean())
+    assert values["nats/token, true law, of those"] == pytest.approx(-log_p.mean())
 
 
-def test_words_that_the_training_text_does_not_have():
-    corpus = diversity.Corpus(Tokenizer("bytes"), set(), {"the", "cat", "sat"})
+def test_words_that_the_training_text_does_not_have(corpus):
+    corpus.words = {"the", "cat", "sat"}
+    corpus.tokenizer = Tokenizer("bytes")
     texts = ['"The cat," sat — the catter! T', "The cat zat. The c"]
-    values = values_of(measure(texts, {}, corpus))
-    assert values["new words"] == 2 / 9
+    assert values_of(measure(texts, {}, corpus))["new words"] == 2 / 9
 
 
 # ---- Real text -----------------------------------------------------------------------------------
 
 @pytest.fixture
-def held_out(trained, monkeypatch):
-    """The tokens of the toy's validation split."""
+def corpus(trained, monkeypatch):
+    """The toy."""
     monkeypatch.chdir(trained)
-    return np.fromfile("data/t/val.bin", np.uint16)
+    return Corpus("t")
 
 
-def all_of(**settings) -> list:
-    return pieces("t", "val", 10 ** 6, settings, WORDS)
+def settings(length=None, start="story", full_length=False, num_samples=10 ** 6) -> dict:
+    return dict(length=length, start=start, full_length=full_length, num_samples=num_samples)
 
 
-def test_real_stories_are_spread_evenly(held_out):
-    whole = {"length": None, "start": "story", "full_length": False}
-    stories = WORDS.decode(held_out).split(EOT)[1:]
-    stories = [story.strip() for story in stories]
-    assert all_of(**whole) == stories
-    first, middle, last = pieces("t", "val", 3, whole, WORDS)
+def test_real_stories_are_spread_evenly(corpus):
+    tokens = corpus.read("val")
+    stories = [story.strip() for story in WORDS.decode(tokens).split(EOT)[1:]]
     halfway = (len(stories) - 1) // 2
-    assert first == stories[0]
-    assert middle == stories[halfway]
-    assert last == stories[-1]
-    cut = all_of(**whole | {"length": 10})
-    expected = WORDS.decode(held_out[1:11])
-    assert cut[0] == expected
+    assert corpus.pieces("val", 10 ** 6, settings()) == stories
+    assert corpus.pieces("val", 3, settings()) == [stories[0], stories[halfway], stories[-1]]
+    assert corpus.pieces("val", 3, settings(10))[0] == WORDS.decode(tokens[1:11])
+    # Training text makes up for what is not held out.
+    texts, held_out = corpus.texts_like(settings(num_samples=len(stories) + 3))
+    assert len(texts) == len(stories) + 3
+    assert texts[:held_out] == stories
 
 
-def test_real_pieces_longer_than_a_story_do_not_overlap(held_out):
-    texts = all_of(length=70, start="story", full_length=True)
-    covered = 70 * len(texts) / len(held_out)
-    assert 0.6 < covered < 1.01
-    assert texts[0] == WORDS.decode(held_out[1:71])
+def test_real_pieces_do_not_overlap(corpus):
+    """They may be longer than a story, or begin anywhere."""
+    tokens = corpus.read("val")
+    texts = corpus.pieces("val", 10 ** 6, settings(70, full_length=True))
+    assert 0.6 < 70 * len(texts) / len(tokens) < 1.01
+    assert texts[0] == WORDS.decode(tokens[1:71])
+    texts = corpus.pieces("val", 10 ** 6, settings(20, "anywhere", True))
+    assert len(texts) == len(tokens) // 20
+    assert texts[1] == WORDS.decode(tokens[20:40])
 
 
-def test_training_text_makes_up_for_what_is_not_held_out(held_out):
-    settings = {"length": None, "start": "story", "full_length": False}
-    stories = all_of(**settings)
-    count = len(stories) + 3
-    settings["num_samples"] = count
-    texts, number = real_text("t", settings, WORDS)
-    assert len(texts) == count
-    assert texts[:number] == stories
-
-
-def test_real_pieces_from_anywhere(held_out):
-    texts = all_of(length=20, start="anywhere", full_length=True)
-    assert len(texts) == len(held_out) // 20
-    assert texts[1] == WORDS.decode(held_out[20:40])
+@pytest.mark.parametrize("start, texts", [
+    ("story", "marked stories"), ("anywhere", "texts of 1000 tokens")])
+def test_data_without_such_a_text(workdir, start, texts):
+    """A continuous text has no stories, and its pieces may be too short."""
+    Path("t.txt").write_text("Hello there. " * 100)
+    prepare(PrepareOptions(text="t.txt", tokenizer="bytes"))
+    with pytest.raises(InputError, match=f"data/t-bytes holds fewer than 2 {texts}"):
+        Corpus("t-bytes").texts_like(settings(1000, start, True))
 
 
 # ---- The command ---------------------------------------------------------------------------------
@@ -261,14 +235,6 @@ def test_samples_are_read_with_settings_and_without(workdir):
     assert read_samples("a.jsonl") == (texts, unsaid | said)
 
 
-@pytest.mark.parametrize("line", ["no json", "5", '{"words": "a b"}'])
-def test_a_line_without_a_text_is_named(workdir, line):
-    odd = workdir / "odd.jsonl"
-    odd.write_text('{"text": "a b"}\n\n' + line)
-    with pytest.raises(InputError, match="odd.jsonl, line 3"):
-        read_samples("odd.jsonl")
-
-
 def test_diversity_command(trained):
     for mode in ("ar", "mdlm"):
         done = run("sample.py", f"--out_dir=out/{mode}", "--num_samples=30", cwd=trained)
@@ -278,8 +244,7 @@ def test_diversity_command(trained):
     assert done.returncode == 0, done.stderr
     assert "real text" in done.stdout
     assert "!" not in done.stdout
-    results = json.loads((trained / "d.json").read_text())
-    columns = results["columns"]
+    columns = json.loads((trained / "d.json").read_text())["columns"]
     assert columns["real text"]["grammatical"] == [1, 0]
     assert columns["ar"]["grammatical"][0] < 0.1
     assert columns["ar"]["nats/token, judge out/ar"][0] > 0
@@ -287,32 +252,14 @@ def test_diversity_command(trained):
 
 def test_seeds_and_notes():
     """The first set has two seeds; the second has fewer samples, and a prompt."""
-    settings = {"num_samples": 3, "length": 48, "prompt": ""}
-    first = ["a b", "a b", "a b"], settings         # distinct-1 is 1/3
-    second = ["a b", "c d", "e f"], settings        # distinct-1 is 1
-    changed = {"num_samples": 2, "prompt": "a"}
-    odd = ["a b", "c d"], settings | changed
+    said = {"num_samples": 3, "length": 48, "prompt": ""}
+    first = ["a b", "a b", "a b"], said         # distinct-1 is 1/3
+    second = ["a b", "c d", "e f"], said        # distinct-1 is 1
+    odd = ["a b", "c d"], said | {"num_samples": 2, "prompt": "a"}
     sets = {"ours": [first, second], "odd": [odd]}
-    options = diversity.DiversityOptions()
-    columns, notes = diversity.columns_of(sets, options, None, {})
+    columns, notes = diversity.columns_of(sets, None, {})
     mean, deviation = columns["ours"]["distinct-1"]
     assert mean == pytest.approx(2 / 3)
     expected = np.std([1 / 3, 1], ddof=1)
     assert deviation == pytest.approx(expected)
     assert notes == ["odd's num_samples is 2, not 3", "odd's prompt is 'a', not ''"]
-
-
-# ---- Real text beside samples --------------------------------------------------------------------
-
-def test_samples_that_the_data_has_no_real_text_for(workdir, monkeypatch):
-    """A continuous text has no stories, and its pieces may be too short."""
-    Path("t.txt").write_text("Hello there. " * 100)
-    prepare(PrepareOptions(text="t.txt", tokenizer="bytes"))
-    Path("s.txt").write_text(f"A cat.{EOT}A dog.")
-    settings = {"settings": {"start": "anywhere", "length": 1000, "full_length": True}}
-    rows = [settings, {"text": "a b"}, {"text": "c d"}]
-    Path("s.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    for file, texts in ("s.txt", "marked stories"), ("s.jsonl", "texts of 1000 tokens"):
-        monkeypatch.setattr("sys.argv", ["diversity.py", f"mine={file}", "--data=t-bytes"])
-        with pytest.raises(InputError, match=f"data/t-bytes holds fewer than 2 {texts}"):
-            diversity.main()
