@@ -255,8 +255,7 @@ class Run:
 
     def say(self, text: str):
         """Prints a line, above the progress bar."""
-        if RANK == 0:
-            tqdm.write(text)
+        tqdm.write(text)        # only the first process has an output
 
     def count_seconds(self):
         now = time.perf_counter()
@@ -385,5 +384,6 @@ class Run:
         arguments = [argument for argument in sys.argv if argument != "--resume"]
         print(f"stopped and saved; go on with: {program} {shlex.join(arguments)} --resume",
               file=sys.stderr)      # Ctrl-C may have ended what reads the output
-        kind = self.signals[0] if self.signals else signal.SIGTERM  # another process may have had it
+        # With torchrun the signal may have come to another process.
+        kind = self.signals[0] if self.signals else signal.SIGTERM
         raise SystemExit(128 + kind)

@@ -152,7 +152,7 @@ def in_shell(line, cwd):
 
 
 def test_ctrl_c_saves_when_it_ends_the_reader_too(trained):
-    """`| tee log` is sent the same signal, so what is said before the checkpoint is read by nobody."""
+    """`| tee log` is sent the same signal, so nobody reads what is said before the checkpoint."""
     always = "--max_steps=100000 --save_minutes=100 --eval_interval=1 --eval_windows=2"
     flags = " ".join([*TINY, always, "--out_dir=out/teed"])
     process, codes = in_shell(f"$PYTHON {ROOT}/train.py {flags} | tee teed.log", trained)
