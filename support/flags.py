@@ -18,6 +18,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+import traceback
 import unicodedata
 from dataclasses import field, fields
 from importlib import import_module
@@ -36,9 +38,10 @@ class InputError(ValueError):
 def command(main, interrupted: str):
     """Run a script's main.
 
-    What the user or the machine got wrong is printed as one line, and the exit code is 2. Any other
-    exception is a fault of the code and shows its traceback. `interrupted` says what Ctrl-C leaves
-    behind."""
+    What the user or the machine got wrong is printed as one line, and the exit code is 2. Where the
+    operating system alone says what is wrong, the line says too at which line of the code. Any
+    other exception is a fault of the code and shows its traceback. `interrupted` says what Ctrl-C
+    leaves behind."""
     on_stop(signal.default_int_handler)         # the others clean up as Ctrl-C does
     for stream in sys.stdout, sys.stderr:
         if hasattr(stream, "reconfigure"):      # a notebook's streams have no such method
@@ -50,12 +53,22 @@ def command(main, interrupted: str):
         message = f"interrupted; {interrupted}"
     except (InputError, OSError) as e:
         message = str(e)
+        if isinstance(e, OSError) and e.errno:      # an error that this code raises has no number
+            message += f" (at {place_of(e)})"
     except (MemoryError, RuntimeError) as e:
         if not is_out_of_memory(e):
             raise
         message = "not enough memory; take smaller sizes, or in training more --grad_accum"
     print(f"{Path(sys.argv[0]).name}: {printable(message)}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def place_of(error: Exception) -> str:
+    """The innermost line of the project's code that an error came through, as file:line."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename).resolve()
+        if file.is_relative_to(ROOT):
+            return f"{file.name}:{frame.lineno}"
 
 
 def is_out_of_memory(e: Exception) -> bool:
@@ -67,8 +80,11 @@ def is_out_of_memory(e: Exception) -> bool:
 def on_stop(handler) -> dict:
     """Lets Ctrl-C, SIGTERM and the end of the terminal call the handler. Returns what they did.
 
-    A signal that is ignored stays so, which is what nohup asks for."""
+    A signal that is ignored stays so, which is what nohup asks for. Only a program's main thread
+    can have handlers, so in another one nothing changes."""
     before = {}
+    if threading.current_thread() is not threading.main_thread():
+        return before
     for kind in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
         if signal.getsignal(kind) != signal.SIG_IGN:
             before[kind] = signal.signal(kind, handler)

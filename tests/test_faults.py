@@ -1,16 +1,20 @@
 """What happens to runs: they are stopped, the disk is full, files are damaged, nobody reads."""
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
+import train
 from conftest import ROOT, TINY, Running, read_log, run, small_model
 from support import runs
+from support.flags import command
 from support.runs import Run, load, read_checkpoint
 from train import Settings
 
@@ -255,3 +259,29 @@ def test_a_poor_machine(tmp_path):
     tiny = [*TINY, "--data=my words", "--out_dir=my ar"]
     assert "going on without" in poor("train.py", *tiny, "--compile=auto")
     poor("sample.py", "--out_dir=my ar", "--num_samples=20", "--show")
+
+
+
+@pytest.mark.parametrize("error, said", [
+    (FileNotFoundError(2, "No such file or directory"),
+     r"No such file or directory \(at test_faults.py:\d+\)\n"),
+    (OSError("the disk is full; free some space"), "x.py: the disk is full; free some space\n")])
+def test_an_error_of_the_system_says_where(error, said, monkeypatch, capsys):
+    def main():
+        raise error
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["x.py"])
+    with pytest.raises(SystemExit):
+        command(main, "")
+    assert re.search(f"{said}$", capsys.readouterr().err)
+
+
+def test_training_in_a_thread(trained, monkeypatch):
+    """Where no signal can be waited for."""
+    monkeypatch.chdir(trained)
+    monkeypatch.setattr(sys, "argv", ["train.py", *TINY, "--out_dir=out/thread"])
+    thread = threading.Thread(target=train.main)
+    thread.start()
+    thread.join()
+    assert read_log(trained / "out/thread") == read_log(trained / "out/ar")
