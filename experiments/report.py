@@ -14,9 +14,9 @@ import re
 
 import numpy as np
 
-from support.flags import ROOT, InputError, command, parse_flags
 from experiments.held_out import COLOURS, HELPS, error_of
-from show import figure
+from support.flags import ROOT, InputError, command, parse_flags
+from support.pictures import figure
 
 DATA = ROOT / "results/data"
 MARKED = re.compile(r"<!--(\S+?)-->.*?<!--end-->", re.DOTALL)
