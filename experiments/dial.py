@@ -165,9 +165,9 @@ def measure(folder: Path, o: DialOptions) -> dict:
 
 def law_row(N: int, o: DialOptions) -> dict:
     tokenizer = Tokenizer(**load_meta("toy")["tokenizer"])
-    law, variant = toy_oracle("mdlm", N), blocks
-    if N == law.config.block_size:
-        law, variant = toy_oracle("mdlm"), plain
+    law, variant = toy_oracle("mdlm"), plain
+    if N < law.config.block_size:
+        law, variant = toy_oracle("mdlm", N), blocks
     return {"network": LAW, "N": N} | written(law, variant, tokenizer, o)
 
 

@@ -40,11 +40,12 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from experiments.others import import_file
-from extras.paper import Config, Transformer        # whose flags take differences away
+from extras.paper import Config, Transformer     # whose flags take differences away
 from model import bound_batch, losses, training_batch
 from prepare_data import Windows, load_meta, open_windows
 from support import machine
-from support.flags import ROOT, InputError, build, command, flag, parse_flags, provenance, write_json
+from support.flags import (
+    ROOT, InputError, build, command, flag, parse_flags, provenance, write_json)
 from support.runs import random_numbers, read_run
 from train import PRESETS, Settings, learning_rate, losses_in_parts, make_optimizers, train_step
 
