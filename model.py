@@ -3,11 +3,10 @@ One Transformer, three ways to read a sentence: the network, what it learns, and
 
 This file is the whole method. It needs torch alone, and is to be read once, from top to bottom.
 
-A GPT predicts each token from those before it. That is one of many ways to take a text apart: every
-mode here trains p(token | some of the other tokens), and they differ in which others these are. A
-*slot* is one column of the sequence that the network reads. It holds a token, knows the position of
-that token (key_pos), and predicts the token at another position or at the same one (target_pos). A
-mode is a row of this table, and nothing else:
+Every mode trains p(token | some of the other tokens), and they differ in which others these are. A
+*slot* is one column of the sequence that the network reads. It holds a token, knows that token's
+position (key_pos), and predicts the token at another position or the same one (target_pos). A mode
+is a row of this table, and nothing else:
 
            attention      the slots hold             key_pos            target_pos
     ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1
@@ -32,8 +31,8 @@ C = n_embd, H = n_head, D = C / H, V = vocab_size, n predictions.
 """
 import itertools
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn as nn
@@ -46,7 +45,7 @@ from torch import Tensor
 @dataclass
 class Config:
     """the network, and what it learns"""
-    mode: str = "ar"                # ar, mdlm or aogpt
+    mode: Literal["ar", "mdlm", "aogpt"] = "ar"     # left to right, masked diffusion, or any order
     vocab_size: int = 50257         # tokens that can be predicted; the last one is end-of-text
     block_size: int = 512           # T, the tokens in a window
     n_layer: int = 12
@@ -54,14 +53,25 @@ class Config:
     n_embd: int = 768               # C, the width of the residual stream
     n_hidden: int = 2048            # width of the SwiGLU layer
     dropout: float = 0.0            # share of what each layer adds that training drops
-    objective: str = "nelbo"        # mdlm: the bound, or masked_ce, a plain mean over masked tokens
+    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: the bound, or equal weights
     l2r_fraction: float = 0.1       # aogpt: share of the rows that it learns from left to right
 
     def __post_init__(self):
-        """Raises ValueError for sizes that do not fit."""
+        """Raises ValueError, which names the flag."""
+        for f in fields(self):
+            value = getattr(self, f.name)
+            choices = get_args(f.type)
+            if choices and value not in choices:
+                raise ValueError(f"--{f.name}={value} must be one of {', '.join(choices)}")
+            if f.type is int and value < 1:
+                raise ValueError(f"--{f.name}={value} must be at least 1")
+            if f.type is float and not 0 <= value <= 1:
+                raise ValueError(f"--{f.name}={value} must be a fraction, from 0 to 1")
         if self.n_embd % (2 * self.n_head):
-            raise ValueError(f"--n_embd={self.n_embd} over --n_head={self.n_head} must be an even "
-                             "number")
+            raise ValueError(f"--n_embd={self.n_embd} must be a multiple of {2 * self.n_head}, "
+                             "twice --n_head")
+        if self.objective != "nelbo" and self.mode != "mdlm":
+            raise ValueError(f"--objective={self.objective} is for --mode=mdlm")
         self.bos_id = self.vocab_size - 1
         self.mask_id = self.vocab_size          # [MASK] can be read, but never predicted
         # A GPU is faster if the number of rows of the embedding is a multiple of 64.
@@ -70,7 +80,7 @@ class Config:
 
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks --------------------------------
 
-def rotary_table(block_size: int, head_dim: int) -> Tensor:
+def rotary_table(block_size, head_dim):
     """Cosine and sine of position · frequency, for the positions -1 … T-1: (2, T+1, D/2).
 
     Position p stands in row p+1, because BOS has position -1."""
@@ -80,7 +90,7 @@ def rotary_table(block_size: int, head_dim: int) -> Tensor:
     return torch.stack([angle.cos(), angle.sin()])
 
 
-def rotate(x: Tensor, rotary: Tensor) -> Tensor:
+def rotate(x, rotary):
     """Rotary position embedding (Su et al. 2021, arXiv 2104.09864), convention of two halves.
 
     x (B, H, S, D); rotary (2, 1 or B, 1, S, D/2) has the cosine and the sine for each slot."""
@@ -92,7 +102,7 @@ def rotate(x: Tensor, rotary: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    def __init__(self, config: Config):
+    def __init__(self, config):
         super().__init__()
         self.n_head = config.n_head
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
@@ -110,7 +120,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """SwiGLU (Shazeer 2020, arXiv 2002.05202): proj(silu(gate(x)) · up(x))."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config):
         super().__init__()
         self.gate_up = nn.Linear(config.n_embd, 2 * config.n_hidden, bias=False)
         self.proj = nn.Linear(config.n_hidden, config.n_embd, bias=False)
@@ -121,7 +131,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, config: Config):
+    def __init__(self, config):
         super().__init__()
         self.norm1 = nn.RMSNorm(config.n_embd, eps=1e-6)
         self.attention = Attention(config)
@@ -129,17 +139,17 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def mix(self, x, rotary_q, rotary_k, attend):
-        """Each slot gathers what it needs from the others: (B, S, C)."""
-        return x + self.dropout(self.attention(self.norm1(x), rotary_q, rotary_k, attend))
-
-    def think(self, x):
-        """Each slot by itself, so any shape (…, C) will do."""
+    def forward(self, x, rotary_q, rotary_k, attend, select=None):
+        """x (B, S, C). After attention only the slots of `select` go on, if it is given: (n, C)."""
+        attended = self.attention(self.norm1(x), rotary_q, rotary_k, attend)    # (B, S, C)
+        x = x + self.dropout(attended)
+        if select is not None:
+            x = x.flatten(0, 1)[select]                                         # (n, C)
         return x + self.dropout(self.mlp(self.norm2(x)))
 
 
 class Transformer(nn.Module):
-    def __init__(self, config: Config):
+    def __init__(self, config):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.padded_vocab, config.n_embd)
@@ -179,13 +189,12 @@ class Transformer(nn.Module):
 
     def predict(self, x, rotary_q, rotary_k, select, attend):
         """All layers: logits (n, V) from what the slots know at first, x (B, S, C)."""
-        for block in self.blocks:
-            x = block.mix(x, rotary_q, rotary_k, attend)                        # (B, S, C)
-            if block is self.blocks[-1]:
-                # From here on slots do not look at each other, so only those that are asked for go
-                # on. Of mdlm that is half of them, and the head is a large part of a small model.
-                x = x.flatten(0, 1)[select]                                     # (n, C)
-            x = block.think(x)
+        *first, last = self.blocks
+        for block in first:
+            x = block(x, rotary_q, rotary_k, attend)                            # (B, S, C)
+        # After the last attention slots don't look at each other any more, so only those that are
+        # asked for go on. Of mdlm that is half of them, and the head is a large part of the work.
+        x = last(x, rotary_q, rotary_k, attend, select)                         # (n, C)
         logits = self.head(self.norm(x))                                        # (n, padded_vocab)
         return logits[:, :self.config.vocab_size]                               # (n, V)
 
@@ -193,16 +202,16 @@ class Transformer(nn.Module):
     def init_weights(self):
         """Normal weights of standard deviation 1/√(row length) keep outputs as large as inputs.
 
-        One common vector is added to all embeddings. The tied head then adds the same to all
-        logits, and predictions stay. But all keys of the first layer have a part in common, so by
-        rotary embedding a head can tell slots by their distance, whatever they hold. mdlm so learns
-        sooner (results/paper.md)."""
+        One common vector is added to all embeddings. All logits get the same from it, so predictions
+        stay. But all keys of the first layer have a part in common, so by rotary embedding a head
+        can tell slots by their distance, whatever they hold. mdlm so learns sooner
+        (results/paper.md)."""
         for name, p in self.named_parameters():
             self.init_weight(name, p)
         common = torch.randn(self.config.n_embd)                                # (C,)
         self.embed.weight += common / math.sqrt(self.config.n_embd)
 
-    def init_weight(self, name: str, p: Tensor):
+    def init_weight(self, name, p):
         if p.dim() == 1:
             nn.init.ones_(p)                # the gain of a norm
         elif name.startswith("embed_target"):
@@ -224,41 +233,44 @@ class Batch(NamedTuple):
     targets: Tensor                 # (B, S) the tokens to predict
     weight: Tensor                  # (B, S) how much each prediction counts; of many it is 0
 
-    def to(self, device):
-        return type(self)(*(field.to(device) for field in self))
+    def select(self):
+        """The slots with a weight (n,), counted over all rows. Only these need be predicted."""
+        return self.weight.flatten().nonzero().flatten()
 
-    def split(self, rows: int) -> list:
+    def split(self, rows):
         """Parts of so many rows; the last has the rest."""
         parts = zip(*(field.split(rows) for field in self))
         return [type(self)(*part) for part in parts]
 
-    def select(self) -> Tensor:
-        """The slots with a weight (n,), counted over all rows. Only these need be predicted."""
-        return self.weight.flatten().nonzero().flatten()
+    def to(self, device):
+        return type(self)(*(field.to(device) for field in self))
 
 
-def losses(model: nn.Module, batch: Batch, select: Tensor) -> Tensor:
+def losses(model, batch, select):
     """Σ weight · −log p(target) of each row (B,). Their mean is the loss, in nats per token."""
     logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)       # (n, V)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    # −log softmax(logits) at the target, written out, because the compiler then computes its
+    # gradient in one pass over the words.
     targets = batch.targets.flatten()[select]                                   # (n,)
-    # Written out, because the compiler then computes the gradient in one pass over the words.
-    nll = logits.logsumexp(dim=-1) - logits.gather(-1, targets[:, None])[:, 0]  # (n,)
+    target_logits = logits.gather(-1, targets[:, None])[:, 0]                   # (n,)
+    nll = logits.logsumexp(dim=-1) - target_logits                              # (n,)
+    # Each prediction goes back to its place in the rows, and a row is summed up.
     weight = batch.weight.flatten()                                             # (B·S,)
-    loss = torch.zeros_like(weight).scatter(0, select, nll * weight[select])    # (B·S,)
-    return loss.view(batch.weight.shape).sum(dim=1)
+    weighted = torch.zeros_like(weight).scatter(0, select, nll * weight[select])
+    return weighted.view(batch.weight.shape).sum(dim=1)                         # (B,)
 
 
 # ---- ar and aogpt: the chain rule, in an order ---------------------------------------------------
 
-def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
+def order_batch(config, x, order):
     """The chain rule in an order σ (B, S): slot j predicts x_σ(j) from those before it.
 
         −log p(x) / T  =  (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1))
 
     For ar σ is 0 … T-1, and this is the loss of a GPT. For aogpt σ is random, and p(x) is the mean
-    of what all orders give to x. The loss is the mean of −log, and −log of a mean is at most the
-    mean of −log (Jensen's inequality). So the mean loss is an upper bound on −log p(x) / T."""
+    of what the orders give to x. −log of a mean is at most the mean of −log (Jensen's inequality),
+    so the mean loss over orders is an upper bound on −log p(x) / T."""
     targets = x.gather(1, order)                                                # (B, S)
     tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                # (B, S)
     key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                            # (B, S)
@@ -266,20 +278,20 @@ def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
     return Batch(tokens, key_pos, order, targets, weight)
 
 
-def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Tensor:
-    """Orders (B, T) of x (B, T): of ar 0 … T-1, of aogpt random but for a fraction of the rows."""
+def draw_orders(config, x, generator, l2r_fraction):
+    """Orders (B, T) for x (B, T): 0 … T-1 for ar; for aogpt random, but for a fraction of rows."""
     left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
     if config.mode == "ar":
         return left_to_right
     # The argsort of random numbers is a random permutation.
-    shuffled = torch.rand(x.shape, generator=generator).argsort(dim=1)  # (B, T)
+    shuffled = torch.rand(x.shape, generator=generator).argsort(dim=1)          # (B, T)
     chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
     return torch.where(chosen, left_to_right, shuffled)
 
 
 # ---- mdlm: masks ---------------------------------------------------------------------------------
 
-def mask_batch(config: Config, x: Tensor, masked: Tensor) -> Batch:
+def mask_batch(config, x, masked):
     """Predict the masked tokens of x (B, T) from the others. `masked` (B, T) has k in a row.
 
         −log p(x) / T  ≤  E_k E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]
@@ -303,7 +315,7 @@ def mask_batch(config: Config, x: Tensor, masked: Tensor) -> Batch:
     return Batch(tokens, position, position, targets, weight=hidden / k.clamp(min=1))
 
 
-def draw_masks(x: Tensor, generator) -> Tensor:
+def draw_masks(x, generator):
     """Where x (B, T) is masked (B, T): k of the T tokens of each row, k uniform on 1 … T.
 
     To draw each k by itself would do. But the bound varies less if the k are spread evenly over
@@ -314,12 +326,12 @@ def draw_masks(x: Tensor, generator) -> Tensor:
     u = (part + torch.rand(B // 2, generator=generator)) / B                    # (B/2,) in [0, 1/2)
     k = 1 + (u * T).long()                                                      # (B/2,)
     k = torch.stack([k, T + 1 - k], dim=1).view(B, 1)                           # (B, 1)
-    # The argsort of random numbers is a random permutation, so it can serve as their ranks.
+    # The argsort of random numbers is a random permutation, so it can serve as ranks.
     rank = torch.rand(B, T, generator=generator).argsort(dim=1)                 # (B, T)
     return rank < k
 
 
-def equal_weights(batch: Batch) -> Batch:
+def equal_weights(batch):
     """The same predictions with equal weights. The loss, masked_ce, is then their plain mean.
 
     That is no bound: a row counts the more, the more of its tokens are masked."""
@@ -329,20 +341,17 @@ def equal_weights(batch: Batch) -> Batch:
 
 # ---- What each mode trains on, and what it is judged by ------------------------------------------
 
-ROWS_TOGETHER = {"ar": 1, "mdlm": 2, "aogpt": 1}        # `draw_masks` makes pairs
+def bound_batch(config, x, generator, l2r_fraction=0.0):
+    """One loss for each row of x (B, T): −log p(row) / T exactly, or a bound on it on average.
 
-
-def bound_batch(config: Config, x: Tensor, generator, l2r_fraction: float = 0.0) -> Batch:
-    """One loss for each row of x (B, T): −log p(row) / T, exactly for ar, else a bound on average.
-
-    For aogpt it is that of a random order, for mdlm that of random masks. x is on the CPU, and so
-    are the random numbers, so that they are the same whatever device computes."""
+    It is exact for ar; for aogpt it is that of a random order, and for mdlm that of random masks.
+    x and the random numbers are on the CPU, so they are the same whatever device computes."""
     if config.mode == "mdlm":
         return mask_batch(config, x, draw_masks(x, generator))
     return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction))
 
 
-def training_batch(config: Config, x: Tensor, generator) -> Batch:
+def training_batch(config, x, generator):
     """What is trained on: the same, or for mdlm with --objective=masked_ce with equal weights."""
     batch = bound_batch(config, x, generator, config.l2r_fraction)
     if config.objective == "masked_ce":
@@ -350,7 +359,7 @@ def training_batch(config: Config, x: Tensor, generator) -> Batch:
     return batch
 
 
-def masked_ce_batch(config: Config, x: Tensor, generator) -> Batch:
+def masked_ce_batch(config, x, generator):
     """mdlm: the loss that arXiv 2603.22075 reports, with its masks and equal weights.
 
     For each row t is uniform on (0, 1), and each token is masked with the chance sin²(πt/2)."""
@@ -362,23 +371,35 @@ def masked_ce_batch(config: Config, x: Tensor, generator) -> Batch:
 
 # ---- How a model writes --------------------------------------------------------------------------
 
-def probabilities(logits: Tensor, temperature: float, top_p: float) -> Tensor:
-    """Weights (…, V) of tokens from logits (…, V): their probabilities, but of some tokens 0.
+@dataclass
+class Drawing:
+    """how tokens are drawn"""
+    temperature: float = 1.0    # 1 draws from the model's distribution, 0 takes the likeliest token
+    top_p: float = 1.0          # keep the likeliest tokens with this much probability
 
-    A temperature of 0 keeps the likeliest token alone. top_p keeps the smallest set of likeliest
-    tokens that has this much probability."""
+    def __post_init__(self):
+        if self.temperature < 0 or not 0 < self.top_p <= 1:
+            raise ValueError(f"--temperature={self.temperature} must be at least 0, and "
+                             f"--top_p={self.top_p} above 0 and at most 1")
+
+
+def probabilities(logits, o):
+    """Weights (…, V) of tokens, from logits (…, V): their probabilities, but of some tokens 0.
+
+    o           a Drawing; its top_p keeps the smallest set of likeliest tokens of this probability"""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if temperature == 0:
+    if o.temperature == 0:
         return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).float()
-    p = (logits / temperature).softmax(dim=-1)
-    if top_p == 1:
+    p = (logits / o.temperature).softmax(dim=-1)
+    if o.top_p == 1:
         return p
     p, token = p.sort(dim=-1, descending=True)                                  # (…, V) each
     likelier = p.cumsum(dim=-1) - p         # the mass of all tokens that are likelier than this one
-    return torch.zeros_like(p).scatter(-1, token, p * (likelier < top_p))
+    kept = p * (likelier < o.top_p)
+    return torch.zeros_like(p).scatter(-1, token, kept)
 
 
-def draw(p: Tensor, u: Tensor) -> Tensor:
+def draw(p, u):
     """Tokens (…) drawn from weights p (…, V) of any sum, by uniform numbers u (…) in [0, 1).
 
     The token is the first at which the running sum of the weights exceeds u times their total. The
@@ -389,56 +410,63 @@ def draw(p: Tensor, u: Tensor) -> Tensor:
     return token[..., 0].clamp(max=p.size(-1) - 1).to(p.device)
 
 
-def read_slots(model: Transformer, tokens: Tensor, order: Tensor, start: int, end: int) -> Tensor:
-    """Logits (B, m, V) of the m tokens that come from `start` to `end` in the order (B, L).
+def read_slots(model, tokens, order, start, end):
+    """Logits (B, m, V) of the m tokens from `start` to `end` in the order (B, L).
 
-    The tokens (B, L) before them are known, and none of the m is told what the others become."""
-    B, m = len(order), end - start
-    if model.config.mode == "mdlm":
-        # The network has learned whole windows, so it reads [MASK] where the text has no place.
-        beyond = model.config.block_size - tokens.size(1)
-        window = F.pad(tokens, (0, beyond), value=model.config.mask_id)         # (B, T)
-        batch = mask_batch(model.config, window, window == model.config.mask_id)
-        slot = order[:, start:end] + 1                                          # (B, m) BOS has 0
-    else:
-        # Slot `start` has seen all that is known, and predicts one token. For m of them it takes m
-        # rows, each of which puts another one of the tokens next in its order.
-        order = order[:, :end].repeat_interleave(m, dim=0)                      # (B·m, end)
-        order[:, start] = order[:, start:].view(B, m, m).diagonal(dim1=1, dim2=2).flatten()
-        batch = order_batch(model.config, tokens.repeat_interleave(m, dim=0), order[:, :start + 1])
-        slot = torch.full_like(order[:, :1], start)                             # (B·m, 1)
-    row = torch.arange(len(slot), device=slot.device)[:, None]
-    select = row * batch.tokens.size(1) + slot
-    logits = model(batch.tokens, batch.key_pos, batch.target_pos, select.flatten())     # (B·m, V)
-    return logits.view(B, m, -1)
+    The tokens (B, L) before them are known. None of the m is told what the others become."""
+    config = model.config
+    if config.mode == "mdlm":
+        # The network has learned whole windows, so it reads [MASK]s beyond the text.
+        beyond = config.block_size - tokens.size(1)
+        window = F.pad(tokens, (0, beyond), value=config.mask_id)               # (B, T)
+        batch = mask_batch(config, window, window == config.mask_id)
+        slot = order[:, start:end] + 1              # (B, m), because BOS has slot 0
+        return logits_at(model, batch, slot)
+    logits = []
+    for j in range(start, end):
+        # Slot `start` has seen all that is known. Token j is predicted as if it were the next.
+        up_to_j = torch.cat([order[:, :start], order[:, j:j + 1]], dim=1)       # (B, start+1)
+        batch = order_batch(config, tokens, up_to_j)
+        slot = torch.full_like(order[:, :1], start)                             # (B, 1)
+        logits.append(logits_at(model, batch, slot))                            # (B, 1, V)
+    return torch.cat(logits, dim=1)
 
 
-def write(model: Transformer, tokens: Tensor, times: Tensor, u: Tensor, steps: int = 0,
-          temperature: float = 1.0, top_p: float = 1.0, read=read_slots):
-    """Fills the [MASK]s of tokens (B, L), and yields the tokens after each pass of the network.
+def logits_at(model, batch, slot):
+    """Logits (B, m, V) of what the slots (B, m) of each row predict."""
+    B, S = batch.tokens.shape
+    first = torch.arange(0, B * S, S, device=slot.device)[:, None]              # (B, 1) of each row
+    select = (first + slot).flatten()                                           # (B·m,)
+    logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)       # (B·m, V)
+    return logits.view(*slot.shape, -1)
 
-    times       (B, L) when each place is written, the smallest first: random numbers give a random
-                order, 0 … L-1 is left to right
-    u           (B, L) uniform numbers in [0, 1), which decide on the token at each place
+
+def plan(config, tokens, times, steps=0):
+    """The order (B, L) in which to fill the [MASK]s of tokens (B, L), and the edges between passes.
+
+    times       (B, L) when each place is to be written, the smallest first: random numbers give a
+                random order, 0 … L-1 is left to right. What is given comes before all.
     steps       passes; 0 is one for each token. Tokens of one pass do not know of each other, so
-                only one token a pass follows the model's own law.
-    read        what runs the network, with the arguments of `read_slots`; a cache does it faster"""
-    free = tokens == model.config.mask_id                                       # (B, L)
+                only one token a pass follows the model's own law."""
+    free = tokens == config.mask_id                                             # (B, L)
+    order = times.where(free, -1).argsort(dim=1, stable=True)                   # (B, L)
     n = int(free[0].sum())                      # tokens to write, in each row as many
     given = tokens.size(1) - n
-    order = times.where(free, -1).argsort(dim=1, stable=True)       # (B, L) what is given is first
     steps = steps or n
-    edges = [given + n * step // steps for step in range(steps + 1)]
-    return write_in_order(model, tokens, order, edges, u, temperature, top_p, read)
+    return order, [given + n * step // steps for step in range(steps + 1)]
 
 
 @torch.no_grad()
-def write_in_order(model, tokens, order, edges, u, temperature, top_p, read):
-    """Each pass writes what stands in the order (B, L) between one of the edges and the next."""
+def write(model, tokens, order, edges, u, o=Drawing(), read=read_slots):
+    """Fills the [MASK]s of tokens (B, L), and yields the tokens after each pass of the network.
+
+    order, edges    a pass writes what stands in the order between one edge and the next: see `plan`
+    u               (B, L) uniform numbers in [0, 1), which decide on the token at each place
+    read            what runs the network, with the arguments of `read_slots`; a cache is faster"""
     for start, end in itertools.pairwise(edges):
         place = order[:, start:end]                                             # (B, m)
         logits = read(model, tokens, order, start, end)                         # (B, m, V)
-        p = probabilities(logits, temperature, top_p)                           # (B, m, V)
+        p = probabilities(logits, o)                                            # (B, m, V)
         new = draw(p, u.gather(1, place.to(u.device)))                          # (B, m)
         tokens = tokens.scatter(1, place, new)
         yield tokens
@@ -446,21 +474,20 @@ def write_in_order(model, tokens, order, edges, u, temperature, top_p, read):
 
 # ---- Sizes ---------------------------------------------------------------------------------------
 
-def count_parameters(model: Transformer) -> int:
+def count_parameters(model):
     """Trained numbers. Rows of the embedding that only pad the vocabulary do not count."""
     config = model.config
-    unused = config.padded_vocab - config.vocab_size - (config.mode == "mdlm")      # [MASK] is used
+    used = config.vocab_size + (config.mode == "mdlm")          # with the row of [MASK]
+    unused = config.padded_vocab - used
     return sum(p.numel() for p in model.parameters()) - unused * config.n_embd
 
 
-def flops_per_token(config: Config) -> float:
-    """Matrix-product FLOPs of training on one token: 6 for each multiply-add of the forward pass.
-
-    Attention reaches T slots, or on average half of them where it is causal. mdlm's last MLP and
-    head run on T+1 of the 2T tokens of a pair."""
+def flops_per_token(config):
+    """FLOPs of training on one token: 6 for each multiply-add of the forward matrix products."""
     C, T = config.n_embd, config.block_size
-    reach = T if config.mode == "mdlm" else T / 2
-    predicted = (T + 1) / (2 * T) if config.mode == "mdlm" else 1
+    reach, predicted = T / 2, 1     # the slots that attention sees, and the share that is predicted
+    if config.mode == "mdlm":
+        reach, predicted = T, (T + 1) / (2 * T)
     attention = config.n_layer * (4 * C * C + 2 * C * reach)
     mlp = (config.n_layer - 1 + predicted) * 3 * C * config.n_hidden
     head = predicted * C * config.vocab_size
@@ -468,13 +495,14 @@ def flops_per_token(config: Config) -> float:
 
 
 def main():
-    print("12 layers, width 768, T = 512, 50,257 words\n")
-    print(f"{'':8}{'parameters':>12}  {'training MFLOP/token':>20}")
+    print("12 layers, width 768, T = 512, 50,257 words")
+    print("mode    parameters  training MFLOP/token")
     for mode in "ar", "mdlm", "aogpt":
         config = Config(mode)
         with torch.device("meta"):      # which takes no memory
             parameters = count_parameters(Transformer(config))
-        print(f"{mode:8}{parameters:>12,}  {flops_per_token(config) / 1e6:>20.1f}")
+        megaflops = flops_per_token(config) / 1e6
+        print(f"{mode:6}{parameters:>12,}{megaflops:>22.1f}")
 
 
 if __name__ == "__main__":

@@ -10,30 +10,27 @@ A pass is one run of the network. Several tokens in one pass are drawn independe
 which is faster but not exact. How a model writes is in model.py; other ways are files of extras/,
 which --sampler chooses. Stories are cut at the first end-of-text.
 """
-import json
 import os
-import re
-import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 import model as plain
-from prepare_data import Tokenizer, read_blocks
+from prepare_data import Tokenizer
 from support.flags import (
     InputError, build, command, extra_file, flag, parse_flags, pick_device, printable, provenance,
     write_json)
 from support.pictures import play, token_texts
-from support.runs import load, open_locked
+from support.rows import write_rows
+from support.runs import load
 from toy import TOY
 
 
 @dataclass
-class SampleOptions:
+class SampleOptions(plain.Drawing):
     """what to write, and how"""
     out_dir: str = flag("", "the run to sample from; its best.pt is read")
     num_samples: int = flag(3, "stories", low=1)
@@ -46,10 +43,6 @@ class SampleOptions:
     steps: int = flag(
         0, "passes a story (mdlm, aogpt), or a few more in blocks and beyond the window; default: "
         "one a token", low=0)
-    temperature: float = flag(
-        1.0, "1 samples the model's distribution, 0 takes the likeliest token", low=0)
-    top_p: float = flag(
-        1.0, "keep the likeliest tokens with this much probability", low=1e-9, high=1)
     order: str = flag(
         "", "mdlm, aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; "
         "default: as in training")
@@ -88,26 +81,6 @@ def noise_of(seed: int, stories, device: torch.device):
     return noise
 
 
-def times_of(order: str, u: torch.Tensor) -> torch.Tensor:
-    """When each place is written (B, L): the smallest first. u (B, L) is uniform.
-
-    Raises InputError where `order` names no order."""
-    L = u.size(1)
-    if order == "random":
-        return u
-    if order == "left_to_right":
-        return torch.arange(L, device=u.device).expand_as(u).double()
-    if order.startswith("blocks:"):
-        from extras.blocks import times_in_blocks
-        return times_in_blocks(order, u)
-    positions = order.split(",")
-    if sorted(positions) != sorted(map(str, range(L))):
-        raise InputError(f"--order={order:.40} must be random, left_to_right, blocks:N, or have "
-                         f"each of the positions 0 to {L - 1} once, with commas")
-    times = torch.tensor([int(position) for position in positions]).argsort()
-    return times.to(u.device).expand_as(u).double()
-
-
 def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=plain, write=None):
     """Tokens (B, L) of the stories with these numbers, and the pass (B, L) at which each appeared.
 
@@ -120,18 +93,25 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
         return generate_in_parts(generate, model, stories, pattern, o, variant, write)
     noise = noise_of(o.seed, stories, device)
     tokens = pattern.to(device).expand(len(stories), -1)                            # (B, L)
-    own_order = "left_to_right" if config.mode == "ar" else getattr(config, "orders", "random")
-    times = times_of(o.order or own_order, noise(tokens.size(1)))                   # (B, L)
+    times = noise(tokens.size(1))                                                   # (B, L)
+    if config.mode in ("mdlm", "aogpt"):
+        order = o.order or getattr(config, "orders", "random")
+        if order != "random":
+            from extras.orders import times_of
+            times = times_of(order, times)
+    else:       # ar, or a mode that you add: it has one order, and `draw_orders` knows which
+        times = variant.draw_orders(config, tokens.cpu(), None, 0.0).argsort(dim=1).to(device)
     if write:
         states = write(model, tokens, times, noise, o)
     else:
         read = plain.read_slots
-        if o.cache and config.mode != "mdlm":
-            from extras.cache import Cache
-            read = Cache(model)
+        if o.cache:
+            from extras.cache import reader
+            read = reader(model)
+        plan = plain.plan if o.order else variant.plan      # an order that is asked for is kept
+        order, edges = plan(config, tokens, times, o.steps)
         u = noise(tokens.size(1))                                                   # (B, L)
-        writes = plain if o.order else variant      # an order that is asked for is kept
-        states = writes.write(model, tokens, times, u, o.steps, o.temperature, o.top_p, read)
+        states = plain.write(model, tokens, order, edges, u, o, read)
     free = tokens == config.mask_id                                                 # (B, L)
     appeared = torch.where(free, 0, -1)                                             # (B, L)
     for tokens in states:
@@ -144,39 +124,14 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
 
 # ---- What is asked for ---------------------------------------------------------------------------
 
-def text_ids(text: str, tokenizer) -> list:
-    """Token ids of a text that goes on.
-
-    GPT-2's tokens hold the blank before a word. So where a text ends in blanks, it is encoded with
-    a letter after it, whose token, and the blank in it, is then left to the model."""
-    if tokenizer.kind == "gpt2" and text[-1:].isspace():
-        return tokenizer.encode_marked(f"{text}t")[:-1]
-    return tokenizer.encode_marked(text)
-
-
-def prompt_ids(o: SampleOptions, mask_id: int, tokenizer) -> list:
-    """Token ids of the prompt, with so many [MASK] for each blank. Raises InputError."""
-    prompt = o.prompt
-    if prompt.startswith("FILE:"):
-        prompt = "".join(read_blocks(os.path.expanduser(prompt.removeprefix("FILE:"))))
-    ids = []
-    for i, piece in enumerate(re.split("_{3,}", prompt)):
-        if i > 0:
-            ids += [mask_id] * o.blank
-        ids += text_ids(piece, tokenizer)
-    if tokenizer.kind == "gpt2" and prompt.endswith(" "):
-        print("the blank at the end of --prompt is left to the model, because GPT-2's tokens hold "
-              "the blank before a word", file=sys.stderr)
-    if ids[:1] == [tokenizer.eot]:      # it begins every window anyway
-        ids = ids[1:]
-    return ids
-
-
 def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tensor:
     """(L,) the tokens that are given, and [MASK] where one is to be written.
 
     Raises InputError for what this model cannot do."""
-    ids = prompt_ids(o, config.mask_id, tokenizer)
+    ids = []
+    if o.prompt:
+        from extras.prompt import prompt_ids
+        ids = prompt_ids(o.prompt, [config.mask_id] * o.blank, tokenizer)
     blanks = ids.count(config.mask_id)
     T = config.block_size
     can_go_on = windows == "random" and not blanks      # beyond the window
@@ -190,7 +145,7 @@ def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tenso
         remedy = "give a larger --length" if len(ids) < T or can_go_on else "take fewer"
         raise InputError(f"--prompt has {len(ids)} tokens{of_blanks}, which leaves nothing to "
                          f"write in a text of {length}; {remedy}")
-    if o.steps > n and not o.sampler:
+    if o.steps > n and o.sampler != "ancestral":
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
     return torch.tensor(ids + [config.mask_id] * (length - len(ids)))
 
@@ -203,9 +158,13 @@ def check_pattern(config, pattern: torch.Tensor):
                          "can fill such a blank")
 
 
-def check_flags_for(o: SampleOptions, mode: str):
+def check_flags_for(o: SampleOptions, config):
     """Raises InputError for a flag that would do nothing."""
-    useless = {"steps": "for ar", "order": "for ar"} if mode == "ar" else {}
+    useless = {}
+    if config.mode not in ("mdlm", "aogpt"):
+        useless = dict.fromkeys(["steps", "order"], f"for {config.mode}")
+    elif config.mode == "mdlm" and hasattr(config, "orders"):
+        useless["order"] = "for a model that was trained in blocks"
     if "___" not in o.prompt and not o.prompt.startswith("FILE:"):
         useless["blank"] = "without ___ in --prompt"
     for name, where in useless.items():
@@ -216,7 +175,7 @@ def check_flags_for(o: SampleOptions, mode: str):
 # ---- The command ---------------------------------------------------------------------------------
 
 def open_model(folder: str, device: str = "auto"):
-    """The best model of a run, the module of its variant, its tokenizer, and how its windows were cut.
+    """The best model of a run, the module of its variant, its tokenizer, and its kind of windows.
 
     Raises OSError, InputError."""
     path = os.path.join(folder, "best.pt")
@@ -224,65 +183,43 @@ def open_model(folder: str, device: str = "auto"):
     return model, variant, Tokenizer(**saved["tokenizer"]), saved["windows"]
 
 
-def story_row(story: int, ids: list, appeared: list, given: int, model, tokenizer, o):
-    """The line of the file for a story, and the pass of each token that was written for it.
+def rows_of(stories, tokens, appeared, pattern, config, tokenizer, o: SampleOptions):
+    """Yields what the file has of each story, from what `generate` returns.
 
-    Only an end-of-text after the first `given` tokens, up to the last one of the prompt, ends the
-    story; one that was written into a blank does not."""
-    end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
-    kept = len(ids) if o.full_length else end
-    written = len(ids)
-    if model.config.mode == "ar" and not o.full_length:
-        written = end + 1       # ar can stop at the end-of-text; the others have written the rest
-    row = {
-        "story": story,
-        "text": tokenizer.decode(ids[:kept]),
-        "tokens": ids[:kept],
-        "pieces": token_texts(tokenizer, ids[:kept], model.config.mask_id),
-        "appeared": appeared[:kept],
-    }
-    return row, [step for step in appeared[:written] if step >= 0]
+    Only an end-of-text after the last token of the prompt ends a story; one that was written into a
+    blank does not."""
+    places = (pattern != config.mask_id).nonzero().flatten().tolist()
+    given = places[-1] + 1 if places else 0
+    for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
+        end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
+        kept = len(ids) if o.full_length else end
+        written = len(ids)
+        if config.mode == "ar" and not o.full_length:
+            written = end + 1       # ar stops here; the others have written the rest too
+        passes = [step for step in steps[:written] if step >= 0]
+        yield {
+            "story": story,
+            "text": tokenizer.decode(ids[:kept]),
+            "tokens": ids[:kept],
+            "pieces": token_texts(tokenizer, ids[:kept], config.mask_id),
+            "appeared": steps[:kept],
+            "passes": len(set(passes)),
+            "written": len(passes),
+        }
 
 
-def write_stories(model, variant, write, tokenizer, windows: str, pattern, o: SampleOptions):
-    """Stories into the file o.out: a line of settings, then one a story, written batch by batch.
-
-    Returns a summary, and the lines of the first three stories, with o.show of all."""
-    start = "story" if windows == "aligned" else "anywhere"
-    settings = asdict(o) | getattr(write, "keywords", {}) | provenance(o.seed)
-    settings |= {"start": start, "mode": model.config.mode, "vocab_size": model.config.vocab_size}
-    places = (pattern != model.config.mask_id).nonzero()                        # (given, 1)
-    given = int(places[-1]) + 1 if len(places) else 0
-    rows, right, passes, written = [], 0, 0, 0
-    began = time.perf_counter()
-    bar = tqdm(total=o.num_samples, unit="story", leave=False, disable=None)
-    with open_locked(f"{o.out}.tmp") as f, bar:
-        f.truncate(0)
-        print(json.dumps({"settings": settings}), file=f)
-        for first in range(0, o.num_samples, o.batch_size):
-            stories = range(first, min(first + o.batch_size, o.num_samples))
-            tokens, appeared = generate(model, stories, pattern, o, variant, write)
-            for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
-                row, steps = story_row(story, ids, steps, given, model, tokenizer, o)
-                print(json.dumps(row), file=f)
-                passes += len(set(steps))
-                written += len(steps)
-                if tokenizer.kind == "words" and TOY.log_probs(row["text"]) is not None:
-                    right += 1
-                if o.show or story < 3:
-                    rows.append(row)
-            f.flush()
-            bar.update(len(stories))
-    os.replace(f"{o.out}.tmp", o.out)
-    seconds = time.perf_counter() - began
-    summary = settings | {"seconds": seconds, "passes": passes / o.num_samples,
-                          "tokens_per_pass": written / passes}
+def summary_of(rows: list, tokenizer, o: SampleOptions, start: str) -> dict:
+    """Passes and tokens of the stories; of the toy, the share that obeys its grammar."""
+    passes = sum(row["passes"] for row in rows)
+    written = sum(row["written"] for row in rows)
+    summary = {"passes": passes / len(rows), "tokens_per_pass": written / passes}
     # What begins in the middle or is cut off cannot obey the grammar. All stories of the toy have
     # equally many words, so the mean is the length of each.
-    whole = start == "story" and len(pattern) >= TOY.mean_words() and not o.full_length
-    if tokenizer.kind == "words" and whole:         # of the toy, whose grammar is known
-        summary["grammatical"] = right / o.num_samples
-    return summary, rows
+    whole = start == "story" and o.length >= TOY.mean_words() and not o.full_length
+    if tokenizer.kind == "words" and whole:
+        right = [TOY.log_probs(row["text"]) is not None for row in rows]
+        summary["grammatical"] = sum(right) / len(rows)
+    return summary
 
 
 def main():
@@ -296,7 +233,7 @@ def main():
         from extras.paper import protocol_of
         flags = protocol_of(config) | flags
     o = build(SampleOptions, flags)
-    check_flags_for(o, config.mode)
+    check_flags_for(o, config)
     pattern = pattern_of(o, config, tokenizer, windows)
     getattr(variant, "check_pattern", check_pattern)(config, pattern)
     write = None
@@ -304,8 +241,23 @@ def main():
         write = extra_file(o.sampler).sampler(config, o, flags)
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
     o = replace(o, out=out, length=len(pattern), full_length=o.full_length or windows == "paper")
-    summary, rows = write_stories(model, variant, write, tokenizer, windows, pattern, o)
-    for row in rows:
+
+    start = "story" if windows == "aligned" else "anywhere"
+    settings = asdict(o) | getattr(write, "keywords", {}) | provenance(o.seed)
+    settings |= {"start": start, "mode": config.mode, "vocab_size": config.vocab_size}
+    began = time.perf_counter()
+
+    def written():
+        for first in range(0, o.num_samples, o.batch_size):
+            stories = range(first, min(first + o.batch_size, o.num_samples))
+            tokens, appeared = generate(model, stories, pattern, o, variant, write)
+            yield from rows_of(stories, tokens, appeared, pattern, config, tokenizer, o)
+
+    rows = write_rows(o.out, settings, written(), o.num_samples)
+    summary = settings | summary_of(rows, tokenizer, o, start)
+    summary["seconds"] = time.perf_counter() - began
+
+    for row in rows if o.show else rows[:3]:
         if o.show:
             play([(config.mode, row["pieces"], row["appeared"])])
         else:

@@ -15,13 +15,13 @@ at least the largest single one, so the KL is at most the risk. What was drawn d
 what is kept; if it did, the stories would not follow the law. With a temperature of 0 nothing is
 left to chance, and the entropies are those at temperature 1, so that the surest still come first.
 """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
-from extras.unmask import logits_at
+from extras.unmask import logits_where
 from model import draw, probabilities
 from support.flags import InputError, build, flag
 
@@ -41,7 +41,7 @@ def sampler(config, o, flags: dict):
 
 def entropies(logits, o):
     """Nats (n,) of the laws that tokens are drawn from, from logits (n, V)."""
-    law = probabilities(logits, o.temperature or 1.0, o.top_p)                  # (n, V)
+    law = probabilities(logits, replace(o, temperature=o.temperature or 1.0))   # (n, V)
     return torch.distributions.Categorical(probs=law).entropy()
 
 
@@ -55,8 +55,8 @@ def write(model, tokens, times, noise, o, risk: float):
     while masked.any():
         unfinished = block[masked.any(dim=0)]
         masked &= block == unfinished[0]        # the stories of a batch keep pace with each other
-        logits = logits_at(model, tokens, masked)                               # (n, V)
-        drawn = draw(probabilities(logits, o.temperature, o.top_p), u[masked.to(u.device)])
+        logits = logits_where(model, tokens, masked)                               # (n, V)
+        drawn = draw(probabilities(logits, o), u[masked.to(u.device)])
         nats = torch.full(tokens.shape, torch.inf, device=tokens.device)        # (B, L)
         nats = nats.masked_scatter(masked, entropies(logits, o))
         ascending, place = nats.sort(dim=1, stable=True)

@@ -10,7 +10,7 @@ network, and steps that reveal several. Plugs in as
 """
 import torch
 
-from extras.unmask import logits_at
+from extras.unmask import logits_where
 from model import draw, probabilities
 from support.flags import InputError
 
@@ -40,6 +40,6 @@ def write(model, tokens, times, noise, o):
     for step in range(int(reveal_step.max()) + 1):
         now = reveal_step == step                                               # (B, L)
         if now.any():
-            p = probabilities(logits_at(model, tokens, now), o.temperature, o.top_p)    # (n, V)
+            p = probabilities(logits_where(model, tokens, now), o)    # (n, V)
             tokens = tokens.masked_scatter(now, draw(p, u[now.to(u.device)]))
         yield tokens

@@ -30,6 +30,8 @@ marks the slots (columns) that each slot (rows) sees:
 import torch
 import torch.nn.functional as F
 
+from model import read_slots
+
 
 class Memory:
     """Keys and values of up to `size` slots, for each layer, which are filled call by call."""
@@ -56,6 +58,16 @@ class Memory:
             return F.scaled_dot_product_attention(q, keys[:, :, :n], values[:, :, :n], visible)
 
         return attend
+
+
+def reader(model):
+    """What reads the slots of one batch of stories, from its first pass to its last."""
+    if model.config.mode != "mdlm":
+        return Cache(model)
+    if hasattr(model.config, "block_length"):
+        from extras.blocks import BlockReader
+        return BlockReader(model)
+    return read_slots           # masked diffusion reads the whole window anew in every pass
 
 
 class Cache:

@@ -8,12 +8,12 @@ the model's law, and its text is monotonous (results/sampling.md). Plugs in as
     python sample.py --out_dir=out/toy-mdlm --sampler=confidence --steps=24
     python sample.py --out_dir=out/toy-mdlm --protocol=paper
 """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
-from extras.unmask import logits_at
+from extras.unmask import logits_where
 from model import draw, mask_batch, probabilities
 from support.flags import InputError, build, flag
 
@@ -52,10 +52,10 @@ def write(model, tokens, times, noise, o, final: float, penalty: float):
         if paper:
             logits = logits_at_time(model, tokens, masked, 1 - step / steps)    # (n, V)
         else:
-            logits = logits_at(model, tokens, masked)                           # (n, V)
+            logits = logits_where(model, tokens, masked)                           # (n, V)
         if penalty != 1:
             logits = penalize(logits, tokens, masked, penalty, paper)
-        p = probabilities(logits, temperature, o.top_p)                         # (n, V)
+        p = probabilities(logits, replace(o, temperature=temperature))          # (n, V)
         u = noise(tokens.size(1))                                               # (B, L)
         drawn = draw(p, u[masked.to(u.device)])                                 # (n,)
         if temperature == 0:

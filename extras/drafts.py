@@ -94,7 +94,7 @@ def write(model, tokens, times, noise, o, draft: int):
 
     def laws(tokens, slots, last_known):
         logits = cache.predict(tokens, order, slots, last_known, m)             # (B, m, V)
-        return probabilities(logits, o.temperature, o.top_p)
+        return probabilities(logits, o)
 
     def written(new, count):
         """The tokens with the first `count` of new (B, m+1) after the known ones."""

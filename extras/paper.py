@@ -223,5 +223,15 @@ class PaperWindows(prepare_data.Windows):
 
     So a story may lie in both training and validation."""
 
-    def cut(self, split: str, tokens):
-        """The tokens, and where the windows of the split start."""
+    def cut(self, split: str) -> tuple:
+        tokens, _ = super().cut("train")
+        tokens = tokens[tokens != self.meta["eot"]]
+        self.tokens_per_byte = len(tokens) / self.meta["splits"]["train"]["bytes"]
+        count = len(tokens) // self.block_size
+        chunks = np.random.default_rng(42).permutation(np.arange(count) * self.block_size)
+        held_out = count // 20
+        return tokens, chunks[:held_out] if split == "val" else chunks[held_out:]
+
+    def spread_places(self, n: int):
+        """The first of the held-out chunks will do, because they are shuffled."""
+        return self.places(self.starts[:n])

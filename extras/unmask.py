@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from model import mask_batch
 
 
-def logits_at(model, tokens, where):
+def logits_where(model, tokens, where):
     """Logits (n, V) of the n masked places of tokens (B, L) where `where` (B, L) is true."""
     config = model.config
     beyond = config.block_size - tokens.size(1)         # the network has learned whole windows

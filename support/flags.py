@@ -349,11 +349,9 @@ def build(options_class, values: dict):
     """An options dataclass, from those of the values that are fields of it. Raises InputError."""
     names = [f.name for f in fields(options_class)]
     try:
-        options = options_class(**{name: values[name] for name in names if name in values})
+        return options_class(**{name: values[name] for name in names if name in values})
     except ValueError as e:
         raise InputError(str(e)) from e
-    check_flags(options)
-    return options
 
 
 # ---- Where it runs, where a number came from, and how it is shown --------------------------------

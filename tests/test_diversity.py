@@ -4,6 +4,7 @@ import json
 import math
 import warnings
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from diversity import (
     bleu, closest_length, entropy, interval, largest_counts, measure, ngrams,
     of_counts, of_sums, pieces, read_samples, real_text, score, self_bleu)
 from objectives import evaluation_batch, losses_in_parts
-from prepare_data import EOT, Tokenizer
+from prepare_data import EOT, PrepareOptions, Tokenizer, prepare
 from toy import TOY, toy_stories
 
 WORDS = Tokenizer("words", words=TOY.words())
@@ -299,3 +300,19 @@ def test_seeds_and_notes():
     expected = np.std([1 / 3, 1], ddof=1)
     assert deviation == pytest.approx(expected)
     assert notes == ["odd's num_samples is 2, not 3", "odd's prompt is 'a', not ''"]
+
+
+# ---- Real text beside samples --------------------------------------------------------------------
+
+def test_samples_that_the_data_has_no_real_text_for(workdir, monkeypatch):
+    """A continuous text has no stories, and its pieces may be too short."""
+    Path("t.txt").write_text("Hello there. " * 100)
+    prepare(PrepareOptions(text="t.txt", tokenizer="bytes"))
+    Path("s.txt").write_text(f"A cat.{EOT}A dog.")
+    settings = {"settings": {"start": "anywhere", "length": 1000, "full_length": True}}
+    rows = [settings, {"text": "a b"}, {"text": "c d"}]
+    Path("s.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for file, texts in ("s.txt", "marked stories"), ("s.jsonl", "texts of 1000 tokens"):
+        monkeypatch.setattr("sys.argv", ["diversity.py", f"mine={file}", "--data=t-bytes"])
+        with pytest.raises(InputError, match=f"data/t-bytes holds fewer than 2 {texts}"):
+            diversity.main()

@@ -19,7 +19,7 @@ from diversity import distinct, entropy, interval, ngrams, of_counts, of_sums, s
 from model import Config
 from objectives import (
     draw_orders, evaluation_batch, nelbo_batch, order_batch, pack_pairs, paper_batch)
-from prepare_data import EOT, Tokenizer, Windows, read_stories
+from prepare_data import EOT, Tokenizer, Windows, read_texts, split_stories
 from samplers import SampleOptions, draw, generate, states
 from test_diversity import nltk_self_bleu, plain_self_bleu
 
@@ -40,8 +40,6 @@ def test_bpe_gives_any_text_back(gpt2, text, size):
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert max(ids, default=0) < tokenizer.eot
-    [same, _] = tokenizer.encode_batch([text, "x"])
-    assert same == ids
     for part in ids, ids[1:]:       # the second may begin within a character
         pieces = tokenizer.pieces(part)
         assert len(pieces) == len(part)
@@ -70,7 +68,8 @@ def test_any_stories_are_read_back(workdir, stories):
     text = f"\n{EOT}\n".join(stories)
     assume(text.count(EOT) == len(stories) - 1)
     (workdir / "s.txt").write_text(text, encoding="utf-8")
-    assert list(read_stories("s.txt")) == stories
+    read, _ = read_texts(["s.txt"])
+    assert split_stories(read) == stories
 
 
 # ---- Windows -------------------------------------------------------------------------------------
@@ -99,22 +98,18 @@ def starts_at(kind, tokens, T):
         starts = [i + 1 for i, token in enumerate(tokens) if token == EOT_ID]
         starts = [i for i in starts if i + T <= len(tokens)]
         return starts, len(starts)
-    chunks = len(tokens) // T
-    unused = 1 if kind == "random" else chunks // 20
-    return range(len(tokens) - T + 1), chunks - unused
+    return range(len(tokens) - T + 1), len(tokens) // T - 1
 
 
 some_lengths = st.lists(st.integers(1, 9), min_size=4, max_size=30)
-kinds = st.sampled_from(["aligned", "random", "paper"])
+kinds = st.sampled_from(["aligned", "random"])
 
 
 @given(some_lengths, st.integers(2, 12), kinds, seeds, st.integers(1, 7))
 def test_every_window_is_read_once_an_epoch(workdir, lengths, T, kind, seed, batch_size):
     tokens = write_data(workdir / "data/x", lengths)
-    if kind == "paper":
-        tokens = [token for token in tokens if token != EOT_ID]
     allowed, n = starts_at(kind, tokens, T)
-    assume(n >= 1)
+    assume(n >= 2)
     windows = Windows("x", "train", T, kind, seed)
     assert len(windows) == n
     place = {}
