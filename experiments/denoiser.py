@@ -36,7 +36,7 @@ import torch
 from experiments.held_out import Output, finished_run
 from experiments.oracle import distance, toy_oracle
 from extras import adaptive, ancestral, confidence, drafts
-from extras.unmask import logits_at
+from extras.unmask import logits_where
 from model import draw
 from sample import SampleOptions, generate, open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
@@ -86,7 +86,7 @@ def reveal_the_sure(model, tokens, times, noise, o, surety: float):
     mask_id = model.config.mask_id
     while (tokens == mask_id).any():
         masked = tokens == mask_id                                              # (B, L)
-        p = logits_at(model, tokens, masked).softmax(dim=-1)                    # (n, V)
+        p = logits_where(model, tokens, masked).softmax(dim=-1)                    # (n, V)
         largest = torch.zeros(tokens.shape)
         largest = largest.masked_scatter(masked, p.amax(dim=-1))                # (B, L)
         nearest = largest.argmax(dim=1, keepdim=True)                           # (B, 1)
@@ -120,7 +120,7 @@ def mask_again(model, tokens, times, noise, o, eta: float):
             times, u = noise(L), noise(L)                                       # (B, L) each
         masked = tokens == mask_id                                              # (B, L)
         now = first_of(masked, known_after - known + again)                     # (B, L)
-        p = logits_at(model, tokens, now).softmax(dim=-1)                       # (n, V)
+        p = logits_where(model, tokens, now).softmax(dim=-1)                       # (n, V)
         new = tokens.masked_scatter(now, draw(p, u[now]))
         tokens = new.masked_fill(first_of(~masked, again), mask_id)
         yield tokens

@@ -51,7 +51,7 @@ from sample import SampleOptions, generate, open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure
 from support.runs import random_numbers
-from train import window_losses
+from train import rows_together, window_losses
 
 PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in each pass
 DRAFT = 16                  # tokens that aogpt guesses at once with --sampler=drafts
@@ -80,7 +80,7 @@ def above_law(model, variant, x) -> float:
     Both read the same batch, so each slot of both knows the same tokens."""
     config = model.config
     law = toy_oracle(config.mode, getattr(config, "block_length", None))
-    x = x.repeat_interleave(variant.ROWS_TOGETHER[config.mode], dim=0)          # (B, T)
+    x = x.repeat_interleave(rows_together(config), dim=0)                       # (B, T)
     total = 0.0
     for part in variant.bound_batch(config, x, random_numbers(0)).split(32):
         select = part.select()                                                  # (n,)
