@@ -42,7 +42,8 @@ def sampler(config, o, flags: dict):
 def entropies(logits, o):
     """Nats (n,) of the laws that tokens are drawn from, from logits (n, V)."""
     law = probabilities(logits, replace(o, temperature=o.temperature or 1.0))   # (n, V)
-    return torch.distributions.Categorical(probs=law).entropy()
+    law = law / law.sum(dim=-1, keepdim=True)
+    return torch.special.entr(law).sum(dim=-1)          # −Σ p ln p, where 0 ln 0 is 0
 
 
 @torch.no_grad()
