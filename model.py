@@ -3,11 +3,10 @@ One Transformer, three ways to read a sentence: the network, what it learns, and
 
 This file is the whole method. It needs torch alone, and is to be read once, from top to bottom.
 
-A GPT predicts each token from those before it. That is one of many ways to take a text apart: every
-mode here trains p(token | some of the other tokens), and they differ in which others these are. A
-*slot* is one column of the sequence that the network reads. It holds a token, knows the position of
-that token (key_pos), and predicts the token at another position or at the same one (target_pos). A
-mode is a row of this table, and nothing else:
+Every mode trains p(token | some of the other tokens), and they differ in which others these are. A
+*slot* is one column of the sequence that the network reads. It holds a token, knows that token's
+position (key_pos), and predicts the token at another position or the same one (target_pos). A mode
+is a row of this table, and nothing else:
 
            attention      the slots hold             key_pos            target_pos
     ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1
@@ -203,10 +202,10 @@ class Transformer(nn.Module):
     def init_weights(self):
         """Normal weights of standard deviation 1/√(row length) keep outputs as large as inputs.
 
-        One common vector is added to all embeddings. The tied head then adds the same to all
-        logits, and predictions stay. But all keys of the first layer have a part in common, so by
-        rotary embedding a head can tell slots by their distance, whatever they hold. mdlm so learns
-        sooner (results/paper.md)."""
+        One common vector is added to all embeddings. All logits get the same from it, so predictions
+        stay. But all keys of the first layer have a part in common, so by rotary embedding a head
+        can tell slots by their distance, whatever they hold. mdlm so learns sooner
+        (results/paper.md)."""
         for name, p in self.named_parameters():
             self.init_weight(name, p)
         common = torch.randn(self.config.n_embd)                                # (C,)
@@ -234,17 +233,17 @@ class Batch(NamedTuple):
     targets: Tensor                 # (B, S) the tokens to predict
     weight: Tensor                  # (B, S) how much each prediction counts; of many it is 0
 
-    def to(self, device):
-        return type(self)(*(field.to(device) for field in self))
+    def select(self):
+        """The slots with a weight (n,), counted over all rows. Only these need be predicted."""
+        return self.weight.flatten().nonzero().flatten()
 
     def split(self, rows):
         """Parts of so many rows; the last has the rest."""
         parts = zip(*(field.split(rows) for field in self))
         return [type(self)(*part) for part in parts]
 
-    def select(self):
-        """The slots with a weight (n,), counted over all rows. Only these need be predicted."""
-        return self.weight.flatten().nonzero().flatten()
+    def to(self, device):
+        return type(self)(*(field.to(device) for field in self))
 
 
 def losses(model, batch, select):
@@ -258,7 +257,7 @@ def losses(model, batch, select):
     nll = logits.logsumexp(dim=-1) - target_logits                              # (n,)
     # Each prediction goes back to its place in the rows, and a row is summed up.
     weight = batch.weight.flatten()                                             # (B·S,)
-    weighted = nll.new_zeros(weight.shape).scatter(0, select, nll * weight[select])
+    weighted = nll.new_zeros(len(weight)).scatter(0, select, nll * weight[select])
     return weighted.view(batch.weight.shape).sum(dim=1)                         # (B,)
 
 
@@ -337,13 +336,10 @@ def equal_weights(batch):
 
     That is no bound: a row counts the more, the more of its tokens are masked."""
     predicted = (batch.weight > 0).float()                                      # (B, S)
-    return batch._replace(weight=predicted * len(predicted) / predicted.sum())
+    return batch._replace(weight=predicted * len(predicted) / predicted.sum().clamp(min=1))
 
 
 # ---- What each mode trains on, and what it is judged by ------------------------------------------
-
-ROWS_TOGETHER = {"ar": 1, "mdlm": 2, "aogpt": 1}        # `draw_masks` makes pairs
-
 
 def bound_batch(config, x, generator, l2r_fraction=0.0):
     """One loss for each row of x (B, T): −log p(row) / T exactly, or a bound on it on average.
@@ -382,7 +378,6 @@ class Drawing:
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
 
     def __post_init__(self):
-        """Raises ValueError, which names the flag."""
         if self.temperature < 0 or not 0 < self.top_p <= 1:
             raise ValueError(f"--temperature={self.temperature} must be at least 0, and "
                              f"--top_p={self.top_p} above 0 and at most 1")
@@ -446,28 +441,28 @@ def logits_at(model, batch, slot):
     return logits.view(*slot.shape, -1)
 
 
-def write(model, tokens, times, u, steps=0, o=Drawing(), read=read_slots):
-    """Fills the [MASK]s of tokens (B, L), and yields the tokens after each pass of the network.
+def plan(config, tokens, times, steps=0):
+    """The order (B, L) in which to fill the [MASK]s of tokens (B, L), and the edges between passes.
 
-    times       (B, L) when each place is written, the smallest first: random numbers give a random
-                order, 0 … L-1 is left to right
-    u           (B, L) uniform numbers in [0, 1), which decide on the token at each place
+    times       (B, L) when each place is to be written, the smallest first: random numbers give a
+                random order, 0 … L-1 is left to right. What is given comes before all.
     steps       passes; 0 is one for each token. Tokens of one pass do not know of each other, so
-                only one token a pass follows the model's own law.
-    o           temperature and the like
-    read        what runs the network, with the arguments of `read_slots`; a cache does it faster"""
-    free = tokens == model.config.mask_id                                       # (B, L)
+                only one token a pass follows the model's own law."""
+    free = tokens == config.mask_id                                             # (B, L)
+    order = times.where(free, -1).argsort(dim=1, stable=True)                   # (B, L)
     n = int(free[0].sum())                      # tokens to write, in each row as many
     given = tokens.size(1) - n
-    order = times.where(free, -1).argsort(dim=1, stable=True)       # (B, L) what is given is first
     steps = steps or n
-    edges = [given + n * step // steps for step in range(steps + 1)]
-    return write_in_order(model, tokens, order, edges, u, o, read)
+    return order, [given + n * step // steps for step in range(steps + 1)]
 
 
 @torch.no_grad()
-def write_in_order(model, tokens, order, edges, u, o, read):
-    """Each pass writes what stands in the order (B, L) between one of the edges and the next."""
+def write(model, tokens, order, edges, u, o=Drawing(), read=read_slots):
+    """Fills the [MASK]s of tokens (B, L), and yields the tokens after each pass of the network.
+
+    order, edges    a pass writes what stands in the order between one edge and the next: see `plan`
+    u               (B, L) uniform numbers in [0, 1), which decide on the token at each place
+    read            what runs the network, with the arguments of `read_slots`; a cache is faster"""
     for start, end in itertools.pairwise(edges):
         place = order[:, start:end]                                             # (B, m)
         logits = read(model, tokens, order, start, end)                         # (B, m, V)
@@ -482,9 +477,7 @@ def write_in_order(model, tokens, order, edges, u, o, read):
 def count_parameters(model):
     """Trained numbers. Rows of the embedding that only pad the vocabulary do not count."""
     config = model.config
-    used = config.vocab_size
-    if config.mode == "mdlm":
-        used += 1           # the row of [MASK]
+    used = config.vocab_size + (config.mode == "mdlm")          # with the row of [MASK]
     unused = config.padded_vocab - used
     return sum(p.numel() for p in model.parameters()) - unused * config.n_embd
 
@@ -492,16 +485,13 @@ def count_parameters(model):
 def flops_per_token(config):
     """FLOPs of training on one token: 6 for each multiply-add of the forward matrix products."""
     C, T = config.n_embd, config.block_size
-    reach = T / 2           # how many slots attention reaches, on average
-    predicted = 1           # the share of slots that the last MLP and the head run on
+    reach, predicted = T / 2, 1     # the slots that attention sees, and the share that is predicted
     if config.mode == "mdlm":
-        reach = T
-        predicted = (T + 1) / (2 * T)
-    attention = 4 * C * C + 2 * C * reach
-    mlp = 3 * C * config.n_hidden
-    head = C * config.vocab_size
-    layers = config.n_layer * (attention + mlp)
-    return 6 * (layers + predicted * head - (1 - predicted) * mlp)
+        reach, predicted = T, (T + 1) / (2 * T)
+    attention = config.n_layer * (4 * C * C + 2 * C * reach)
+    mlp = (config.n_layer - 1 + predicted) * 3 * C * config.n_hidden
+    head = predicted * C * config.vocab_size
+    return 6 * (attention + mlp + head)
 
 
 def main():

@@ -11,8 +11,6 @@ which is faster but not exact. How a model writes is in model.py; other ways are
 which --sampler chooses. Stories are cut at the first end-of-text.
 """
 import os
-import re
-import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
@@ -21,7 +19,7 @@ import numpy as np
 import torch
 
 import model as plain
-from prepare_data import Tokenizer, read_text
+from prepare_data import Tokenizer
 from support.flags import (
     InputError, build, command, extra_file, flag, parse_flags, pick_device, printable, provenance,
     write_json)
@@ -83,26 +81,6 @@ def noise_of(seed: int, stories, device: torch.device):
     return noise
 
 
-def times_of(order: str, u: torch.Tensor) -> torch.Tensor:
-    """When each place is written (B, L): the smallest first. u (B, L) is uniform.
-
-    Raises InputError where `order` names no order."""
-    L = u.size(1)
-    if order == "random":
-        return u
-    if order == "left_to_right":
-        return torch.arange(L, device=u.device).expand_as(u).double()
-    if order.startswith("blocks:"):
-        from extras.blocks import times_in_blocks
-        return times_in_blocks(order, u)
-    positions = order.split(",")
-    if sorted(positions) != sorted(map(str, range(L))):
-        raise InputError(f"--order={order:.40} must be random, left_to_right, blocks:N, or have "
-                         f"each of the positions 0 to {L - 1} once, with commas")
-    times = torch.tensor([int(position) for position in positions]).argsort()
-    return times.to(u.device).expand_as(u).double()
-
-
 def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=plain, write=None):
     """Tokens (B, L) of the stories with these numbers, and the pass (B, L) at which each appeared.
 
@@ -115,18 +93,25 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
         return generate_in_parts(generate, model, stories, pattern, o, variant, write)
     noise = noise_of(o.seed, stories, device)
     tokens = pattern.to(device).expand(len(stories), -1)                            # (B, L)
-    own_order = "left_to_right" if config.mode == "ar" else getattr(config, "orders", "random")
-    times = times_of(o.order or own_order, noise(tokens.size(1)))                   # (B, L)
+    times = noise(tokens.size(1))                                                   # (B, L)
+    if config.mode in ("mdlm", "aogpt"):
+        order = o.order or getattr(config, "orders", "random")
+        if order != "random":
+            from extras.orders import times_of
+            times = times_of(order, times)
+    else:       # ar, or a mode that you add: it has one order, and `draw_orders` knows which
+        times = variant.draw_orders(config, tokens.cpu(), None, 0.0).argsort(dim=1).to(device)
     if write:
         states = write(model, tokens, times, noise, o)
     else:
         read = plain.read_slots
-        if o.cache and config.mode != "mdlm":
-            from extras.cache import Cache
-            read = Cache(model)
+        if o.cache:
+            from extras.cache import reader
+            read = reader(model)
+        plan = plain.plan if o.order else variant.plan      # an order that is asked for is kept
+        order, edges = plan(config, tokens, times, o.steps)
         u = noise(tokens.size(1))                                                   # (B, L)
-        writes = plain if o.order else variant      # an order that is asked for is kept
-        states = writes.write(model, tokens, times, u, o.steps, o, read)
+        states = plain.write(model, tokens, order, edges, u, o, read)
     free = tokens == config.mask_id                                                 # (B, L)
     appeared = torch.where(free, 0, -1)                                             # (B, L)
     for tokens in states:
@@ -139,43 +124,18 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
 
 # ---- What is asked for ---------------------------------------------------------------------------
 
-def text_ids(text: str, tokenizer) -> list:
-    """Token ids of a text that goes on.
-
-    GPT-2's tokens hold the blank before a word. So where a text ends in blanks, it is encoded with
-    a letter after it, whose token, and the blank in it, is then left to the model."""
-    if tokenizer.kind == "gpt2" and text[-1:].isspace():
-        return tokenizer.encode_marked(f"{text}t")[:-1]
-    return tokenizer.encode_marked(text)
-
-
-def prompt_ids(o: SampleOptions, mask_id: int, tokenizer) -> list:
-    """Token ids of the prompt, with so many [MASK] for each blank. Raises InputError."""
-    prompt = o.prompt
-    if prompt.startswith("FILE:"):
-        prompt = read_text(os.path.expanduser(prompt.removeprefix("FILE:")))
-    ids = []
-    for i, piece in enumerate(re.split("_{3,}", prompt)):
-        if i > 0:
-            ids += [mask_id] * o.blank
-        ids += text_ids(piece, tokenizer)
-    if tokenizer.kind == "gpt2" and prompt.endswith(" "):
-        print("the blank at the end of --prompt is left to the model, because GPT-2's tokens hold "
-              "the blank before a word", file=sys.stderr)
-    if ids[:1] == [tokenizer.eot]:      # it begins every window anyway
-        ids = ids[1:]
-    return ids
-
-
 def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tensor:
     """(L,) the tokens that are given, and [MASK] where one is to be written.
 
     Raises InputError for what this model cannot do."""
-    ids = prompt_ids(o, config.mask_id, tokenizer)
+    ids = []
+    if o.prompt:
+        from extras.prompt import prompt_ids
+        ids = prompt_ids(o.prompt, [config.mask_id] * o.blank, tokenizer)
     blanks = ids.count(config.mask_id)
     T = config.block_size
     can_go_on = windows == "random" and not blanks      # beyond the window
-    length = o.length or (len(ids) if blanks else T)
+    length = o.length or (min(len(ids), T) if blanks else T)
     if length > T and not can_go_on:
         raise InputError(f"--length={length} must not exceed the window, {T}; a text can go on "
                          "only if it has no blanks and windows began anywhere")
@@ -198,9 +158,15 @@ def check_pattern(config, pattern: torch.Tensor):
                          "can fill such a blank")
 
 
-def check_flags_for(o: SampleOptions, mode: str):
+def check_flags_for(o: SampleOptions, config):
     """Raises InputError for a flag that would do nothing."""
-    useless = {"steps": "for ar", "order": "for ar"} if mode == "ar" else {}
+    useless = {}
+    if config.mode not in ("mdlm", "aogpt"):
+        useless = dict.fromkeys(["steps", "order"], f"for {config.mode}")
+    elif config.mode == "mdlm" and hasattr(config, "orders"):
+        useless["order"] = "for a model that was trained in blocks"
+    elif config.mode == "mdlm":
+        useless["cache"] = "for mdlm"
     if "___" not in o.prompt and not o.prompt.startswith("FILE:"):
         useless["blank"] = "without ___ in --prompt"
     for name, where in useless.items():
@@ -219,33 +185,29 @@ def open_model(folder: str, device: str = "auto"):
     return model, variant, Tokenizer(**saved["tokenizer"]), saved["windows"]
 
 
-def story_rows(model, variant, write, tokenizer, pattern: torch.Tensor, o: SampleOptions):
-    """Yields what the file has of each story, written batch by batch.
+def rows_of(stories, tokens, appeared, pattern, config, tokenizer, o: SampleOptions):
+    """Yields what the file has of each story, from what `generate` returns.
 
     Only an end-of-text after the last token of the prompt ends a story; one that was written into a
     blank does not."""
-    config = model.config
     places = (pattern != config.mask_id).nonzero().flatten().tolist()
     given = places[-1] + 1 if places else 0
-    for first in range(0, o.num_samples, o.batch_size):
-        stories = range(first, min(first + o.batch_size, o.num_samples))
-        tokens, appeared = generate(model, stories, pattern, o, variant, write)
-        for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
-            end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
-            kept = len(ids) if o.full_length else end
-            written = len(ids)
-            if config.mode == "ar" and not o.full_length:
-                written = end + 1       # ar stops here; the others have written the rest too
-            passes = [step for step in steps[:written] if step >= 0]
-            yield {
-                "story": story,
-                "text": tokenizer.decode(ids[:kept]),
-                "tokens": ids[:kept],
-                "pieces": token_texts(tokenizer, ids[:kept], config.mask_id),
-                "appeared": steps[:kept],
-                "passes": len(set(passes)),
-                "written": len(passes),
-            }
+    for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
+        end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
+        kept = len(ids) if o.full_length else end
+        written = len(ids)
+        if config.mode == "ar" and not o.full_length:
+            written = end + 1       # ar stops here; the others have written the rest too
+        passes = [step for step in steps[:written] if step >= 0]
+        yield {
+            "story": story,
+            "text": tokenizer.decode(ids[:kept]),
+            "tokens": ids[:kept],
+            "pieces": token_texts(tokenizer, ids[:kept], config.mask_id),
+            "appeared": steps[:kept],
+            "passes": len(set(passes)),
+            "written": len(passes),
+        }
 
 
 def summary_of(rows: list, tokenizer, o: SampleOptions, start: str) -> dict:
@@ -273,12 +235,12 @@ def main():
         from extras.paper import protocol_of
         flags = protocol_of(config) | flags
     o = build(SampleOptions, flags)
-    check_flags_for(o, config.mode)
+    check_flags_for(o, config)
     pattern = pattern_of(o, config, tokenizer, windows)
     getattr(variant, "check_pattern", check_pattern)(config, pattern)
     write = None
     if o.sampler:
-        write = extra_file(o.sampler).sampler(config, o, flags)
+        write = extra_file(o.sampler, needs="sampler").sampler(config, o, flags)
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
     o = replace(o, out=out, length=len(pattern), full_length=o.full_length or windows == "paper")
 
@@ -286,8 +248,14 @@ def main():
     settings = asdict(o) | getattr(write, "keywords", {}) | provenance(o.seed)
     settings |= {"start": start, "mode": config.mode, "vocab_size": config.vocab_size}
     began = time.perf_counter()
-    written = story_rows(model, variant, write, tokenizer, pattern, o)
-    rows = write_rows(o.out, settings, written, o.num_samples)
+
+    def written():
+        for first in range(0, o.num_samples, o.batch_size):
+            stories = range(first, min(first + o.batch_size, o.num_samples))
+            tokens, appeared = generate(model, stories, pattern, o, variant, write)
+            yield from rows_of(stories, tokens, appeared, pattern, config, tokenizer, o)
+
+    rows = write_rows(o.out, settings, written(), o.num_samples)
     summary = settings | summary_of(rows, tokenizer, o, start)
     summary["seconds"] = time.perf_counter() - began
 

@@ -21,7 +21,7 @@ from support import machine     # before torch, because it sets how torch's thre
 import torch
 
 import model as plain
-from model import Batch, Transformer, count_parameters, flops_per_token
+from model import Batch, Transformer
 from prepare_data import Tokenizer, open_windows, prepare_if_missing, vocabulary_of
 from sample import SampleOptions, generate
 from support.flags import InputError, build, command, extra_file, flag, parse_flags, printable
@@ -149,9 +149,9 @@ def resolve(flags: dict):
         raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has "
                          f"{vocab_size}; leave it out")
     s = build(Settings, values)
-    variant = extra_file(s.variant, plain)
+    variant = extra_file(s.variant, plain, needs="Config")
     config = build(variant.Config, values)
-    rows = s.grad_accum * WORLD_SIZE * variant.ROWS_TOGETHER[config.mode]
+    rows = s.grad_accum * WORLD_SIZE * rows_together(config)
     if s.batch_size % rows:
         raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "
                          "--grad_accum times the processes, and for mdlm's pairs of 2")
@@ -222,6 +222,11 @@ def losses_in_parts(model, losses, batch: Batch) -> torch.Tensor:
     return torch.cat(found)
 
 
+def rows_together(config) -> int:
+    """mdlm's rows come in pairs, see `draw_masks` in model.py."""
+    return 2 if config.mode == "mdlm" else 1
+
+
 def window_losses(model, variant, x: torch.Tensor, seed: int, draws: int = 1) -> torch.Tensor:
     """Nats per token of each window of x (N, T): (N,), computed without gradients.
 
@@ -229,7 +234,7 @@ def window_losses(model, variant, x: torch.Tensor, seed: int, draws: int = 1) ->
     draw of mdlm is a pair of masks, of k and T+1−k tokens. They are drawn from the seed alone, so
     every evaluation has the same ones."""
     generator = random_numbers(seed)
-    together = variant.ROWS_TOGETHER[model.config.mode]
+    together = rows_together(model.config)
     total = torch.zeros(len(x), dtype=torch.float64)
     for _ in range(draws):
         batch = variant.bound_batch(model.config, x.repeat_interleave(together, dim=0), generator)
@@ -256,7 +261,7 @@ def evaluate(model, variant, x: torch.Tensor, seed: int) -> dict:
         batch = variant.bound_batch(config, x, random_numbers(seed), l2r_fraction=1.0)
         result["val_nll_l2r"] = losses_in_parts(model, variant.losses, batch).mean().item()
     if config.mode == "mdlm":
-        batch = variant.masked_ce_batch(config, x, random_numbers(seed, 1))   # other masks than val_nll
+        batch = variant.masked_ce_batch(config, x, random_numbers(seed, 1))     # with other masks
         result["val_masked_ce"] = losses_in_parts(model, variant.losses, batch).mean().item()
     return result
 
@@ -292,6 +297,10 @@ def main():
         from extras.start_from import start_from
         start_from(s.init_from, model, tokenizer)
     model.attention = machine.attention_for(device)
+    batch_of = variant.training_batch
+    if s.token_noise:
+        from extras.noise import noisy
+        batch_of = noisy(batch_of, s.token_noise)
     optimizers = make_optimizers(model, s)
     losses_of = machine.compiled(variant.losses, s, device)
 
@@ -300,7 +309,7 @@ def main():
                   "windows": s.windows, "data": val.meta["splits"]}
     run = Run(s, model, optimizers, trained_on, checkpoint)
     del checkpoint
-    announce(run, windows, law)
+    announce(run, variant, windows, law)
     if run.step == 0:
         print_story(run, variant, tokenizer, "before training: ")
 
@@ -311,25 +320,23 @@ def main():
             torch.manual_seed(dropout.initial_seed())
             generator = random_numbers(s.seed, step)
             x = torch.from_numpy(windows.batch(step, s.batch_size))             # (B, T)
-            batch = variant.training_batch(config, x, generator)
-            if s.token_noise:
-                from extras.noise import add_noise
-                batch = add_noise(config, batch, s.token_noise, generator)
+            batch = batch_of(config, x, generator)
             lr = learning_rate(s, step)
             loss, norm = train_step(model, losses_of, optimizers, batch, s, lr)
             run.record(loss, norm, lr)          # counts the step, logs every tenth
             if run.evaluation_due():
-                with run.clock.paused():
+                with run.paused():
                     result = evaluate(model, variant, x_val, s.seed)
                     result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
                     if law is not None:
                         result["val_floor"] = float(law.mean())
                     run.record_evaluation(result)       # log, and best.pt
                     print_story(run, variant, tokenizer)
-            if run.asked_to_stop() or run.checkpoint_due():
-                with run.clock.paused():
+            stop = run.asked_to_stop()          # by Ctrl-C, SIGTERM or the terminal's end
+            if stop or run.checkpoint_due():
+                with run.paused():
                     run.checkpoint()            # ckpt.pt, all that --resume needs
-            if run.asked_to_stop():
+            if stop:
                 break
     leave_processes()           # all but the first process end here
     finish(run, variant, tokenizer, x_val, law)
@@ -337,12 +344,12 @@ def main():
 
 # ---- What is said before, during and after -------------------------------------------------------
 
-def announce(run: Run, windows, law):
+def announce(run: Run, variant, windows, law):
     """What is about to happen, on the screen and in config.json."""
     s, config = run.s, run.model.config
-    parameters = count_parameters(run.model)
+    parameters = variant.count_parameters(run.model)
     epochs = s.max_steps * s.batch_size / len(windows)
-    megaflops = flops_per_token(config) / 1e6
+    megaflops = variant.flops_per_token(config) / 1e6
     print(f"preset {s.preset}: {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
           f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
     print(f"{parameters:,} parameters, {megaflops:.1f} training MFLOP per token; "
@@ -357,10 +364,10 @@ def announce(run: Run, windows, law):
     run.write_config(parameters=parameters, train_windows=len(windows))
 
 
-def sample_stories(model, variant, tokenizer: Tokenizer, count: int, s: Settings, steps: int) -> list:
+def sample_stories(model, variant, tokenizer, count: int, s: Settings, steps: int) -> list:
     """Stories of the model as it is now, from the same noise each time; mdlm in so many passes."""
     config = model.eval().config
-    o = SampleOptions(seed=s.seed)
+    o = SampleOptions(seed=s.seed, cache=False)
     if config.mode == "mdlm":
         o.steps = min(steps, config.block_size)
     blank = torch.full((config.block_size,), config.mask_id)
@@ -377,12 +384,8 @@ def print_story(run: Run, variant, tokenizer: Tokenizer, title: str = "    "):
     run.say(f"{title}{beginning}{' …' if rest else ''}\n")
 
 
-FINAL_DRAWS = {"ar": 1, "mdlm": 16, "aogpt": 16}    # pairs of masks, or orders, for each window
-FINAL_WORDS = {
-    "ar": "",
-    "mdlm": ", an upper bound from 16 pairs of masks a window",
-    "aogpt": ", an upper bound from 16 orders a window",
-}
+FINAL_DRAWS = 16        # pairs of masks, or orders, for each window in the last evaluation
+DRAWN = {"mdlm": "pairs of masks", "aogpt": "orders"}       # of other modes the loss is exact
 
 
 def finish(run: Run, variant, tokenizer: Tokenizer, x_val: torch.Tensor, law):
@@ -393,11 +396,13 @@ def finish(run: Run, variant, tokenizer: Tokenizer, x_val: torch.Tensor, law):
         run.exit_stopped()      # this does not return
 
     model, _, best = load(run.path("best.pt"), run.model.head.weight.device)
-    losses = window_losses(model, variant, x_val, s.seed, FINAL_DRAWS[mode])        # (N,)
+    draws = FINAL_DRAWS if mode in DRAWN else 1
+    losses = window_losses(model, variant, x_val, s.seed, draws)                # (N,)
     nll, error = mean_and_error(losses)
     final = {"best_step": best["step"], "final_nll": nll, "final_nll_se": error}
+    kind = f", an upper bound from {draws} {DRAWN[mode]} a window" if mode in DRAWN else ""
     print(f"the best model, of step {best['step']:,}, has {nll:.4f} ± {error:.4f} nats per token"
-          f"{FINAL_WORDS[mode]}")
+          f"{kind}")
     if law is not None:
         above, error = mean_and_error(losses - torch.from_numpy(law))
         final |= {"above_law": above, "above_law_se": error}

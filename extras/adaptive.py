@@ -57,8 +57,8 @@ def write(model, tokens, times, noise, o, risk: float):
         masked &= block == unfinished[0]        # the stories of a batch keep pace with each other
         logits = logits_where(model, tokens, masked)                               # (n, V)
         drawn = draw(probabilities(logits, o), u[masked.to(u.device)])
-        nats = torch.full(tokens.shape, torch.inf, device=tokens.device)        # (B, L)
-        nats = nats.masked_scatter(masked, entropies(logits, o))
+        single = entropies(logits, o)                                           # (n,)
+        nats = single.new_full(tokens.shape, torch.inf).masked_scatter(masked, single)  # (B, L)
         ascending, place = nats.sort(dim=1, stable=True)
         before = F.pad(ascending.cumsum(dim=1)[:, :-1], (1, 0))                 # (B, L)
         within = torch.zeros_like(masked).scatter(1, place, before <= risk)     # (B, L)

@@ -6,7 +6,7 @@ inside. N = 1 is left to right, and one block of all tokens is random (results/d
 that is block diffusion (Arriola et al. 2025, arXiv 2503.09573), for aogpt only other orders. Costs:
 mdlm reads nearly two rows for one in training; when it writes, its passes read one block only, and
 write no more tokens than a block has. Plugs in as the variant of a run, and brings its own Config,
-network, batches and `write`:
+network, batches and `plan`:
 
     python train.py --mode=mdlm --variant=blocks --block_length=8
 
@@ -43,6 +43,8 @@ class Config(plain.Config):
         if self.mode == "ar":
             raise InputError("--variant=blocks is for --mode=mdlm or aogpt")
         self.orders = f"blocks:{self.block_length}"     # for `times_of` of sample.py
+        # One block that has all tokens is plain masked diffusion.
+        self.in_blocks = self.mode == "mdlm" and self.block_length < self.block_size
 
 
 # ---- Orders --------------------------------------------------------------------------------------
@@ -83,7 +85,7 @@ class Transformer(plain.Transformer):
             self.register_buffer(name, slots_seen(stage), persistent=False)
 
     def attend(self, layer, q, k, v):
-        if self.config.mode == "aogpt":
+        if not self.config.in_blocks:
             return super().attend(layer, q, k, v)
         visible = self.seen_twice
         if q.size(2) == len(self.seen_once):
@@ -228,23 +230,18 @@ def check_pattern(config: Config, pattern: Tensor):
                          f"trained with --block_length={config.block_length} cannot use them")
 
 
-def write(model, tokens, times, u, steps=0, o=Drawing(), read=plain.read_slots):
-    """As model.py's `write`, but no pass of mdlm writes into two blocks.
+def plan(config: Config, tokens, times, steps=0):
+    """As model.py's, but no pass of mdlm writes into two blocks.
 
-    So it takes a few passes more than `steps`, if N does not divide the tokens of a pass."""
-    config = model.config
-    if config.mode == "aogpt":
-        return plain.write(model, tokens, times, u, steps, o, read)
-    free = tokens == config.mask_id                                             # (B, L)
-    order = times.where(free, -1).argsort(dim=1, stable=True)                   # (B, L)
-    n = int(free[0].sum())
-    given = tokens.size(1) - n
-    steps = steps or n
-    edges = {given + n * step // steps for step in range(steps + 1)}
-    written = given + free[0].cumsum(dim=0)                     # (L,) how many are known up to here
-    edges |= set(written[config.block_length - 1::config.block_length].tolist())
-    return plain.write_in_order(
-        model, tokens, order, sorted(edges), u, o, BlockReader(model))
+    So there are a few passes more than `steps`, if N does not divide the tokens of a pass. The
+    times of block b are from b to b+1, see `times_in_blocks`."""
+    order, edges = plain.plan(config, tokens, times, steps)
+    if config.in_blocks:
+        free = tokens[0] == config.mask_id                                      # (L,)
+        written = edges[0] + free.cumsum(dim=0)             # (L,) how many are known up to here
+        ends = written[config.block_length - 1::config.block_length]
+        edges = sorted({*edges, *ends.tolist()})
+    return order, edges
 
 
 class BlockReader:

@@ -30,6 +30,8 @@ marks the slots (columns) that each slot (rows) sees:
 import torch
 import torch.nn.functional as F
 
+from model import read_slots
+
 
 class Memory:
     """Keys and values of up to `size` slots, for each layer, which are filled call by call."""
@@ -51,11 +53,23 @@ class Memory:
                 self.kept[layer] = q.new_zeros(2, B, H, self.size, D)
             keys, values = self.kept[layer]
             place = slots[:, None, :, None].expand_as(k)                        # (B, H, S, D)
-            keys.scatter_(2, place, k)
-            values.scatter_(2, place, v)
-            return F.scaled_dot_product_attention(q, keys[:, :, :n], values[:, :, :n], visible)
+            # By torch.autocast a later call may come with numbers of another kind.
+            keys.scatter_(2, place, k.to(keys.dtype))
+            values.scatter_(2, place, v.to(values.dtype))
+            k, v = keys[:, :, :n].to(q.dtype), values[:, :, :n].to(q.dtype)
+            return F.scaled_dot_product_attention(q, k, v, visible)
 
         return attend
+
+
+def reader(model):
+    """What reads the slots of one batch of stories, from its first pass to its last."""
+    if model.config.mode != "mdlm":
+        return Cache(model)
+    if getattr(model.config, "in_blocks", False):
+        from extras.blocks import BlockReader
+        return BlockReader(model)
+    return read_slots           # masked diffusion reads the whole window anew in every pass
 
 
 class Cache:

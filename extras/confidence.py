@@ -60,7 +60,7 @@ def write(model, tokens, times, noise, o, final: float, penalty: float):
         drawn = draw(p, u[masked.to(u.device)])                                 # (n,)
         if temperature == 0:
             p = logits.float().softmax(dim=-1)
-        chance = torch.full(tokens.shape, -1.0, device=tokens.device)           # (B, L)
+        chance = p.new_full(tokens.shape, -1.0)                                 # (B, L)
         chance = chance.masked_scatter(masked, p.gather(-1, drawn[:, None])[:, 0])
         keep = left // (steps - step)
         left -= keep

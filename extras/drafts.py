@@ -13,6 +13,8 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+import model as plain
+from extras import infill
 from extras.cache import Cache
 from model import draw, probabilities
 from support.flags import InputError, build, flag
@@ -77,17 +79,19 @@ def write(model, tokens, times, noise, o, draft: int):
     """
     (B, L), device = tokens.shape, tokens.device
     noise(L)        # the numbers that a sampler with one for each place would take
-    free = tokens == model.config.mask_id                                       # (B, L)
-    order = times.where(free, -1).argsort(dim=1, stable=True)                   # (B, L)
-    given = L - int(free[0].sum())
-    m = min(draft, L - given)
+    plan = plain.plan
+    if isinstance(model.config, infill.Config) and not o.order:
+        plan = infill.plan
+    order, edges = plan(model.config, tokens, times)                            # (B, S)
+    given, S = edges[0], edges[-1]
+    m = min(draft, S - given)
     cache = Cache(model)
     # Drafts may go beyond the end. The network is told any place for these, and what it writes
     # there goes into a column L of the tokens, which is cut off.
-    places = F.pad(order, (0, m + 1), value=L)                                  # (B, L+m+1)
-    order = F.pad(order, (0, m + 1))                                            # (B, L+m+1)
+    places = F.pad(order, (0, m + 1), value=L)                                  # (B, S+m+1)
+    order = F.pad(order, (0, m + 1))                                            # (B, S+m+1)
     tokens = F.pad(tokens, (0, 1), value=model.config.bos_id)                   # (B, L+1)
-    known = torch.full((B, 1), given, device=device)        # how many tokens each story has
+    known = torch.full((B, 1), given, device=device)        # how far each story is in its order
     # The first pass of a round reads from slot known + unread on. In the first round that is slot
     # 0, as the given tokens are not in the cache yet; later it is the last known slot.
     unread = -given
@@ -102,7 +106,7 @@ def write(model, tokens, times, noise, o, draft: int):
         place = places.gather(1, ahead).where(ahead < known + count, L)         # (B, m+1)
         return tokens.scatter(1, place, new)
 
-    while (known < L).any():
+    while (known < S).any():
         u = noise(2 * m)                                                        # (B, 2m)
 
         # First pass: draft m tokens. The first of them is final.
@@ -110,7 +114,7 @@ def write(model, tokens, times, noise, o, draft: int):
         drafted = draw(q, u[:, :m])                                             # (B, m)
         guess = F.pad(drafted, (0, 1))                                          # (B, m+1)
         yield written(guess, 1)[:, :L]
-        if (known >= L - 1).all():      # the first draft was the last token
+        if (known >= S - 1).all():      # the first draft was the last token
             return
 
         # Second pass: what would one token a pass have drawn, given these drafts?
@@ -118,6 +122,6 @@ def write(model, tokens, times, noise, o, draft: int):
         p = laws(written(guess, m), slots, slots[:, -1:])                       # (B, m, V)
         new, count = confirm(p, q, drafted, u[:, m:].to(p.device))              # (B, m+1), (B, 1)
         tokens = written(new, count)
-        known = (known + count).clamp(max=L)
+        known = (known + count).clamp(max=S)
         unread = 0
         yield tokens[:, :L]

@@ -3,7 +3,7 @@ Infill: a GPT that fills in the middle.
 
 Adds: aogpt that writes from left to right, but can read the text after a gap before it fills the
 gap (results/blanks.md). Costs: one slot more in each row. It fills one blank between words, no
-other. Plugs in as the variant of a run, and brings its own Config, batches and `write`:
+other. Plugs in as the variant of a run, and brings its own Config, batches and `plan`:
 
     python train.py --mode=aogpt --variant=infill
     python sample.py --out_dir=out/toy-aogpt --prompt="One day, a ___ the park."
@@ -108,13 +108,10 @@ def check_pattern(config: Config, pattern: Tensor):
     left_of_blank(pattern == config.mask_id)
 
 
-def write(model, tokens, times, u, steps=0, o=Drawing(), read=plain.read_slots):
-    """As model.py's `write`, in the order of `infill_order`."""
-    free = tokens == model.config.mask_id                                       # (B, L)
+def plan(config: Config, tokens, times, steps=0):
+    """As model.py's, by `infill_order`, which may have a place twice: (B, L) or (B, L+1)."""
+    free = tokens == config.mask_id                                             # (B, L)
     before = left_of_blank(free[0])                                             # (0 or 1,)
     order = infill_order(free, before.expand(len(free), -1))                    # (B, L+0 or 1)
-    n = int(free[0].sum())
-    given = order.size(1) - n
-    steps = steps or n
-    edges = [given + n * step // steps for step in range(steps + 1)]
-    return plain.write_in_order(model, tokens, order, edges, u, o, read)
+    _, edges = plain.plan(config, tokens, times, steps)
+    return order, [edge + len(before) for edge in edges]

@@ -27,7 +27,7 @@ import model as plain
 import prepare_data
 from model import *         # whatever is not defined here is as in model.py
 from model import Block, rotary_table
-from support.flags import InputError, flag
+from support.flags import InputError, build, flag
 
 
 @dataclass
@@ -235,3 +235,17 @@ class PaperWindows(prepare_data.Windows):
     def spread_places(self, n: int):
         """The first of the held-out chunks will do, because they are shuffled."""
         return self.places(self.starts[:n])
+
+
+# ---- Its sizes -----------------------------------------------------------------------------------
+
+def main():
+    for mode in "ar", "mdlm":
+        config = build(Config, preset_of(mode) | {"mode": mode})
+        with torch.device("meta"):      # which takes no memory
+            model = Transformer(config)
+        print(f"{mode:8}{count_parameters(model):>12,} parameters")
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass
 
 from support.flags import InputError, build, command, flag, parse_flags, printable, text_width
-from support.pictures import last_step, layout, play
+from support.pictures import last_step, layout, on_one_line, play
 
 
 # ---- As a moving picture -------------------------------------------------------------------------
@@ -89,15 +89,23 @@ def read_panel(name: str, path: str, story: int) -> tuple:
 
 
 def how_written(settings: dict) -> str:
-    """For a title, what the settings say; for example "first hitting, 24 steps"."""
-    order = f"{settings['order']:.20} order"
-    ways = {"ar": "left to right", "mdlm": settings["sampler"], "aogpt": order}
-    way = ways.get(settings["mode"], settings["mode"]).replace("_", " ")
-    if settings["draft"]:
-        return f"{way}, drafts of {settings['draft']}"
-    if way == "adaptive":
-        return f"{way}, risk {settings['risk']:g}"
-    return f"{way}, {settings['steps']} steps"
+    """For a title, what the settings say; for example "adaptive, risk 0.1" or "24 steps"."""
+    ways = []
+    if settings["mode"] == "ar":
+        ways.append("left to right")
+    if settings["order"]:
+        ways.append(f"{settings['order']:.20} order")
+    if settings["sampler"]:
+        ways.append(f"{settings['sampler']:.20}")
+    if settings["sampler"] == "drafts":
+        ways.append(f"{settings['draft']} at once")
+    elif settings["sampler"] == "adaptive":
+        ways.append(f"risk {settings['risk']:g}")
+    elif settings["steps"]:
+        ways.append(f"{settings['steps']} steps")
+    else:
+        ways.append("one by one")
+    return ", ".join(ways).replace("_", " ")
 
 
 def main():

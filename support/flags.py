@@ -24,7 +24,7 @@ import unicodedata
 from dataclasses import field, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import get_args
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -63,6 +63,14 @@ def command(main, interrupted: str):
     raise SystemExit(2)
 
 
+def place_of(error: Exception) -> str:
+    """The innermost line of the project's code that an error came through, as file:line."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename).resolve()
+        if file.is_relative_to(ROOT):
+            return f"{file.name}:{frame.lineno}"
+
+
 def is_out_of_memory(e: Exception) -> bool:
     """Whether the machine, or its GPU, had too little memory. torch says so in several ways."""
     said = re.search("out of memory|allocate memory|not enough memory", str(e))
@@ -73,12 +81,13 @@ def on_stop(handler) -> dict:
     """Lets Ctrl-C, SIGTERM and the end of the terminal call the handler. Returns what they did.
 
     A signal that is ignored stays so, which is what nohup asks for. Only a program's main thread
-    can have handlers, so in another one nothing changes, and Ctrl-C is the main thread's affair."""
+    can have handlers, so in another one nothing changes."""
     before = {}
-    if threading.current_thread() is threading.main_thread():
-        for kind in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
-            if signal.getsignal(kind) != signal.SIG_IGN:
-                before[kind] = signal.signal(kind, handler)
+    if threading.current_thread() is not threading.main_thread():
+        return before
+    for kind in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
+        if signal.getsignal(kind) != signal.SIG_IGN:
+            before[kind] = signal.signal(kind, handler)
     return before
 
 
@@ -102,14 +111,6 @@ def outlive_readers(stream):
         return attempt
 
     stream.write, stream.flush = safe(stream.write), safe(stream.flush)
-
-
-def place_of(error: Exception) -> str:
-    """The innermost line of this folder's code that an error came through, as file:line."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename).resolve()
-        if file.is_relative_to(ROOT):
-            return f"{file.name}:{frame.lineno}"
 
 
 # What people type who know nanoGPT, and what it is called here.
@@ -160,65 +161,54 @@ def check_flags(options):
 
 def check_value(f, value):
     """Raises InputError if a field of a dataclass may not have this value."""
+    if value == f.default:
+        return
+    given = f"--{f.name}={value}"
     choices = choices_of(f.type)
-    low, high = f.metadata.get("low"), f.metadata.get("high")
-    file = f.metadata.get("file")
+    low, high, endings = map(f.metadata.get, ("low", "high", "file"))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{given} must be a finite number")
     if choices and value not in choices:
         guess = did_you_mean(str(value), choices)
-        raise InputError(f"--{f.name}={value} must be one of {', '.join(choices)}{guess}")
-    if low is not None and value is not None and not value >= low:
-        raise InputError(f"--{f.name}={value} must be at least {low}")
-    if high is not None and value is not None and not value <= high:
-        raise InputError(f"--{f.name}={value} must be at most {high}")
-    if file and value:
-        check_output(f.name, value, file)
+        raise InputError(f"{given} must be one of {', '.join(choices)}{guess}")
+    if low is not None and value < low:
+        raise InputError(f"{given} must be at least {low}")
+    if high is not None and value > high:
+        raise InputError(f"{given} must be at most {high}")
+    # A file that could not be written is refused before the work begins, not after it.
+    if endings and not value.endswith(endings):
+        raise InputError(f"{given} must end in {' or '.join(endings)}")
+    if endings and (Path(value).is_dir() or not Path(value).parent.is_dir()):
+        raise InputError(f"{given} is a folder, or lies in one that does not exist")
 
 
-def check_output(name: str, path: str, endings: tuple):
-    """A file that could not be written is refused before the work begins, not after it."""
-    if not path.endswith(endings):
-        raise InputError(f"--{name}={path} must end in {' or '.join(endings)}")
-    if Path(path).is_dir() or not Path(path).parent.is_dir():
-        raise InputError(f"--{name}={path} is a folder, or lies in one that does not exist")
-
-
-def choices_of(kind) -> tuple:
+def choices_of(kind) -> list:
     """The words that a field of this type may have; none for other types than Literal."""
-    return get_args(kind) if get_origin(kind) is Literal else ()
+    return [word for word in get_args(kind) if isinstance(word, str)]
 
 
 def plain_type(kind):
     """bool, int, float or str: what a field of this type is read as. `int | None` is an int."""
     if choices_of(kind):
         return str
-    members = get_args(kind)
-    return members[0] if members else kind
+    first, *_ = get_args(kind) or [kind]
+    return first
 
 
 def read_value(f, text: str):
     """What the text of --name=text stands for, where f is the field of that name.
 
     Raises InputError."""
-    name, kind = f.name, plain_type(f.type)
-    try:
-        text.encode()
-    except UnicodeEncodeError as e:
-        raise InputError(f"--{name} is not valid UTF-8; check the terminal's encoding") from e
+    kind = plain_type(f.type)
     if not f.metadata.get("as_typed"):
         text = with_home(text)
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise InputError(f"--{name}={text} must be true or false")
-        return text.lower() == "true"
     try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if kind is float and value is not None and not math.isfinite(value):
-        value = None
-    if value is None:
-        wanted = "a whole number" if kind is int else "a finite number"
-        raise InputError(f"--{name}={text} must be {wanted}")
+        text.encode()
+        value = {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError) as e:
+        wanted = {bool: "true or false", int: "a whole number", float: "a number",
+                  str: "valid UTF-8; check the terminal's encoding"}
+        raise InputError(f"--{f.name}={text} must be {wanted[kind]}") from e
     check_value(f, value)
     return value
 
@@ -230,24 +220,21 @@ def with_home(paths: str) -> str:
 
 def comments_of(options_class) -> dict:
     """{field: the comment after it}, which is the help of a field that has no other."""
-    source = inspect.getsource(options_class)
+    ancestors = options_class.__mro__[-2::-1]       # all but `object`, the eldest first
+    source = "".join(map(inspect.getsource, ancestors))
     return dict(re.findall(r"^    (\w+): [^#\n]*# (.*)$", source, flags=re.MULTILINE))
 
 
-def add_flags(group, options_class, names):
-    """Tells a group of argparse about the fields of an options dataclass with these names."""
-    comments = comments_of(options_class)
-    for f in fields(options_class):
-        if f.name not in names:
-            continue
-        kind = plain_type(f.type)
-        shapes = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
-        shape = "|".join(choices_of(f.type)) or shapes[kind]
-        help = f.metadata.get("help") or comments.get(f.name, "")
-        if f.default not in ("", None):
-            help += f" ({str(f.default).lower() if kind is bool else f.default})"
-        bare = dict(nargs="?", const="true") if kind is bool else {}  # --resume means --resume=true
-        group.add_argument(f"--{f.name}", metavar=shape, help=help.replace("%", "%%"), **bare)
+def add_flag(group, f, comment: str):
+    """Tells a group of argparse about a field of an options dataclass."""
+    kind = plain_type(f.type)
+    shape = {bool: "true|false", int: "N", float: "X", str: "TEXT"}[kind]
+    help = f.metadata.get("help") or comment
+    if f.default not in ("", None):
+        help += f" ({str(f.default).lower() if kind is bool else f.default})"
+    bare = dict(nargs="?", const="true") if kind is bool else {}  # --resume means --resume=true
+    group.add_argument(f"--{f.name}", metavar="|".join(choices_of(f.type)) or shape,
+                       help=help.replace("%", "%%"), **bare)
 
 
 def parse_flags(doc: str, *classes, first=(), named: str = "", extras: dict = {}) -> dict:
@@ -258,7 +245,7 @@ def parse_flags(doc: str, *classes, first=(), named: str = "", extras: dict = {}
     named       what other arguments look like, for example NAME=FILE; they are returned as a dict
                 under "named"
     extras      {flag: names of files in extras/}: where the flag has such a name, the file's flags
-                are flags too
+                are flags too; --help shows those of all
     Raises InputError."""
     def refuse(message):
         raise InputError(message)
@@ -269,16 +256,15 @@ def parse_flags(doc: str, *classes, first=(), named: str = "", extras: dict = {}
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         usage="%(prog)s [--name=value ...]", argument_default=argparse.SUPPRESS)
     parser.error = refuse
-    if first:
-        group = parser.add_argument_group("what most people need")
-        for options_class in classes:
-            add_flags(group, options_class, first)
+    most_used = parser.add_argument_group("what most people need")
     flags = {}
     for options_class in [*classes, *classes_of_extras(extras, arguments)]:
         group = parser.add_argument_group(options_class.__doc__)
-        new = {f.name: f for f in fields(options_class) if f.name not in flags}
-        add_flags(group, options_class, new.keys() - set(first))
-        flags |= new
+        comments = comments_of(options_class)
+        for f in fields(options_class):
+            if f.name not in flags:
+                flags[f.name] = f
+                add_flag(most_used if f.name in first else group, f, comments.get(f.name, ""))
     if named:
         parser.add_argument("named", metavar=named, nargs="*", default=[])
     given, unknown = parser.parse_known_intermixed_args(arguments)
@@ -286,38 +272,36 @@ def parse_flags(doc: str, *classes, first=(), named: str = "", extras: dict = {}
         name = unknown[0].split("=")[0].lstrip("-").replace("-", "_")
         guess = belongs_to(name, extras) or did_you_mean(name, flags, "--")
         raise InputError(f"unknown argument {unknown[0]}{guess} (--help lists all)")
-    result = vars(given)
+    result = {name: read_value(flags[name], text)
+              for name, text in vars(given).items() if name in flags}
     if named:
-        result["named"] = read_named(result["named"], named)
-    for name in flags:
-        if name in result:
-            result[name] = read_value(flags[name], result[name])
+        result["named"] = read_named(given.named, named)
     return result
 
 
-def classes_of_extras(extras: dict, arguments: list) -> list:
+def classes_of_extras(extras: dict, arguments: list):
     """The flags of the files that the arguments ask for, or for --help of all."""
-    found = []
+    modules = []
     for flag_name, names in extras.items():
-        asked = [argument.partition("=")[2] for argument in arguments
-                 if argument.startswith(f"--{flag_name}=")]
-        if {"-h", "--help"} & set(arguments):
-            asked = names
-        found += [options_of(extra_file(name)) for name in asked if name]
-    return [options_class for options_class in found if options_class]
+        if not {"-h", "--help"} & set(arguments):
+            names = re.findall(rf"^--{flag_name}[=\n](.+)", "\n".join(arguments), re.MULTILINE)
+        modules += map(extra_file, names)
+    return filter(None, map(options_of, modules))
 
 
-def extra_file(name: str, otherwise=None):
-    """The module extras/NAME.py; without a name, what is given for that case. Raises InputError."""
+def extra_file(name: str, otherwise=None, needs: str = "__name__"):
+    """The module extras/NAME.py; without a name, what is given for that case. Raises InputError.
+
+    `needs` is a name that it must define, to be of use where it is asked for."""
     if not name:
         return otherwise
-    try:
-        return import_module(f"extras.{name}")
-    except ModuleNotFoundError as e:
-        if e.name != f"extras.{name}":
-            raise
-        files = [path.stem for path in (ROOT / "extras").glob("*.py")]
-        raise InputError(f"there is no extras/{name}.py{did_you_mean(name, files)}") from e
+    files = [path.stem for path in (ROOT / "extras").glob("*.py")]
+    if name not in files:
+        raise InputError(f"there is no extras/{name}.py{did_you_mean(name, files)}")
+    module = import_module(f"extras.{name}")
+    if not hasattr(module, needs):
+        raise InputError(f"extras/{name}.py has no {needs}, which is needed here")
+    return module
 
 
 def options_of(module):
@@ -327,9 +311,9 @@ def options_of(module):
 
 def belongs_to(name: str, extras: dict) -> str:
     """The end of an error message, if a flag is one of a file of extras/ that was not asked for."""
-    for flag_name, names in extras.items():
-        for file in names:
-            if name in [f.name for f in fields(options_of(extra_file(file)))]:
+    for flag_name, files in extras.items():
+        for file in files:
+            if hasattr(options_of(extra_file(file)), name):     # the class has the defaults
                 return f"; it needs --{flag_name}={file}"
     return ""
 
@@ -347,9 +331,9 @@ def read_named(arguments: list, form: str) -> dict:
 
 def build(options_class, values: dict):
     """An options dataclass, from those of the values that are fields of it. Raises InputError."""
-    names = [f.name for f in fields(options_class)]
+    names = {f.name for f in fields(options_class)} & values.keys()
     try:
-        return options_class(**{name: values[name] for name in names if name in values})
+        return options_class(**{name: values[name] for name in names})
     except ValueError as e:
         raise InputError(str(e)) from e
 
@@ -357,15 +341,11 @@ def build(options_class, values: dict):
 # ---- Where it runs, where a number came from, and how it is shown --------------------------------
 
 def pick_device(name: str):
-    """The torch.device of that name; auto is cuda, else mps, else cpu. Raises InputError."""
+    """The torch.device of that name; auto is the GPU, if there is one. Raises InputError."""
     import torch        # not at the top, because commands that need no device start a second sooner
-    if name == "auto" and torch.cuda.is_available():
-        name = "cuda"
-    elif name == "auto":
-        name = "mps" if torch.backends.mps.is_available() else "cpu"
+    if name == "auto":
+        name = torch.accelerator.current_accelerator(check_available=True) or "cpu"
     try:
-        if name.split(":")[0] not in ("cpu", "cuda", "mps"):
-            raise RuntimeError("cpu, cuda and mps are known")
         return torch.empty(1, device=name).device       # this one has an index: cuda:0, not cuda
     except (RuntimeError, AssertionError) as e:
         reason = str(e).splitlines()[0][:100]
@@ -383,9 +363,9 @@ def git(*arguments) -> str:
 
 def processor() -> str:
     """The CPU's name, as far as the machine tells it."""
-    info = Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
-    names = re.findall(r"model name\s*: (.+)", info)
-    return names[0] if names else platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    named = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
+    return named[1] if named else platform.processor()
 
 
 def provenance(seed) -> dict:

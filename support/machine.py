@@ -15,8 +15,8 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 import torch
 import torch.nn.functional as F
 
+from support.flags import is_out_of_memory
 from support.processes import mean_over_processes
-from support.runs import is_out_of_memory
 
 
 def prepare(s, device: torch.device):
@@ -26,12 +26,8 @@ def prepare(s, device: torch.device):
     if device.type == "cuda" and s.dtype == "bfloat16":
         torch.set_float32_matmul_precision("high")      # TF32, where float32 is left: in evaluation
     if device.type == "cpu":
-        prepare_cpu()
-
-
-def prepare_cpu():
-    torch.use_deterministic_algorithms(True)    # else compiled code adds up in any order
-    torch.set_flush_denormal(True)      # sharp attention makes tiny numbers, which are slow
+        torch.use_deterministic_algorithms(True)    # else compiled code adds up in any order
+        torch.set_flush_denormal(True)      # sharp attention makes tiny numbers, which are slow
     if sys.platform == "linux":
         # The C library shall keep memory that is freed; to ask for it anew costs a tenth more time.
         malloc_options = ctypes.CDLL(None).mallopt
@@ -85,7 +81,7 @@ def rows_at_once(numbers_of_row: int, device: torch.device) -> int:
 
 
 def compiled(function, s, device: torch.device):
-    """The function, compiled unless --compile=false. All batches have the same shapes.
+    """The function, compiled unless --compile=false.
 
     Where it cannot be, for example for want of a C++ compiler, it warns and goes on without. That
     shows when it is first called; what is raised later, or for want of memory, is no such case."""
@@ -99,7 +95,7 @@ def compiled(function, s, device: torch.device):
             return working(*arguments)
         failed = torch.zeros((), device=device)
         try:
-            working = torch.compile(function, dynamic=False)
+            working = torch.compile(function)
             result = working(*arguments)
         except Exception as e:      # what it raises differs by version and by what is missing
             if is_out_of_memory(e):

@@ -6,6 +6,7 @@ it adds to the story, and a step, the pass at which it appeared, or -1 if it was
 """
 import collections
 import contextlib
+import os
 import shutil
 import sys
 import time
@@ -70,8 +71,8 @@ def last_step(panels: list) -> int:
 def play(panels: list):
     """Shows the panels side by side while their tokens appear; the new ones are in reverse colours.
 
-    Into a pipe, where nothing can move, it prints the finished stories below one another."""
-    if not sys.stdout.isatty():
+    Into a pipe, or where nothing can move, it prints the finished stories below one another."""
+    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         for title, pieces, steps in panels:
             print("".join(pieces).replace("↵", "\n").strip(), end="\n\n")
         return

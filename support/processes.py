@@ -9,6 +9,7 @@ import os
 import sys
 
 import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from support.flags import pick_device
 
@@ -53,12 +54,10 @@ def mean_over_processes(x: torch.Tensor) -> torch.Tensor:
 
 def average_gradients(model: torch.nn.Module):
     """Every process takes the mean gradient of all; they are sent as one long vector."""
-    if WORLD_SIZE == 1:
-        return
-    gradients = [p.grad for p in model.parameters()]
-    mean = mean_over_processes(torch.cat([gradient.flatten() for gradient in gradients]))
-    for gradient, part in zip(gradients, mean.split([gradient.numel() for gradient in gradients])):
-        gradient.copy_(part.view_as(gradient))
+    if WORLD_SIZE > 1:
+        gradients = [p.grad for p in model.parameters()]
+        mean = mean_over_processes(parameters_to_vector(gradients))
+        vector_to_parameters(mean, gradients)
 
 
 def leave_processes():

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from support.flags import InputError, is_out_of_memory, on_stop, provenance, write_json
+from support.flags import InputError, on_stop, provenance, write_json
 from support.pictures import draw_losses
 from support.processes import RANK, WORLD_SIZE, mean_over_processes
 
@@ -61,12 +61,24 @@ def save(path, model: torch.nn.Module, **extra):
     os.replace(unfinished, path)
 
 
+@contextlib.contextmanager
+def usable(path):
+    """Whatever goes wrong in this block is said of the checkpoint at this path. Raises OSError."""
+    try:
+        yield
+    except Exception as e:      # torch raises a dozen kinds of errors for a damaged or foreign file
+        reason = " ".join(str(e).split())[:200] or type(e).__name__
+        if isinstance(e, pickle.UnpicklingError):
+            reason = "it is damaged, or holds code"
+        raise OSError(f"{path} is not a usable checkpoint: {reason}") from e
+
+
 def read_checkpoint(path, needs=()) -> dict:
     """The entries of a checkpoint, on the CPU. Raises OSError if there is none, or a bad one."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no checkpoint at {path}; train one with train.py, to its first "
                                 "evaluation")
-    try:
+    with usable(path):
         with zipfile.ZipFile(path) as file:     # torch does not look at its checksums
             damaged = file.testzip()
         if damaged:
@@ -77,13 +89,6 @@ def read_checkpoint(path, needs=()) -> dict:
         missing = {"variant", "config", "model", *needs} - checkpoint.keys()
         if missing:
             raise ValueError(f"it lacks {', '.join(missing)}")
-    except pickle.UnpicklingError as e:
-        raise OSError(f"{path} is not a usable checkpoint: it is damaged, or holds code") from e
-    except Exception as e:      # torch raises a dozen kinds of errors for a damaged or foreign file
-        if is_out_of_memory(e):
-            raise
-        reason = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
-        raise OSError(f"{path} is not a usable checkpoint: {reason}") from e
     return checkpoint
 
 
@@ -92,13 +97,10 @@ def load(path, device="cpu", needs=()):
 
     The module is model.py, or a file of extras/."""
     checkpoint = read_checkpoint(path, needs)
-    try:
+    with usable(path):
         variant = import_module(checkpoint["variant"])
         model = variant.Transformer(variant.Config(**checkpoint.pop("config")))
         model.load_state_dict(checkpoint.pop("model"))
-    except (ImportError, RuntimeError, TypeError, ValueError) as e:
-        reason = " ".join(str(e).split())[:200]
-        raise OSError(f"{path} is not a usable checkpoint: {reason}") from e
     return model.to(device).eval(), variant, checkpoint
 
 
@@ -123,15 +125,13 @@ def read_run(folder: str) -> dict:
 
 def check_folder(folder: str, resume: bool):
     """A folder that holds a run is for --resume, and no other is. Raises InputError."""
-    ckpt = os.path.join(folder, "ckpt.pt")
-    best = os.path.join(folder, "best.pt")
-    if resume and not os.path.exists(ckpt):
-        raise InputError(f"there is no checkpoint at {ckpt}; begin without --resume")
-    if not resume and os.path.exists(ckpt):
+    ckpt, best = Path(folder, "ckpt.pt"), Path(folder, "best.pt")
+    if resume and not ckpt.exists():
+        raise InputError(f"there is no checkpoint at {ckpt}; leave --resume out, or choose another "
+                         "--out_dir")
+    if not resume and (ckpt.exists() or best.exists()):
         raise InputError(f"{folder} holds a run already; go on with --resume, or choose another "
                          "--out_dir")
-    if not resume and os.path.exists(best):
-        raise InputError(f"{best} is there already; remove it, or choose another --out_dir")
 
 
 def open_locked(path):
@@ -189,34 +189,6 @@ def random_numbers(*seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state))
 
 
-class Stopwatch:
-    """Seconds spent while it was running."""
-
-    def __init__(self, seconds=0.0):
-        self.before = seconds       # spent before it was last started
-        self.started = None
-
-    def start(self):
-        self.started = time.perf_counter()
-
-    def read(self) -> float:
-        if self.started is None:
-            return self.before
-        return self.before + time.perf_counter() - self.started
-
-    def stop(self):
-        self.before, self.started = self.read(), None
-
-    @contextlib.contextmanager
-    def paused(self):
-        """In this block it does not run."""
-        running = self.started is not None
-        self.stop()
-        yield
-        if running:
-            self.start()
-
-
 class Run:
     """A run under way: how far it is, its log, and its files.
 
@@ -229,19 +201,18 @@ class Run:
         self.path = Path(s.out_dir).joinpath
         self.step = 0                   # steps done
         self.best = math.inf            # the lowest val_nll so far
-        self.clock = Stopwatch()        # of training, but not of its first step, which compiles
+        self.seconds = 0.0              # of training, without its first step, which compiles
+        self.last_tick = None           # up to when they are counted
         self.recent = []                # (2,) loss and gradient norm of each step not yet logged
         self.last_save = -math.inf
         self.signals = []               # received; see `training`
-        if RANK == 0:
-            os.makedirs(s.out_dir, exist_ok=True)
-            self.log_file = open_locked(self.path("log.jsonl"))
-            check_folder(s.out_dir, s.resume)       # again, now that no other process can change it
         log_size = 0
         if checkpoint:
             self.restore(checkpoint)
             log_size = checkpoint["log"]
         if RANK == 0:
+            os.makedirs(s.out_dir, exist_ok=True)
+            self.log_file = open_locked(self.path("log.jsonl"))
             if os.fstat(self.log_file.fileno()).st_size < log_size:
                 raise InputError(f"{self.path('log.jsonl')} has lost lines; restore it")
             self.log_file.truncate(log_size)    # what came after the checkpoint is trained again
@@ -256,9 +227,7 @@ class Run:
         for optimizer, state in zip(self.optimizers, checkpoint["optimizers"]):
             optimizer.load_state_dict(state)
         self.step, self.best = checkpoint["step"], checkpoint["best"]
-        if self.best < math.inf and not self.path("best.pt").exists():
-            raise InputError(f"{self.path('best.pt')} is gone; restore it")
-        self.clock = Stopwatch(checkpoint["seconds"])
+        self.seconds = checkpoint["seconds"]
         self.recent = list(torch.tensor(checkpoint["recent"], device=self.model.head.weight.device))
 
     @contextlib.contextmanager
@@ -280,15 +249,25 @@ class Run:
                       disable=True if RANK else None) as self.bar:
                 yield
         finally:
-            self.clock.stop()
             self.bar.close()
             for kind, handler in handlers.items():
                 signal.signal(kind, handler)
 
     def say(self, text: str):
         """Prints a line, above the progress bar."""
-        if RANK == 0:
-            tqdm.write(text)
+        tqdm.write(text)        # only the first process has an output
+
+    def count_seconds(self):
+        now = time.perf_counter()
+        self.seconds += now - self.last_tick
+        self.last_tick = now
+
+    @contextlib.contextmanager
+    def paused(self):
+        """What is done in this block does not count as training."""
+        self.count_seconds()
+        yield
+        self.last_tick = time.perf_counter()
 
     def evaluation_due(self) -> bool:
         return self.step % self.s.eval_interval == 0 or self.step == self.s.max_steps
@@ -298,9 +277,9 @@ class Run:
         self.step += 1
         self.recent.append(torch.stack([loss, norm]))
         self.bar.update()
-        if self.clock.started is None:
-            self.clock.start()          # only now, because the first step compiled
-            self.last_logged = self.step, self.clock.read()
+        if self.last_tick is None:
+            self.last_tick = time.perf_counter()
+            self.last_logged = self.step, self.seconds
         if self.step % LOG_EVERY == 0 or self.evaluation_due():
             self.log_training(lr)
 
@@ -309,14 +288,15 @@ class Run:
         recent = mean_over_processes(torch.stack(self.recent))                  # (steps, 2)
         losses, norms = recent.unbind(dim=1)                                    # (steps,) each
         train_loss = losses.mean().item()       # this waits for the device
+        self.count_seconds()
         step, seconds = self.last_logged
         tokens = (self.step - step) * self.s.batch_size * self.model.config.block_size
-        tok_per_s = tokens / (self.clock.read() - seconds)
+        tok_per_s = tokens / (self.seconds - seconds)
         self.log(train_loss=train_loss, max_grad_norm=norms.max().item(), lr=lr,
                  tok_per_s=tok_per_s)
         self.bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
         self.recent = []
-        self.last_logged = self.step, self.clock.read()
+        self.last_logged = self.step, self.seconds
 
     def record_evaluation(self, result: dict):
         """A line in the log and on the screen; best.pt, if val_nll is the lowest so far."""
@@ -331,7 +311,7 @@ class Run:
 
     def log(self, **entry):
         """A line of log.jsonl. Raises InputError if a number is not finite."""
-        entry = {"step": self.step, "seconds": self.clock.read(), **entry}
+        entry = {"step": self.step, "seconds": self.seconds, **entry}
         check_finite(entry)
         if RANK == 0:
             print(json.dumps(entry), file=self.log_file)
@@ -361,7 +341,7 @@ class Run:
                 **self.trained_on,
                 step=self.step,
                 best=self.best,
-                seconds=self.clock.read(),
+                seconds=self.seconds,
                 recent=recent,
                 log=os.fstat(self.log_file.fileno()).st_size,
                 settings=asdict(self.s),
@@ -404,5 +384,6 @@ class Run:
         arguments = [argument for argument in sys.argv if argument != "--resume"]
         print(f"stopped and saved; go on with: {program} {shlex.join(arguments)} --resume",
               file=sys.stderr)      # Ctrl-C may have ended what reads the output
-        kind = self.signals[0] if self.signals else signal.SIGTERM  # another process may have had it
+        # With torchrun the signal may have come to another process.
+        kind = self.signals[0] if self.signals else signal.SIGTERM
         raise SystemExit(128 + kind)

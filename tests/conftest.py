@@ -27,7 +27,7 @@ import model as plain  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def arithmetic_as_it_was():
-    """train.prepare_cpu changes how this process computes; no test shall depend on another."""
+    """machine.prepare changes how this process computes; no test shall depend on another."""
     yield
     torch.set_flush_denormal(False)
     torch.use_deterministic_algorithms(False)
@@ -67,6 +67,12 @@ def small_model(mode="ar", seed=0, dtype=torch.float32, variant=plain, **fields)
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.4)
     return model.eval()
+
+
+def fill(model, tokens, times, u, steps=0, o=plain.Drawing(), read=plain.read_slots, variant=plain):
+    """The tokens (B, L) after each pass, as sample.py's `generate` writes them."""
+    order, edges = variant.plan(model.config, tokens, times, steps)
+    return list(plain.write(model, tokens, order, edges, u, o, read))
 
 
 # ---- Commands, as a user runs them ---------------------------------------------------------------

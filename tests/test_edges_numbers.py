@@ -7,7 +7,7 @@ import torch
 
 import model as plain
 from conftest import ROOT, run, small_model
-from model import Config, Drawing, Transformer, bound_batch, write_in_order
+from model import Config, Drawing, Transformer, bound_batch, write
 from test_compare import compare_runs, write_run
 from train import losses_in_parts
 
@@ -23,7 +23,7 @@ def test_passes_wait_for_no_gpu(mode):
     order = torch.arange(8, device="meta").expand(4, -1)
     u = torch.zeros(4, 8, dtype=torch.float64, device="meta")
     for read in plain.read_slots, Cache(net):
-        passes = write_in_order(net, tokens, order, [0, 2, 4, 6, 8], u, Drawing(), read)
+        passes = write(net, tokens, order, [0, 2, 4, 6, 8], u, Drawing(), read)
         assert [after.shape for after in passes] == 4 * [tokens.shape]
 
 

@@ -1,0 +1,31 @@
+"""
+Orders of writing: which token comes when.
+
+Adds: mdlm and aogpt write from left to right, block by block, or in any order of all places. Costs:
+nothing; but an order that a model was not trained in gives worse text. Plugs in as
+
+    python sample.py --out_dir=out/toy-aogpt --order=left_to_right
+"""
+import torch
+
+from support.flags import InputError
+
+
+def times_of(order: str, u: torch.Tensor) -> torch.Tensor:
+    """When each place is written (B, L): the smallest first. u (B, L) is uniform.
+
+    Raises InputError where `order` names no order."""
+    L = u.size(1)
+    if order == "random":
+        return u
+    if order == "left_to_right":
+        return torch.arange(L, device=u.device).expand_as(u).double()
+    if order.startswith("blocks:"):
+        from extras.blocks import times_in_blocks
+        return times_in_blocks(order, u)
+    positions = order.split(",")
+    if sorted(positions) != sorted(map(str, range(L))):
+        raise InputError(f"--order={order:.40} must be random, left_to_right, blocks:N, or have "
+                         f"each of the positions 0 to {L - 1} once, with commas")
+    times = torch.tensor([int(position) for position in positions]).argsort()
+    return times.to(u.device).expand_as(u).double()
