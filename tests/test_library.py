@@ -153,7 +153,7 @@ def test_the_first_exercise():
     for masked in torch.cartesian_prod(*[torch.tensor([False, True])] * 4)[1:]:     # (4,)
         batch = mask_batch(model.config, x, masked[None])
         exact += losses(model, batch, batch.select()).item() / math.comb(4, int(masked.sum())) / 4
-    assert abs(names["losses"].mean() - exact) < 0.02
+    assert abs(names["nats"].mean() - exact) < 0.02
     assert f"Expect {exact:.4f} " in (ROOT / "exercises.md").read_text("utf-8")
 
 
