@@ -130,7 +130,7 @@ def training_step(config: Config, batch_size: int, device: torch.device, tuned=T
     cuda = device.type == "cuda"
     memory = -torch.cuda.memory_allocated(device) if cuda else math.nan
     model = Transformer(config).to(device)
-    model.attention = machine.attention_for(device)
+    model.softmax_attention = machine.attention_for(device)
     optimizers = make_optimizers(model, s)
     losses_of = machine.compiled(losses if tuned else losses_of_every_slot, s, device)
     x = torch.randint(config.vocab_size, (batch_size, config.block_size))       # (B, T)

@@ -41,6 +41,7 @@ from torch import Tensor
 
 
 # ---- Configuration -------------------------------------------------------------------------------
+# Each field is a flag of train.py, and the comment after it is the flag's help.
 
 @dataclass
 class Config:
@@ -167,9 +168,9 @@ class Transformer(nn.Module):
 
         This is all of the network that depends on the mode. Another function can take its place: a
         cache, for example, adds k and v of earlier calls, and keeps them apart by `layer`."""
-        return self.attention(q, k, v, is_causal=self.config.mode != "mdlm")
+        return self.softmax_attention(q, k, v, is_causal=self.config.mode != "mdlm")
 
-    attention = staticmethod(F.scaled_dot_product_attention)
+    softmax_attention = staticmethod(F.scaled_dot_product_attention)
 
     def forward(self, tokens, key_pos, target_pos, select, attend=None):
         """Logits (n, V) of the tokens that the slots of `select` predict.
@@ -178,11 +179,11 @@ class Transformer(nn.Module):
         key_pos, target_pos     (B, S), or (1, S) for all rows alike: see the table at the top
         select      (n,) the slots to be predicted, counted over all rows: slot s of row b is b·S+s
         attend      who sees whom, if not as the mode has it"""
-        x = self.embed(tokens) + self.embed_target(target_pos.clamp(min=0))     # (B, S, C)
-
         # An order is random in aogpt, so a slot must be told what to predict. The target embedding
-        # tells it the position. And keys turn by where a token stands, but queries by what they
-        # predict, so each head sees the distance from the one to the other.
+        # tells it the position; any one will do for mdlm's BOS, at -1, which predicts nothing. And
+        # keys turn by where a token stands, but queries by what they predict, so each head sees the
+        # distance from the one to the other.
+        x = self.embed(tokens) + self.embed_target(target_pos.clamp(min=0))     # (B, S, C)
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                 # (2, B or 1, 1, S, D/2)
         rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)              # (2, B or 1, 1, S, D/2)
         return self.predict(x, rotary_q, rotary_k, select, attend or self.attend)
@@ -202,10 +203,10 @@ class Transformer(nn.Module):
     def init_weights(self):
         """Normal weights of standard deviation 1/√(row length) keep outputs as large as inputs.
 
-        One common vector is added to all embeddings. All logits get the same from it, so predictions
-        stay. But all keys of the first layer have a part in common, so by rotary embedding a head
-        can tell slots by their distance, whatever they hold. mdlm so learns sooner
-        (results/paper.md)."""
+        One common vector is added to all embeddings. The head shares these weights, so each logit
+        gets the same addend, and predictions stay. But all keys of the first layer have a part in
+        common, so by rotary embedding a head can tell slots by their distance, whatever they hold.
+        mdlm so learns sooner (results/paper.md)."""
         for name, p in self.named_parameters():
             self.init_weight(name, p)
         common = torch.randn(self.config.n_embd)                                # (C,)
@@ -226,7 +227,7 @@ class Transformer(nn.Module):
 # ---- What a model learns: a batch, and its loss --------------------------------------------------
 
 class Batch(NamedTuple):
-    """B rows of S slots. S is T, and T+1 for mdlm, where BOS has a slot of its own."""
+    """B rows of S slots. To learn, S is T, or T+1 for mdlm, where BOS has a slot of its own."""
     tokens: Tensor                  # (B, S) what the slots hold
     key_pos: Tensor                 # (B, S) position of the token held
     target_pos: Tensor              # (B, S) position of the token predicted
@@ -247,9 +248,12 @@ class Batch(NamedTuple):
 
 
 def losses(model, batch, select):
-    """Σ weight · −log p(target) of each row (B,). Their mean is the loss, in nats per token."""
+    """Σ weight · −log p(target) of each row (B,). Their mean is the loss, in nats per token.
+
+    select          batch.select(), which is taken before, on the CPU, because its length depends on
+                    the data: a GPU would have to be waited for, and the compiler cannot know it"""
     logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)       # (n, V)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # float32 at least
     # −log softmax(logits) at the target, written out, because the compiler then computes its
     # gradient in one pass over the words.
     targets = batch.targets.flatten()[select]                                   # (n,)
@@ -279,7 +283,10 @@ def order_batch(config, x, order):
 
 
 def draw_orders(config, x, generator, l2r_fraction):
-    """Orders (B, T) for x (B, T): 0 … T-1 for ar; for aogpt random, but for a fraction of rows."""
+    """Orders (B, T) for x (B, T), on the CPU: for ar 0 … T-1; for aogpt random.
+
+    l2r_fraction    share of aogpt's rows that are 0 … T-1 too: config.l2r_fraction in training, 0
+                    for the bound, and 1 for the exact loss from left to right"""
     left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
     if config.mode == "ar":
         return left_to_right
@@ -292,7 +299,7 @@ def draw_orders(config, x, generator, l2r_fraction):
 # ---- mdlm: masks ---------------------------------------------------------------------------------
 
 def mask_batch(config, x, masked):
-    """Predict the masked tokens of x (B, T) from the others. `masked` (B, T) has k in a row.
+    """Predict the tokens of x (B, T) where `masked` (B, T) is true, k in each row, from the others.
 
         −log p(x) / T  ≤  E_k E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]
 
@@ -303,7 +310,8 @@ def mask_batch(config, x, masked):
     these are a random set M, and each of them is equally likely to be the next. So that step costs
     on average, over orders, E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]. An order has one
     step for each k = 1 … T, so the mean over k of these costs is 1/T of what an order costs on
-    average. And it is a bound because p(x) is the mean over orders, as in `order_batch`.
+    average. And p(x), the chance that `write` writes x, is a mean over orders, so this is a bound as
+    in `order_batch`.
 
     The literature masks each token with a chance t that is uniform on (0, 1), and has a weight 1/t
     where we have 1/k; that is the same bound in another parametrisation."""
@@ -324,7 +332,7 @@ def draw_masks(x, generator):
     B, T = x.shape
     part = torch.randperm(B // 2, generator=generator)
     u = (part + torch.rand(B // 2, generator=generator)) / B                    # (B/2,) in [0, 1/2)
-    k = 1 + (u * T).long()                                                      # (B/2,)
+    k = 1 + (u * T).long()                      # (B/2,) the smaller k of each pair
     k = torch.stack([k, T + 1 - k], dim=1).view(B, 1)                           # (B, 1)
     # The argsort of random numbers is a random permutation, so it can serve as ranks.
     rank = torch.rand(B, T, generator=generator).argsort(dim=1)                 # (B, T)
@@ -336,7 +344,8 @@ def equal_weights(batch):
 
     That is no bound: a row counts the more, the more of its tokens are masked."""
     predicted = (batch.weight > 0).float()                                      # (B, S)
-    return batch._replace(weight=predicted * len(predicted) / predicted.sum().clamp(min=1))
+    mean_of_row = predicted.sum().clamp(min=1) / len(predicted)
+    return batch._replace(weight=predicted / mean_of_row)
 
 
 # ---- What each mode trains on, and what it is judged by ------------------------------------------
@@ -360,9 +369,10 @@ def training_batch(config, x, generator):
 
 
 def masked_ce_batch(config, x, generator):
-    """mdlm: the loss that arXiv 2603.22075 reports, with its masks and equal weights.
+    """What evaluations report as val_masked_ce: mdlm's loss of arXiv 2603.22075, by its own masks.
 
-    For each row t is uniform on (0, 1), and each token is masked with the chance sin²(πt/2)."""
+    For each row t is uniform on (0, 1), and each token is masked with the chance sin²(πt/2). What
+    --objective=masked_ce trains on has equal weights too, but the masks of `draw_masks`."""
     t = torch.rand(len(x), 1, generator=generator)                              # (B, 1)
     ratio = 1 - torch.cos(math.pi / 2 * t) ** 2                                 # (B, 1)
     masked = torch.rand(x.shape, generator=generator) < ratio                   # (B, T)
@@ -405,6 +415,7 @@ def draw(p, u):
     The token is the first at which the running sum of the weights exceeds u times their total. The
     sum is in float64, because float32 would cut off the tail of the distribution, and so lower the
     real temperature (Zheng et al. 2024, arXiv 2409.02908)."""
+    # u is on the CPU where the model's device has no float64.
     cdf = p.to(u.device).cumsum(dim=-1, dtype=torch.float64)                    # (…, V)
     token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)   # (…, 1)
     return token[..., 0].clamp(max=p.size(-1) - 1).to(p.device)
@@ -424,7 +435,8 @@ def read_slots(model, tokens, order, start, end):
         return logits_at(model, batch, slot)
     logits = []
     for j in range(start, end):
-        # Slot `start` has seen all that is known. Token j is predicted as if it were the next.
+        # Slot `start` sees all that is known. Token j is predicted as if it were the next one. It
+        # is [MASK] still, but only as a target, which is not used here.
         up_to_j = torch.cat([order[:, :start], order[:, j:j + 1]], dim=1)       # (B, start+1)
         batch = order_batch(config, tokens, up_to_j)
         slot = torch.full_like(order[:, :1], start)                             # (B, 1)

@@ -81,34 +81,38 @@ def noise_of(seed: int, stories, device: torch.device):
     return noise
 
 
-def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=plain, write=None):
+def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=plain, sampler=None):
     """Tokens (B, L) of the stories with these numbers, and the pass (B, L) at which each appeared.
 
     The latter is -1 where a token was given. pattern (L,) or (B, L) has the tokens that are given,
-    and [MASK] elsewhere. Without o.full_length ar stops when every story has ended, and leaves
-    [MASK] from there on. `write` is the sampler, if it is not that of the variant."""
+    and [MASK] elsewhere. `write` of model.py fills them, unless there is a sampler, which takes
+    (model, tokens, times, noise, o) and yields tokens as `write` does. Without o.full_length ar
+    stops when every story has ended, and leaves [MASK] from there on."""
     config, device = model.config, model.head.weight.device
     if pattern.size(-1) > config.block_size:
         from extras.long import generate_in_parts
-        return generate_in_parts(generate, model, stories, pattern, o, variant, write)
+        return generate_in_parts(generate, model, stories, pattern, o, variant, sampler)
     noise = noise_of(o.seed, stories, device)
     tokens = pattern.to(device).expand(len(stories), -1)                            # (B, L)
     times = noise(tokens.size(1))                                                   # (B, L)
     if config.mode in ("mdlm", "aogpt"):
+        # Blocks have orders of their own; other models were trained in random order.
         order = o.order or getattr(config, "orders", "random")
         if order != "random":
             from extras.orders import times_of
             times = times_of(order, times)
     else:       # ar, or a mode that you add: it has one order, and `draw_orders` knows which
-        times = variant.draw_orders(config, tokens.cpu(), None, 0.0).argsort(dim=1).to(device)
-    if write:
-        states = write(model, tokens, times, noise, o)
+        order = variant.draw_orders(config, tokens.cpu(), None, l2r_fraction=0.0)   # (B, L)
+        times = order.argsort(dim=1).to(device)     # when each place has its turn in that order
+    if sampler:
+        states = sampler(model, tokens, times, noise, o)
     else:
-        read = plain.read_slots
+        read = variant.read_slots
         if o.cache:
             from extras.cache import reader
-            read = reader(model)
-        plan = plain.plan if o.order else variant.plan      # an order that is asked for is kept
+            read = reader(model, read)
+        # A variant's plan may have an order of its own, but one that is asked for is kept.
+        plan = plain.plan if o.order else variant.plan
         order, edges = plan(config, tokens, times, o.steps)
         u = noise(tokens.size(1))                                                   # (B, L)
         states = plain.write(model, tokens, order, edges, u, o, read)
@@ -238,21 +242,21 @@ def main():
     check_flags_for(o, config)
     pattern = pattern_of(o, config, tokenizer, windows)
     getattr(variant, "check_pattern", check_pattern)(config, pattern)
-    write = None
+    sampler = None
     if o.sampler:
-        write = extra_file(o.sampler, needs="sampler").sampler(config, o, flags)
+        sampler = extra_file(o.sampler, needs="sampler").sampler(config, o, flags)
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
     o = replace(o, out=out, length=len(pattern), full_length=o.full_length or windows == "paper")
 
     start = "story" if windows == "aligned" else "anywhere"
-    settings = asdict(o) | getattr(write, "keywords", {}) | provenance(o.seed)
+    settings = asdict(o) | getattr(sampler, "keywords", {}) | provenance(o.seed)    # of a partial
     settings |= {"start": start, "mode": config.mode, "vocab_size": config.vocab_size}
     began = time.perf_counter()
 
     def written():
         for first in range(0, o.num_samples, o.batch_size):
             stories = range(first, min(first + o.batch_size, o.num_samples))
-            tokens, appeared = generate(model, stories, pattern, o, variant, write)
+            tokens, appeared = generate(model, stories, pattern, o, variant, sampler)
             yield from rows_of(stories, tokens, appeared, pattern, config, tokenizer, o)
 
     rows = write_rows(o.out, settings, written(), o.num_samples)

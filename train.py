@@ -127,7 +127,8 @@ PRESETS = {
 def resolve(flags: dict):
     """What the flags ask for: Settings, the variant, its Config, and with --resume the checkpoint.
 
-    A flag wins over the preset. A resumed run keeps most of its settings. Raises InputError."""
+    The variant is a module: model.py, or a file of extras/ that defines some of the same names. A
+    flag wins over the preset. A resumed run keeps most of its settings. Raises InputError."""
     preset = flags.get("preset", "auto")
     if preset == "auto":
         asked = flags.get("device", "auto").startswith(("auto", "cuda"))
@@ -296,7 +297,7 @@ def main():
     if s.init_from and not s.resume:
         from extras.start_from import start_from
         start_from(s.init_from, model, tokenizer)
-    model.attention = machine.attention_for(device)
+    model.softmax_attention = machine.attention_for(device)
     batch_of = variant.training_batch
     if s.token_noise:
         from extras.noise import noisy
@@ -315,9 +316,9 @@ def main():
 
     with run.training():        # a progress bar; and Ctrl-C only asks to stop
         for step in range(run.step, s.max_steps):
-            # All that is random depends on the number of the step, so a run can be resumed.
-            dropout = random_numbers(s.seed, step, 1 + RANK)
-            torch.manual_seed(dropout.initial_seed())
+            # All that is random depends on the number of the step, so a run can be resumed. Dropout
+            # is drawn by torch itself, and differs from process to process.
+            torch.manual_seed(random_numbers(s.seed, step, 1 + RANK).initial_seed())
             generator = random_numbers(s.seed, step)
             x = torch.from_numpy(windows.batch(step, s.batch_size))             # (B, T)
             batch = batch_of(config, x, generator)

@@ -251,7 +251,7 @@ def run_without(taken: list, seed: int) -> dict:
     machine.prepare(s, device)
     torch._dynamo.reset()           # else it compiles only the first few networks
     model = model_without(taken, seed)
-    model.attention = machine.attention_for(device)
+    model.softmax_attention = machine.attention_for(device)
     config = model.config
     optimizers = make_optimizers(model, s)
     if "decay of gains" in taken:

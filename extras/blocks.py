@@ -28,7 +28,7 @@ from torch import Tensor
 
 import model as plain
 from extras.cache import Memory
-from model import *         # whatever is not defined here is as in model.py
+from model import *         # what is not defined here is model.py's, and calls what is there
 from model import Batch, equal_weights, mask_batch, order_batch
 from support.flags import InputError, flag
 
@@ -42,7 +42,7 @@ class Config(plain.Config):
         super().__post_init__()
         if self.mode == "ar":
             raise InputError("--variant=blocks is for --mode=mdlm or aogpt")
-        self.orders = f"blocks:{self.block_length}"     # for `times_of` of sample.py
+        self.orders = f"blocks:{self.block_length}"     # for `generate` of sample.py
         # One block that has all tokens is plain masked diffusion.
         self.in_blocks = self.mode == "mdlm" and self.block_length < self.block_size
 
@@ -90,7 +90,7 @@ class Transformer(plain.Transformer):
         visible = self.seen_twice
         if q.size(2) == len(self.seen_once):
             visible = self.seen_once
-        return self.attention(q, k, v, visible)
+        return self.softmax_attention(q, k, v, visible)
 
 
 def stages_once(config: Config) -> Tensor:

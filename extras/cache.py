@@ -62,14 +62,17 @@ class Memory:
         return attend
 
 
-def reader(model):
-    """What reads the slots of one batch of stories, from its first pass to its last."""
+def reader(model, plain_reader=read_slots):
+    """What reads the slots of one batch of stories, from its first pass to its last.
+
+    Masked diffusion reads the whole window anew in every pass, so for it that is the plain reader.
+    """
     if model.config.mode != "mdlm":
         return Cache(model)
     if getattr(model.config, "in_blocks", False):
         from extras.blocks import BlockReader
         return BlockReader(model)
-    return read_slots           # masked diffusion reads the whole window anew in every pass
+    return plain_reader
 
 
 class Cache:

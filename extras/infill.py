@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import model as plain
-from model import *         # whatever is not defined here is as in model.py
+from model import *         # what is not defined here is model.py's, and calls what is there
 from model import Batch
 from support.flags import InputError, flag
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 import model as plain
 import prepare_data
-from model import *         # whatever is not defined here is as in model.py
+from model import *         # what is not defined here is model.py's, and calls what is there
 from model import Block, rotary_table
 from support.flags import InputError, build, flag
 

@@ -336,7 +336,7 @@ def test_initial_weights():
 def test_flops_per_token_counts_the_matrix_products(mode):
     sizes = dict(vocab_size=1023, block_size=32, n_layer=2, n_head=2, n_embd=64, n_hidden=128)
     model = Transformer(Config(mode, **sizes)).bfloat16()
-    model.attention = attention_written_out     # in the library's function nothing would be counted
+    model.softmax_attention = attention_written_out     # in the library's function nothing would be counted
     batch = training_batch(model.config, tokens(model, rows=2), rng())
     with FlopCounterMode(display=False) as counter:
         row_losses(model, batch).mean().backward()

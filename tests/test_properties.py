@@ -195,7 +195,7 @@ def test_any_sampler_writes_every_place_once_and_keeps_what_it_has(task):
             states.append(tokens)
             yield tokens
 
-    tokens, appeared = generate(model, range(3), pattern, o, write=watched)
+    tokens, appeared = generate(model, range(3), pattern, o, sampler=watched)
     for before, after in itertools.pairwise(states):
         kept = before != model.config.mask_id
         assert torch.equal(after[kept], before[kept])
@@ -210,8 +210,8 @@ def test_any_sampler_writes_every_place_once_and_keeps_what_it_has(task):
 @given(tasks())
 def test_any_story_is_the_same_alone_and_with_a_cache(task):
     model, sampler, pattern, o = task
-    tokens, _ = generate(model, range(3), pattern, o, write=sampler)
-    [alone], _ = generate(model, [1], pattern, o, write=sampler)
+    tokens, _ = generate(model, range(3), pattern, o, sampler=sampler)
+    [alone], _ = generate(model, [1], pattern, o, sampler=sampler)
     assert torch.equal(alone, tokens[1])
     if sampler is write_plainly:
         cached, _ = generate(model, range(3), pattern, o)
