@@ -1,12 +1,10 @@
 """
 One Transformer, three ways to read a sentence: the network, what it learns, and how it writes.
 
-This file is the whole method. It needs torch alone, and is to be read once, from top to bottom.
-
-Every mode trains p(token | some of the other tokens), and they differ in which others these are. A
-*slot* is one column of the sequence that the network reads. It holds a token, knows that token's
-position (key_pos), and predicts the token at another position or the same one (target_pos). A mode
-is a row of this table, and nothing else:
+This file is the whole method, and needs torch alone. Every mode trains p(token | some of the other
+tokens), and they differ in which others these are. A *slot* is one column of the sequence that the
+network reads. It holds a token, knows that token's position (key_pos), and predicts the token at
+another position or the same one (target_pos). A mode is a row of this table, and nothing else:
 
            attention      the slots hold             key_pos            target_pos
     ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1
@@ -16,7 +14,7 @@ is a row of this table, and nothing else:
     ar     autoregressive, that is, left to right: a GPT. Its loss is exactly −log p(text).
     mdlm   masked diffusion (Sahoo et al. 2024, arXiv 2406.07524). Any number of the tokens, from
            one to all, are replaced by [MASK] and predicted from the visible ones. Its loss is an
-           upper bound on −log p(text): see `mask_batch`. BOS predicts nothing here.
+           upper bound on −log p(text), see `mask_batch`. BOS predicts nothing here.
     aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935). It predicts the tokens in an order σ,
            which is random. Its loss is an upper bound too: see `order_batch`.
 
@@ -25,9 +23,8 @@ in which each slot predicts its own position. BOS, which begins every window, is
 token. All losses are in nats per token of the same T tokens, so they can be compared.
 
 Shapes: B rows of a batch, T positions of a window, L positions of a text to be written, S slots,
-C = n_embd, H = n_head, D = C / H, V = vocab_size, n predictions.
-
-    python model.py          prints a table of sizes
+C = n_embd, H = n_head, D = C / H, V = vocab_size, n predictions. σ is an order of the positions.
+`python model.py` prints a table of sizes.
 """
 import itertools
 import math
@@ -40,8 +37,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-# ---- Configuration -------------------------------------------------------------------------------
-# Each field is a flag of train.py, and the comment after it is the flag's help.
+# ---- Configuration: each field is a flag of train.py, and the comment after it is its help -------
 
 @dataclass
 class Config:
@@ -64,27 +60,22 @@ class Config:
             choices = get_args(f.type)
             if choices and value not in choices:
                 raise ValueError(f"--{f.name}={value} must be one of {', '.join(choices)}")
-            if f.type is int and value < 1:
-                raise ValueError(f"--{f.name}={value} must be at least 1")
-            if f.type is float and not 0 <= value <= 1:
-                raise ValueError(f"--{f.name}={value} must be a fraction, from 0 to 1")
+            if f.type is int and value < 1 or f.type is float and not 0 <= value <= 1:
+                raise ValueError(f"--{f.name}={value} must be at least 1, or a share from 0 to 1")
         if self.n_embd % (2 * self.n_head):
-            raise ValueError(f"--n_embd={self.n_embd} must be a multiple of {2 * self.n_head}, "
-                             "twice --n_head")
+            raise ValueError(f"--n_embd={self.n_embd} must be a multiple of 2 · --n_head, "
+                             f"{2 * self.n_head}")
         if self.objective != "nelbo" and self.mode != "mdlm":
             raise ValueError(f"--objective={self.objective} is for --mode=mdlm")
         self.bos_id = self.vocab_size - 1
         self.mask_id = self.vocab_size          # [MASK] can be read, but never predicted
-        # A GPU is faster if the number of rows of the embedding is a multiple of 64.
-        self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64
+        self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64      # which suits a GPU
 
 
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks --------------------------------
 
 def rotary_table(block_size, head_dim):
-    """Cosine and sine of position · frequency, for the positions -1 … T-1: (2, T+1, D/2).
-
-    Position p stands in row p+1, because BOS has position -1."""
+    """Cosine and sine of position · frequency: (2, T+1, D/2). Position p, from -1 on, has row p+1."""
     frequency = 10000.0 ** (-torch.arange(0, head_dim, 2).float() / head_dim)   # (D/2,)
     position = torch.arange(-1, block_size).float()                             # (T+1,)
     angle = torch.outer(position, frequency)                                    # (T+1, D/2)
@@ -97,9 +88,8 @@ def rotate(x, rotary):
     x (B, H, S, D); rotary (2, 1 or B, 1, S, D/2) has the cosine and the sine for each slot."""
     cos, sin = rotary
     x1, x2 = x.chunk(2, dim=-1)                                                 # (B, H, S, D/2)
-    y1 = x1 * cos - x2 * sin
-    y2 = x1 * sin + x2 * cos
-    return torch.cat([y1, y2], dim=-1).to(x.dtype)
+    rotated = torch.cat([x1 * cos - x2 * sin, x1 * sin + x2 * cos], dim=-1)
+    return rotated.to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -120,7 +110,6 @@ class Attention(nn.Module):
 
 class MLP(nn.Module):
     """SwiGLU (Shazeer 2020, arXiv 2002.05202): proj(silu(gate(x)) · up(x))."""
-
     def __init__(self, config):
         super().__init__()
         self.gate_up = nn.Linear(config.n_embd, 2 * config.n_hidden, bias=False)
@@ -250,12 +239,10 @@ class Batch(NamedTuple):
 def losses(model, batch, select):
     """Σ weight · −log p(target) of each row (B,). Their mean is the loss, in nats per token.
 
-    select          batch.select(), which is taken before, on the CPU, because its length depends on
-                    the data: a GPU would have to be waited for, and the compiler cannot know it"""
+    select is batch.select(). That is taken before, on the CPU, because its length depends on data."""
     logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)       # (n, V)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # float32 at least
-    # −log softmax(logits) at the target, written out, because the compiler then computes its
-    # gradient in one pass over the words.
+    # Cross-entropy, written out, because compiled its gradient then takes one pass over the words.
     targets = batch.targets.flatten()[select]                                   # (n,)
     target_logits = logits.gather(-1, targets[:, None])[:, 0]                   # (n,)
     nll = logits.logsumexp(dim=-1) - target_logits                              # (n,)
@@ -265,7 +252,7 @@ def losses(model, batch, select):
     return weighted.view(batch.weight.shape).sum(dim=1)                         # (B,)
 
 
-# ---- ar and aogpt: the chain rule, in an order ---------------------------------------------------
+# ---- What ar and aogpt learn: the chain rule, in an order ----------------------------------------
 
 def order_batch(config, x, order):
     """The chain rule in an order σ (B, S): slot j predicts x_σ(j) from those before it.
@@ -283,10 +270,8 @@ def order_batch(config, x, order):
 
 
 def draw_orders(config, x, generator, l2r_fraction):
-    """Orders (B, T) for x (B, T), on the CPU: for ar 0 … T-1; for aogpt random.
-
-    l2r_fraction    share of aogpt's rows that are 0 … T-1 too: config.l2r_fraction in training, 0
-                    for the bound, and 1 for the exact loss from left to right"""
+    """Orders (B, T) for x (B, T), on the CPU: for ar 0 … T-1; for aogpt random, but l2r_fraction of
+    its rows are 0 … T-1 too. That is config's in training, 0 for the bound, 1 for an exact loss."""
     left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
     if config.mode == "ar":
         return left_to_right
@@ -296,7 +281,7 @@ def draw_orders(config, x, generator, l2r_fraction):
     return torch.where(chosen, left_to_right, shuffled)
 
 
-# ---- mdlm: masks ---------------------------------------------------------------------------------
+# ---- What mdlm learns: masks ---------------------------------------------------------------------
 
 def mask_batch(config, x, masked):
     """Predict the tokens of x (B, T) where `masked` (B, T) is true, k in each row, from the others.
@@ -313,8 +298,8 @@ def mask_batch(config, x, masked):
     average. And p(x), the chance that `write` writes x, is a mean over orders, so this is a bound as
     in `order_batch`.
 
-    The literature masks each token with a chance t that is uniform on (0, 1), and has a weight 1/t
-    where we have 1/k; that is the same bound in another parametrisation."""
+    Papers mask each token with a chance t that is uniform on (0, 1), and have a weight 1/t where we
+    have 1/k; that is the same bound in another parametrisation."""
     targets = F.pad(x, (1, 0), value=config.bos_id)                             # (B, T+1)
     hidden = F.pad(masked, (1, 0))                                              # (B, T+1)
     tokens = targets.masked_fill(hidden, config.mask_id)                        # (B, T+1)
@@ -340,9 +325,8 @@ def draw_masks(x, generator):
 
 
 def equal_weights(batch):
-    """The same predictions with equal weights. The loss, masked_ce, is then their plain mean.
-
-    That is no bound: a row counts the more, the more of its tokens are masked."""
+    """The same predictions with equal weights. The loss, masked_ce, is then their plain mean. That
+    is no bound: a row counts the more, the more of its tokens are masked."""
     predicted = (batch.weight > 0).float()                                      # (B, S)
     mean_of_row = predicted.sum().clamp(min=1) / len(predicted)
     return batch._replace(weight=predicted / mean_of_row)
@@ -351,10 +335,9 @@ def equal_weights(batch):
 # ---- What each mode trains on, and what it is judged by ------------------------------------------
 
 def bound_batch(config, x, generator, l2r_fraction=0.0):
-    """One loss for each row of x (B, T): −log p(row) / T exactly, or a bound on it on average.
-
-    It is exact for ar; for aogpt it is that of a random order, and for mdlm that of random masks.
-    x and the random numbers are on the CPU, so they are the same whatever device computes."""
+    """One loss for each row of x (B, T): −log p(row) / T exactly for ar, else a bound on average,
+    from a random order or random masks. x is on the CPU, and so are the random numbers, so that
+    they are the same whatever device computes."""
     if config.mode == "mdlm":
         return mask_batch(config, x, draw_masks(x, generator))
     return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction))
@@ -414,8 +397,8 @@ def draw(p, u):
 
     The token is the first at which the running sum of the weights exceeds u times their total. The
     sum is in float64, because float32 would cut off the tail of the distribution, and so lower the
-    real temperature (Zheng et al. 2024, arXiv 2409.02908)."""
-    # u is on the CPU where the model's device has no float64.
+    real temperature (Zheng et al. 2024, arXiv 2409.02908). Where a device has no float64, u is on
+    the CPU."""
     cdf = p.to(u.device).cumsum(dim=-1, dtype=torch.float64)                    # (…, V)
     token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)   # (…, 1)
     return token[..., 0].clamp(max=p.size(-1) - 1).to(p.device)
@@ -435,8 +418,7 @@ def read_slots(model, tokens, order, start, end):
         return logits_at(model, batch, slot)
     logits = []
     for j in range(start, end):
-        # Slot `start` sees all that is known. Token j is predicted as if it were the next one. It
-        # is [MASK] still, but only as a target, which is not used here.
+        # Slot `start` sees all that is known, and predicts token j as if that were the next one.
         up_to_j = torch.cat([order[:, :start], order[:, j:j + 1]], dim=1)       # (B, start+1)
         batch = order_batch(config, tokens, up_to_j)
         slot = torch.full_like(order[:, :1], start)                             # (B, 1)
@@ -463,8 +445,7 @@ def plan(config, tokens, times, steps=0):
     free = tokens == config.mask_id                                             # (B, L)
     order = times.where(free, -1).argsort(dim=1, stable=True)                   # (B, L)
     n = int(free[0].sum())                      # tokens to write, in each row as many
-    given = tokens.size(1) - n
-    steps = steps or n
+    given, steps = tokens.size(1) - n, steps or n
     return order, [given + n * step // steps for step in range(steps + 1)]
 
 
@@ -489,8 +470,7 @@ def write(model, tokens, order, edges, u, o=Drawing(), read=read_slots):
 def count_parameters(model):
     """Trained numbers. Rows of the embedding that only pad the vocabulary do not count."""
     config = model.config
-    used = config.vocab_size + (config.mode == "mdlm")          # with the row of [MASK]
-    unused = config.padded_vocab - used
+    unused = config.padded_vocab - config.vocab_size - (config.mode == "mdlm")  # [MASK] is used
     return sum(p.numel() for p in model.parameters()) - unused * config.n_embd
 
 
@@ -507,8 +487,7 @@ def flops_per_token(config):
 
 
 def main():
-    print("12 layers, width 768, T = 512, 50,257 words")
-    print("mode    parameters  training MFLOP/token")
+    print("12 layers, width 768, T = 512, 50,257 words\nmode    parameters  training MFLOP/token")
     for mode in "ar", "mdlm", "aogpt":
         config = Config(mode)
         with torch.device("meta"):      # which takes no memory
