@@ -71,6 +71,12 @@ class Config:
         self.mask_id = self.vocab_size          # [MASK] can be read, but never predicted
         self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64      # which suits a GPU
 
+    def times(self, u):
+        """When each place becomes known (B, L), the smallest first, from random u (B, L)."""
+        if self.mode == "ar":
+            return torch.arange(u.size(1), device=u.device).expand_as(u)
+        return u
+
 
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks --------------------------------
 
@@ -104,8 +110,7 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(B, S, 3, self.n_head, C // self.n_head)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)                                    # (B, H, S, D) each
         y = attend(self, rotate(q, rotary_q), rotate(k, rotary_k), v)           # (B, H, S, D)
-        y = y.transpose(1, 2).reshape(B, S, C)
-        return self.proj(y)
+        return self.proj(y.transpose(1, 2).reshape(B, S, C))
 
 
 class MLP(nn.Module):
@@ -229,8 +234,7 @@ class Batch(NamedTuple):
 
     def split(self, rows):
         """Parts of so many rows; the last has the rest."""
-        parts = zip(*(field.split(rows) for field in self))
-        return [type(self)(*part) for part in parts]
+        return [type(self)(*part) for part in zip(*(field.split(rows) for field in self))]
 
     def to(self, device):
         return type(self)(*(field.to(device) for field in self))
@@ -272,13 +276,13 @@ def order_batch(config, x, order):
 def draw_orders(config, x, generator, l2r_fraction):
     """Orders (B, T) for x (B, T), on the CPU: for ar 0 … T-1; for aogpt random, but l2r_fraction of
     its rows are 0 … T-1 too. That is config's in training, 0 for the bound, 1 for an exact loss."""
-    left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
-    if config.mode == "ar":
-        return left_to_right
+    if config.mode != "aogpt":
+        return config.times(torch.zeros(x.shape)).argsort(dim=1)                # (B, T)
     # The argsort of random numbers is a random permutation.
-    shuffled = torch.rand(x.shape, generator=generator).argsort(dim=1)          # (B, T)
+    order = config.times(torch.rand(x.shape, generator=generator)).argsort(dim=1)
+    left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
     chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
-    return torch.where(chosen, left_to_right, shuffled)
+    return torch.where(chosen, left_to_right, order)
 
 
 # ---- What mdlm learns: masks ---------------------------------------------------------------------
@@ -346,9 +350,7 @@ def bound_batch(config, x, generator, l2r_fraction=0.0):
 def training_batch(config, x, generator):
     """What is trained on: the same, or for mdlm with --objective=masked_ce with equal weights."""
     batch = bound_batch(config, x, generator, config.l2r_fraction)
-    if config.objective == "masked_ce":
-        return equal_weights(batch)
-    return batch
+    return equal_weights(batch) if config.objective == "masked_ce" else batch
 
 
 def masked_ce_batch(config, x, generator):

@@ -94,16 +94,11 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
         return generate_in_parts(generate, model, stories, pattern, o, variant, sampler)
     noise = noise_of(o.seed, stories, device)
     tokens = pattern.to(device).expand(len(stories), -1)                            # (B, L)
-    times = noise(tokens.size(1))                                                   # (B, L)
-    if config.mode in ("mdlm", "aogpt"):
-        # Blocks have orders of their own; other models were trained in random order.
-        order = o.order or getattr(config, "orders", "random")
-        if order != "random":
-            from extras.orders import times_of
-            times = times_of(order, times)
-    else:       # ar, or a mode that you add: it has one order, and `draw_orders` knows which
-        order = variant.draw_orders(config, tokens.cpu(), None, l2r_fraction=0.0)   # (B, L)
-        times = order.argsort(dim=1).to(device)     # when each place has its turn in that order
+    u = noise(tokens.size(1))                                                       # (B, L)
+    times = config.times(u)                                                         # (B, L)
+    if o.order:
+        from extras.orders import times_of
+        times = times_of(o.order, u)
     if sampler:
         states = sampler(model, tokens, times, noise, o)
     else:
@@ -155,11 +150,12 @@ def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tenso
 
 
 def check_pattern(config, pattern: torch.Tensor):
-    """Raises InputError where a model would have to go back to an earlier place."""
-    free = pattern == config.mask_id
-    if config.mode == "ar" and (free[:-1] & ~free[1:]).any():
-        raise InputError("--prompt has words where ar should have written before; mdlm and aogpt "
-                         "can fill such a blank")
+    """Raises InputError where a model of one order would have to go back in it."""
+    order = config.times(torch.zeros(1, len(pattern)))[0].argsort()                 # (L,)
+    free = pattern[order] == config.mask_id
+    if config.mode not in ("mdlm", "aogpt") and (free[:-1] & ~free[1:]).any():
+        raise InputError(f"--prompt has words where {config.mode} should have written before; mdlm "
+                         "and aogpt can fill such a blank")
 
 
 def check_flags_for(o: SampleOptions, config):
@@ -167,7 +163,7 @@ def check_flags_for(o: SampleOptions, config):
     useless = {}
     if config.mode not in ("mdlm", "aogpt"):
         useless = dict.fromkeys(["steps", "order"], f"for {config.mode}")
-    elif config.mode == "mdlm" and hasattr(config, "orders"):
+    elif config.mode == "mdlm" and hasattr(config, "block_length"):
         useless["order"] = "for a model that was trained in blocks"
     elif config.mode == "mdlm":
         useless["cache"] = "for mdlm"

@@ -186,7 +186,8 @@ def ways(config):
 def measure(network: str, model, variant, tokenizer, o: DenoiserOptions):
     """Yields a row for each way to write."""
     config = model.config
-    orders = getattr(config, "orders", "")      # of blocks:N
+    in_blocks = hasattr(config, "block_length")
+    orders = f"blocks:{config.block_length}" if in_blocks else ""
     for sampler, settings in ways(config):
         how = sampler, settings
         row = {

@@ -29,7 +29,7 @@ from torch import Tensor
 import model as plain
 from extras.cache import Memory
 from model import *         # what is not defined here is model.py's, and calls what is there
-from model import Batch, equal_weights, mask_batch, order_batch
+from model import Batch, equal_weights, mask_batch
 from support.flags import InputError, flag
 
 
@@ -40,39 +40,25 @@ class Config(plain.Config):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.mode == "ar":
+        if self.mode not in ("mdlm", "aogpt"):
             raise InputError("--variant=blocks is for --mode=mdlm or aogpt")
-        self.orders = f"blocks:{self.block_length}"     # for `generate` of sample.py
         # One block that has all tokens is plain masked diffusion.
         self.in_blocks = self.mode == "mdlm" and self.block_length < self.block_size
+
+    def times(self, u):
+        return times_in_blocks(self.block_length, u)
 
 
 # ---- Orders --------------------------------------------------------------------------------------
 
-def times_in_blocks(orders: str, u: Tensor) -> Tensor:
-    """When each place is written (B, L) by orders like "blocks:8", from uniform u (B, L).
-
-    Block b has the times from b to b+1. Raises InputError."""
-    number = orders.removeprefix("blocks:")
-    if not number.isdecimal() or int(number) == 0:
-        raise InputError(f"--order={orders:.40} must be blocks:N with an N of 1 or more")
-    return block_of(u, int(number)) + u.double()    # a float32 could round up to the next block
+def times_in_blocks(N: int, u: Tensor) -> Tensor:
+    """When each place becomes known (B, L), from uniform u (B, L): block b from b to b+1."""
+    return block_of(u, N) + u.double()      # a float32 could round up to the next block
 
 
 def block_of(x: Tensor, N: int) -> Tensor:
     """(T,) the number of the block of each place of x (B, T)."""
     return torch.arange(x.size(1), device=x.device) // N
-
-
-def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Tensor:
-    """Orders (B, T) for aogpt: block by block, but a fraction of the rows from left to right."""
-    left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
-    if l2r_fraction == 1:
-        return left_to_right
-    u = torch.rand(x.shape, generator=generator).double()                       # (B, T)
-    order = (block_of(x, config.block_length) + u).argsort(dim=1)               # (B, T)
-    chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
-    return torch.where(chosen, left_to_right, order)
 
 
 # ---- The network of mdlm: who sees whom ----------------------------------------------------------
@@ -116,7 +102,7 @@ def bound_batch(config: Config, x: Tensor, generator, l2r_fraction: float = 0.0)
     """As in model.py: one loss for each row of x (B, T), a bound on −log p(row) / T."""
     if config.mode == "mdlm":
         return all_blocks_batch(config, x, generator)
-    return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction))
+    return plain.bound_batch(config, x, generator, l2r_fraction)
 
 
 def training_batch(config: Config, x: Tensor, generator) -> Batch:
@@ -234,7 +220,7 @@ def plan(config: Config, tokens, times, steps=0):
     """As model.py's, but no pass of mdlm writes into two blocks.
 
     So there are a few passes more than `steps`, if N does not divide the tokens of a pass. The
-    times of block b are from b to b+1, see `times_in_blocks`."""
+    times of block b are from b to b+1."""
     order, edges = plain.plan(config, tokens, times, steps)
     if config.in_blocks:
         free = tokens[0] == config.mask_id                                      # (L,)

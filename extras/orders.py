@@ -8,6 +8,7 @@ nothing; but an order that a model was not trained in gives worse text. Plugs in
 """
 import torch
 
+from extras.blocks import times_in_blocks
 from support.flags import InputError
 
 
@@ -20,9 +21,9 @@ def times_of(order: str, u: torch.Tensor) -> torch.Tensor:
         return u
     if order == "left_to_right":
         return torch.arange(L, device=u.device).expand_as(u).double()
-    if order.startswith("blocks:"):
-        from extras.blocks import times_in_blocks
-        return times_in_blocks(order, u)
+    N = order.removeprefix("blocks:")
+    if N != order and N.isdecimal() and int(N) > 0:
+        return times_in_blocks(int(N), u)
     positions = order.split(",")
     if sorted(positions) != sorted(map(str, range(L))):
         raise InputError(f"--order={order:.40} must be random, left_to_right, blocks:N, or have "
