@@ -34,7 +34,6 @@ from typing import Literal, NamedTuple, get_args
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch import Tensor
 
 
 # ---- Configuration: each field is a flag of train.py, and the comment after it is its help -------
@@ -222,11 +221,11 @@ class Transformer(nn.Module):
 
 class Batch(NamedTuple):
     """B rows of S slots. To learn, S is T, or T+1 for mdlm, where BOS has a slot of its own."""
-    tokens: Tensor                  # (B, S) what the slots hold
-    key_pos: Tensor                 # (B, S) position of the token held
-    target_pos: Tensor              # (B, S) position of the token predicted
-    targets: Tensor                 # (B, S) the tokens to predict
-    weight: Tensor                  # (B, S) how much each prediction counts; of many it is 0
+    tokens: torch.Tensor            # (B, S) what the slots hold
+    key_pos: torch.Tensor           # (B, S) position of the token held
+    target_pos: torch.Tensor        # (B, S) position of the token predicted
+    targets: torch.Tensor           # (B, S) the tokens to predict
+    weight: torch.Tensor            # (B, S) how much each prediction counts; of many it is 0
 
     def select(self):
         """The slots with a weight (n,), counted over all rows. Only these need be predicted."""
@@ -374,8 +373,7 @@ class Drawing:
 
     def __post_init__(self):
         if self.temperature < 0 or not 0 < self.top_p <= 1:
-            raise ValueError(f"--temperature={self.temperature} must be at least 0, and "
-                             f"--top_p={self.top_p} above 0 and at most 1")
+            raise ValueError("--temperature must be at least 0, and --top_p above 0 and at most 1")
 
 
 def probabilities(logits, o):
