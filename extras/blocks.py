@@ -21,6 +21,7 @@ block is there twice, known in an odd stage, and with [MASK]s in an even one:
     the same, to train it     -1  1  1  0  0  2  2     see `two_streams`
 """
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -56,23 +57,16 @@ def times_in_blocks(orders: str, u: Tensor) -> Tensor:
     number = orders.removeprefix("blocks:")
     if not number.isdecimal() or int(number) == 0:
         raise InputError(f"--order={orders:.40} must be blocks:N with an N of 1 or more")
-    return block_of(u, int(number)) + u.double()    # a float32 could round up to the next block
-
-
-def block_of(x: Tensor, N: int) -> Tensor:
-    """(T,) the number of the block of each place of x (B, T)."""
-    return torch.arange(x.size(1), device=x.device) // N
+    block = torch.arange(u.size(1), device=u.device) // int(number)             # (L,)
+    return block + u.double()       # a float32 could round up to the next block
 
 
 def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Tensor:
     """Orders (B, T) for aogpt: block by block, but a fraction of the rows from left to right."""
-    left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
-    if l2r_fraction == 1:
-        return left_to_right
-    u = torch.rand(x.shape, generator=generator).double()                       # (B, T)
-    order = (block_of(x, config.block_length) + u).argsort(dim=1)               # (B, T)
-    chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
-    return torch.where(chosen, left_to_right, order)
+    order = plain.draw_orders(config, x, generator, l2r_fraction)               # (B, T)
+    # A stable sort by blocks leaves the order inside each of them.
+    by_block = (order // config.block_length).argsort(dim=1, stable=True)       # (B, T)
+    return order.gather(1, by_block)
 
 
 # ---- The network of mdlm: who sees whom ----------------------------------------------------------
@@ -80,9 +74,11 @@ def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Te
 class Transformer(plain.Transformer):
     def __init__(self, config: Config):
         super().__init__(config)
-        once = stages_once(config)
-        for name, stage in ("seen_once", once), ("seen_twice", stages_twice(config, once)):
-            self.register_buffer(name, slots_seen(stage), persistent=False)
+        block = torch.arange(-1, config.block_size) // config.block_length      # (T+1,) BOS has -1
+        once = 2 * block + 1                                                    # (T+1,)
+        twice = torch.cat([once[:clean_slots(config)], once[1:] - 1])           # (S,)
+        self.register_buffer("seen_once", slots_seen(once), persistent=False)
+        self.register_buffer("seen_twice", slots_seen(twice), persistent=False)
 
     def attend(self, layer, q, k, v):
         if not self.config.in_blocks:
@@ -91,17 +87,6 @@ class Transformer(plain.Transformer):
         if q.size(2) == len(self.seen_once):
             visible = self.seen_once
         return self.softmax_attention(q, k, v, visible)
-
-
-def stages_once(config: Config) -> Tensor:
-    """(T+1,) the stage of each slot of a window, BOS first."""
-    position = torch.arange(-1, config.block_size)                              # (T+1,)
-    return 2 * position.div(config.block_length, rounding_mode="floor") + 1
-
-
-def stages_twice(config: Config, once: Tensor) -> Tensor:
-    """(S,) the same after `two_streams`."""
-    return torch.cat([once[:clean_slots(config)], once[1:] - 1])
 
 
 def slots_seen(stage: Tensor) -> Tensor:
@@ -173,7 +158,7 @@ def all_blocks_batch(config: Config, x: Tensor, generator) -> Batch:
     The mean over b, the block that is drawn there, is a sum over all blocks here. As in model.py's
     `draw_masks` the k are spread evenly, and rows come in pairs of k and size+1−k. B is even."""
     B, T = x.shape
-    block = block_of(x, config.block_length)                                    # (T,)
+    block = torch.arange(T) // config.block_length                              # (T,)
     size = block.bincount()                         # (M,) how many tokens each of M blocks has
     u = spread(B // 2 * len(size), generator).view(-1, len(size)) / 2           # (B/2, M)
     k = 1 + (u * size).long()                                                   # (B/2, M)
@@ -206,17 +191,10 @@ def two_streams(config: Config, batch: Batch) -> Batch:
 
     Each masked slot sees what it sees in `one_block_batch`. There are 2T−N+1 slots if N divides T.
     """
-    clean = clean_slots(config)
-
-    def one_row(first, second):
-        return torch.cat([first[:, :clean], second[:, 1:]], dim=1)              # (B, S)
-
-    return Batch(
-        tokens=one_row(batch.targets, batch.tokens),
-        key_pos=one_row(batch.key_pos, batch.key_pos),
-        target_pos=one_row(batch.key_pos, batch.key_pos),
-        targets=one_row(batch.targets, batch.targets),
-        weight=one_row(torch.zeros_like(batch.weight), batch.weight))
+    clean = batch._replace(tokens=batch.targets, weight=torch.zeros_like(batch.weight))
+    n = clean_slots(config)
+    pairs = zip(clean, batch)       # of the fields, each (B, T+1)
+    return Batch(*(torch.cat([first[:, :n], second[:, 1:]], dim=1) for first, second in pairs))
 
 
 # ---- How it writes -------------------------------------------------------------------------------
@@ -272,10 +250,8 @@ class BlockReader:
         self.final = first
         window = F.pad(tokens, (0, config.block_size - L), value=config.mask_id)
         batch = mask_batch(config, window, window == config.mask_id)
-        slots = torch.arange(last, device=tokens.device)[read]
+        batch = Batch(*(field[:, read] for field in batch))                     # (B, S) each
+        slots = torch.arange(read.start, last, device=tokens.device).expand(B, -1)
         visible = model.seen_once[None, None, read, :last]                      # (1, 1, S, last)
-        row = torch.arange(B, device=tokens.device)[:, None]
-        select = row * len(slots) + place + 1 - read.start                      # (B, m)
-        logits = model(batch.tokens[:, read], batch.key_pos[:, read], batch.key_pos[:, read],
-                       select.flatten(), self.memory.attend_at(slots.expand(B, -1), visible))
-        return logits.view(B, place.size(1), -1)
+        with_memory = partial(model, attend=self.memory.attend_at(slots, visible))
+        return plain.logits_at(with_memory, batch, slot=place + 1 - read.start)
