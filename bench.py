@@ -138,8 +138,10 @@ def training_step(config: Config, batch_size: int, device: torch.device, tuned=T
     return step, s.dtype
 
 
-def bench_train(config: Config, batch_size: int, o: BenchOptions, device: torch.device) -> dict:
-    """{mode: its figures}."""
+def main():
+    flags = parse_flags(__doc__, BenchOptions, Config)
+    o = build(BenchOptions, flags)
+    device, config, batch_size = begin(o, flags)
     configs = {mode: build(Config, asdict(config) | {"mode": mode}) for mode in o.modes.split(",")}
     steps, dtypes = {}, {}
     for mode, of_mode in configs.items():
@@ -148,33 +150,16 @@ def bench_train(config: Config, batch_size: int, o: BenchOptions, device: torch.
     seconds = by_turns(steps, o.repeats, device)
     tokens = batch_size * config.block_size
     figures = {}
+    rows = [["", "tokens/s", "baseline", "tuned ÷ that", "MFU"]]
     for mode, dtype in dtypes.items():
         took = statistics.median(seconds[mode])
         baseline = statistics.median(seconds[f"{mode}, baseline"])
-        flops = flops_per_token(configs[mode]) * tokens / took
-        figures[mode] = {
-            "dtype": dtype,
-            "tok_per_s": tokens / took,
-            "baseline_tok_per_s": tokens / baseline,
-            "speedup": baseline / took,
-            "mfu": flops / peak_flops(device, dtype),
-            "seconds": seconds[mode]}
-    return figures
-
-
-def main():
-    flags = parse_flags(__doc__, BenchOptions, Config)
-    o = build(BenchOptions, flags)
-    device, config, batch_size = begin(o, flags)
-    figures = bench_train(config, batch_size, o, device)
-    rows = [["", "tokens/s", "baseline", "tuned ÷ that", "MFU"]]
-    for mode, f in figures.items():
-        rows.append([
-            f"{mode}, {f['dtype']}",
-            f"{f['tok_per_s']:,.0f}",
-            f"{f['baseline_tok_per_s']:,.0f}",
-            f"{f['speedup']:.2f}",
-            f"{f['mfu']:.1%}"])
+        speedup = baseline / took
+        mfu = flops_per_token(configs[mode]) * tokens / took / peak_flops(device, dtype)
+        figures[mode] = {"dtype": dtype, "tok_per_s": tokens / took, "speedup": speedup,
+                         "mfu": mfu, "seconds": seconds[mode]}
+        rows.append([f"{mode}, {dtype}", f"{tokens / took:,.0f}", f"{tokens / baseline:,.0f}",
+                     f"{speedup:.2f}", f"{mfu:.1%}"])
     print_table(rows)
     if o.json:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
