@@ -50,17 +50,6 @@ class Config(plain.Config):
 
 # ---- Orders --------------------------------------------------------------------------------------
 
-def times_in_blocks(orders: str, u: Tensor) -> Tensor:
-    """When each place is written (B, L) by orders like "blocks:8", from uniform u (B, L).
-
-    Block b has the times from b to b+1. Raises InputError."""
-    number = orders.removeprefix("blocks:")
-    if not number.isdecimal() or int(number) == 0:
-        raise InputError(f"--order={orders:.40} must be blocks:N with an N of 1 or more")
-    block = torch.arange(u.size(1), device=u.device) // int(number)             # (L,)
-    return block + u.double()       # a float32 could round up to the next block
-
-
 def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Tensor:
     """Orders (B, T) for aogpt: block by block, but a fraction of the rows from left to right."""
     order = plain.draw_orders(config, x, generator, l2r_fraction)               # (B, T)
@@ -212,7 +201,7 @@ def plan(config: Config, tokens, times, steps=0):
     """As model.py's, but no pass of mdlm writes into two blocks.
 
     So there are a few passes more than `steps`, if N does not divide the tokens of a pass. The
-    times of block b are from b to b+1, see `times_in_blocks`."""
+    times of block b are from b to b+1, see `times_of` in extras/orders.py."""
     order, edges = plain.plan(config, tokens, times, steps)
     if config.in_blocks:
         free = tokens[0] == config.mask_id                                      # (L,)

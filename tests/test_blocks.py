@@ -12,6 +12,7 @@ import model as plain
 from conftest import fill, small_model
 from extras import blocks
 from extras.cache import reader
+from extras.orders import times_of
 from model import mask_batch
 from support.flags import InputError
 from test_model import (
@@ -146,7 +147,7 @@ def test_what_is_kept_of_finished_blocks_is_what_would_be_read_again(steps, leng
     u = torch.rand(2, 20, length, generator=rng(6)).double()
     given = tokens(model, rows=20)[:, :length].clone()
     given[:, 1:] = model.config.mask_id
-    times = blocks.times_in_blocks(f"blocks:{N}", u[0])
+    times = times_of(f"blocks:{N}", u[0])
     kept = fill(model, given, times, u[1], steps, read=reader(model), variant=blocks)
     again = fill(model, given, times, u[1], steps, variant=blocks)
     assert torch.equal(torch.stack(kept), torch.stack(again))
@@ -182,8 +183,8 @@ def test_the_ends_of_the_dial():
 def test_what_has_no_blocks_is_refused():
     with pytest.raises(InputError, match="--mode=mdlm or aogpt"):
         blocks.Config("ar")
-    with pytest.raises(InputError, match="--order=blocks:0 must be blocks:N"):
-        blocks.times_in_blocks("blocks:0", torch.zeros(1, 8))
+    with pytest.raises(InputError, match="--order=blocks:0 must be .*blocks:N with an N of 1 or more"):
+        times_of("blocks:0", torch.zeros(1, 8))
     pattern = torch.tensor([0, 3, 3, 1])        # a word in the second block of two
     with pytest.raises(InputError, match="later block than a blank"):
         blocks.check_pattern(blocks.Config("mdlm", vocab_size=3, block_length=2), pattern)
