@@ -285,7 +285,7 @@ def read_rows(path: str):
             row = json.loads(line)
             if row.keys() != {"settings"}:
                 row["text"].encode()        # raises for what is no text
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
+        except Exception as e:      # what is no such object can fail in many ways
             raise InputError(f"{path}, line {number} is not an object with a field text, which is "
                              "a string of whole characters") from e
         yield row
