@@ -43,8 +43,8 @@ def score_text(model, variant, ids: list, order="bound", draws=32, stride=0, see
     By the chain rule −log p(text) is a sum over parts of −log p(part | what comes before). The
     first part is a window of T tokens, or the text, if it is shorter. Each other one is the next
     `stride` tokens, and of what comes before it the model sees as much as the window has room for.
-    So with a smaller stride each token has more context, and all takes longer. By default it is half
-    a window."""
+    So with a smaller stride each token has more context, and all takes longer. Without one it is
+    half a window."""
     config = model.config
     T = config.block_size
     if variant is extras.infill:
