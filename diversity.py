@@ -43,7 +43,7 @@ class DiversityOptions:
 
 def ngrams(words, n: int) -> list:
     """All runs of n words, as tuples."""
-    return [tuple(words[i:i + n]) for i in range(len(words) - n + 1)]
+    return list(zip(*(words[i:] for i in range(n))))
 
 
 def bleu(words, elsewhere, lengths) -> float:
@@ -214,7 +214,7 @@ def read_samples(path: str) -> tuple:
     # what a file that says nothing is taken for
     settings = {"length": None, "start": "story", "full_length": False, "prompt": ""}
     if path.endswith(".txt"):
-        texts = list(read_stories(path))
+        texts = read_stories(path)
     else:
         rows = list(read_rows(path))
         texts = [row["text"] for row in rows if "text" in row]

@@ -18,6 +18,7 @@ class Windows cuts it into rows for training and evaluation.
 """
 import array
 import codecs
+import functools
 import itertools
 import json
 import re
@@ -34,8 +35,7 @@ import tiktoken
 from tqdm import tqdm
 
 from support.flags import (
-    InputError, build, check_flags, command, did_you_mean, flag, parse_flags, printable, provenance,
-    write_json)
+    InputError, build, command, did_you_mean, flag, parse_flags, printable, provenance, write_json)
 from toy import TOY, join_words, split_words, toy_stories
 
 EOT = "<|endoftext|>"
@@ -134,13 +134,12 @@ def gpt2_tokens(vocab_size: int) -> tuple:
 PIECE = re.compile(r"(?s).{1,16384}\Z|.{0,16383}\S(?=[ \n])|.{16384}")
 
 
-def cut_between_words(text: str):
+def cut_between_words(text: str) -> list:
     """The text in pieces, because tiktoken fails on a million blanks in a row.
 
     A piece ends where a word does, which is where GPT-2's tokens end too. Only a word, or a run of
     blanks, that is longer than a piece is cut."""
-    for piece in PIECE.finditer(text):
-        yield piece[0]
+    return PIECE.findall(text)
 
 
 # ---- Reading a data set --------------------------------------------------------------------------
@@ -153,10 +152,9 @@ def load_meta(name: str) -> dict:
         guess = did_you_mean(name, others)
         raise InputError(f"no data set at {path}{guess}; see python prepare_data.py --help")
     meta = json.loads(path.read_text())
+    sizes = {file.stem: file.stat().st_size for file in path.parent.glob("*.bin")}
     for split, counts in meta["splits"].items():
-        file = path.with_name(f"{split}.bin")
-        size = file.stat().st_size if file.exists() else 0
-        if meta["format"] != FORMAT or size != 2 * counts["tokens"]:        # two bytes a token
+        if meta["format"] != FORMAT or sizes.get(split) != 2 * counts["tokens"]:    # 2 bytes each
             raise InputError(f"{path.parent} is damaged, or of another version; delete it, and "
                              "prepare it again")
     return meta
@@ -194,7 +192,6 @@ class Windows:
         self.phases = block_size if kind == "random" and not at_most else 1
         if at_most:
             self.starts = np.random.default_rng(seed).permutation(self.starts)[:at_most]
-        self.epoch = None       # of which starts_of_epoch has drawn the order
 
     def cut(self, split: str) -> tuple:
         """All tokens of the split, and where its windows start."""
@@ -208,19 +205,17 @@ class Windows:
     def __len__(self):
         return len(self.starts)
 
+    @functools.lru_cache(maxsize=2)     # a batch may read the end of one and the next
     def starts_of_epoch(self, epoch: int):
         """(N,) where the windows start, in the order in which this epoch reads them."""
-        if epoch != self.epoch:
-            rng = np.random.default_rng((self.seed, epoch))
-            self.epoch_starts = rng.integers(self.phases) + rng.permutation(self.starts)
-            self.epoch = epoch
-        return self.epoch_starts
+        rng = np.random.default_rng((self.seed, epoch))
+        return rng.integers(self.phases) + rng.permutation(self.starts)
 
     def batch(self, step: int, batch_size: int):
         """(batch_size, T): what training step `step` reads. An epoch reads each window once."""
         starts = []
         for row in range(step * batch_size, (step + 1) * batch_size):
-            epoch, place = divmod(row, len(self.starts))
+            epoch, place = divmod(row, len(self))
             starts.append(self.starts_of_epoch(epoch)[place])
         return self.tokens[self.places(starts)].astype(np.int64)
 
@@ -230,8 +225,7 @@ class Windows:
 
     def spread_places(self, n: int):
         """(n, T): where in the split the tokens of spread(n) stand."""
-        last = len(self.starts) - 1
-        evenly = np.linspace(0, last, min(n, last + 1)).astype(int)
+        evenly = np.linspace(0, len(self) - 1, min(n, len(self))).astype(int)
         return self.places(self.starts[evenly])
 
     def spread(self, n: int):
@@ -291,7 +285,7 @@ def read_rows(path: str):
             row = json.loads(line)
             if row.keys() != {"settings"}:
                 row["text"].encode()        # raises for what is no text
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
+        except Exception as e:      # what is no such object can fail in many ways
             raise InputError(f"{path}, line {number} is not an object with a field text, which is "
                              "a string of whole characters") from e
         yield row
@@ -349,7 +343,7 @@ def download_shakespeare() -> str:
     if not path.exists():
         try:
             content = urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
-        except Exception as e:
+        except OSError as e:
             raise InputError(f"Tiny Shakespeare could not be downloaded ({e}); connect, or put "
                              f"a copy at {path}") from e
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -379,7 +373,6 @@ class PrepareOptions:
     seed: int = flag(1337, "of the toy's stories", low=0)
 
     def __post_init__(self):
-        check_flags(self)
         self.source = self.text or self.dataset
         usual = "gpt2" if self.text else USUAL[self.dataset]
         if self.tokenizer == "auto":
@@ -496,7 +489,7 @@ def encode_texts(texts, tokenizer: Tokenizer, mark: list, max_tokens: int) -> tu
 
 def data_to_prepare(name: str):
     """The options that make data/<name>, if it is missing and the name says what it is."""
-    known = re.fullmatch(rf"({'|'.join(USUAL)})(?:-(bytes|(\d+)))?", name)
+    known = re.fullmatch(r"(toy|shakespeare|tinystories)(?:-(bytes|(\d{4,5})))?", name)
     if not known or Path(DATA_DIR, name, "meta.json").exists():
         return None
     dataset, tokenizer, size = known.groups()
@@ -538,9 +531,9 @@ def main():
     if meta["kind"] == "continuous":
         print(f"{o.source} is one continuous text, without {EOT} between stories; "
               f"{o.val or 'its last tenth'} is for validation")
-    for split, n in splits.items():
-        print(f"{folder}/{split}.bin: {n['stories']:,} stories, {n['tokens']:,} tokens, "
-              f"{n['bytes']:,} bytes")
+    for split, counts in splits.items():
+        print(f"{folder}/{split}.bin: {counts['stories']:,} stories, {counts['tokens']:,} tokens, "
+              f"{counts['bytes']:,} bytes")
     if o.text and splits["train"]["tokens"] >= o.max_tokens:
         print(f"--max_tokens={o.max_tokens:,} ended it; the text may be longer")
     if "entropy" in meta:

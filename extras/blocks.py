@@ -21,6 +21,7 @@ block is there twice, known in an odd stage, and with [MASK]s in an even one:
     the same, to train it     -1  1  1  0  0  2  2     see `two_streams`
 """
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -66,9 +67,11 @@ def block_of(x: Tensor, N: int) -> Tensor:
 class Transformer(plain.Transformer):
     def __init__(self, config: Config):
         super().__init__(config)
-        once = stages_once(config)
-        for name, stage in ("seen_once", once), ("seen_twice", stages_twice(config, once)):
-            self.register_buffer(name, slots_seen(stage), persistent=False)
+        block = torch.arange(-1, config.block_size) // config.block_length      # (T+1,) BOS has -1
+        once = 2 * block + 1                                                    # (T+1,)
+        twice = torch.cat([once[:clean_slots(config)], once[1:] - 1])           # (S,)
+        self.register_buffer("seen_once", slots_seen(once), persistent=False)
+        self.register_buffer("seen_twice", slots_seen(twice), persistent=False)
 
     def attend(self, layer, q, k, v):
         if not self.config.in_blocks:
@@ -77,17 +80,6 @@ class Transformer(plain.Transformer):
         if q.size(2) == len(self.seen_once):
             visible = self.seen_once
         return self.softmax_attention(q, k, v, visible)
-
-
-def stages_once(config: Config) -> Tensor:
-    """(T+1,) the stage of each slot of a window, BOS first."""
-    position = torch.arange(-1, config.block_size)                              # (T+1,)
-    return 2 * position.div(config.block_length, rounding_mode="floor") + 1
-
-
-def stages_twice(config: Config, once: Tensor) -> Tensor:
-    """(S,) the same after `two_streams`."""
-    return torch.cat([once[:clean_slots(config)], once[1:] - 1])
 
 
 def slots_seen(stage: Tensor) -> Tensor:
@@ -159,7 +151,7 @@ def all_blocks_batch(config: Config, x: Tensor, generator) -> Batch:
     The mean over b, the block that is drawn there, is a sum over all blocks here. As in model.py's
     `draw_masks` the k are spread evenly, and rows come in pairs of k and size+1−k. B is even."""
     B, T = x.shape
-    block = block_of(x, config.block_length)                                    # (T,)
+    block = torch.arange(T) // config.block_length                              # (T,)
     size = block.bincount()                         # (M,) how many tokens each of M blocks has
     u = spread(B // 2 * len(size), generator).view(-1, len(size)) / 2           # (B/2, M)
     k = 1 + (u * size).long()                                                   # (B/2, M)
@@ -192,17 +184,10 @@ def two_streams(config: Config, batch: Batch) -> Batch:
 
     Each masked slot sees what it sees in `one_block_batch`. There are 2T−N+1 slots if N divides T.
     """
-    clean = clean_slots(config)
-
-    def one_row(first, second):
-        return torch.cat([first[:, :clean], second[:, 1:]], dim=1)              # (B, S)
-
-    return Batch(
-        tokens=one_row(batch.targets, batch.tokens),
-        key_pos=one_row(batch.key_pos, batch.key_pos),
-        target_pos=one_row(batch.key_pos, batch.key_pos),
-        targets=one_row(batch.targets, batch.targets),
-        weight=one_row(torch.zeros_like(batch.weight), batch.weight))
+    clean = batch._replace(tokens=batch.targets, weight=torch.zeros_like(batch.weight))
+    n = clean_slots(config)
+    pairs = zip(clean, batch)       # of the fields, each (B, T+1)
+    return Batch(*(torch.cat([first[:, :n], second[:, 1:]], dim=1) for first, second in pairs))
 
 
 # ---- How it writes -------------------------------------------------------------------------------
@@ -258,10 +243,8 @@ class BlockReader:
         self.final = first
         window = F.pad(tokens, (0, config.block_size - L), value=config.mask_id)
         batch = mask_batch(config, window, window == config.mask_id)
-        slots = torch.arange(last, device=tokens.device)[read]
+        batch = Batch(*(field[:, read] for field in batch))                     # (B, S) each
+        slots = torch.arange(read.start, last, device=tokens.device).expand(B, -1)
         visible = model.seen_once[None, None, read, :last]                      # (1, 1, S, last)
-        row = torch.arange(B, device=tokens.device)[:, None]
-        select = row * len(slots) + place + 1 - read.start                      # (B, m)
-        logits = model(batch.tokens[:, read], batch.key_pos[:, read], batch.key_pos[:, read],
-                       select.flatten(), self.memory.attend_at(slots.expand(B, -1), visible))
-        return logits.view(B, place.size(1), -1)
+        with_memory = partial(model, attend=self.memory.attend_at(slots, visible))
+        return plain.logits_at(with_memory, batch, slot=place + 1 - read.start)

@@ -110,9 +110,8 @@ class Cache:
         other = torch.arange(n, device=order.device)                            # (n,)
         itself = other == slots[:, :, None]                                     # (B, S, n)
         visible = itself | (other < copied_from[:, :, None])                    # (B, S, n)
-        row = torch.arange(B, device=order.device)[:, None]                     # (B, 1)
-        last = torch.arange(S - m, S, device=order.device)                      # (m,)
+        select = torch.arange(B * S, device=order.device).view(B, S)[:, -m:]    # (B, m)
         logits = model(
             held.gather(1, copied_from), position.gather(1, copied_from), order.gather(1, slots),
-            (row * S + last).flatten(), self.memory.attend_at(slots, visible[:, None]))
+            select.flatten(), self.memory.attend_at(slots, visible[:, None]))
         return logits.view(B, m, -1)

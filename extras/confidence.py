@@ -73,10 +73,9 @@ def write(model, tokens, times, noise, o, final: float, penalty: float):
 def logits_at_time(model, tokens, masked, t: float):
     """Logits (n, V) of the masked places, of a network that reads these tokens alone at time t."""
     batch = mask_batch(model.config, tokens, masked)
-    how = {}
     if hasattr(model, "embed_time"):
-        how["t"] = torch.full((len(tokens),), t, device=tokens.device)          # (B,)
-    return model(batch.tokens, batch.key_pos, batch.target_pos, batch.select(), **how)
+        model = partial(model, t=torch.full((len(tokens),), t, device=tokens.device))
+    return model(batch.tokens, batch.key_pos, batch.target_pos, batch.select())
 
 
 def penalize(logits, tokens, masked, penalty: float, paper: bool):

@@ -17,16 +17,18 @@ def times_of(order: str, u: torch.Tensor) -> torch.Tensor:
 
     Raises InputError where `order` names no order."""
     L = u.size(1)
+    place = torch.arange(L, device=u.device)                                    # (L,)
     if order == "random":
         return u
     if order == "left_to_right":
-        return torch.arange(L, device=u.device).expand_as(u).double()
+        return place.expand_as(u).double()
     N = order.removeprefix("blocks:")
     if N != order and N.isdecimal() and int(N) > 0:
         return times_in_blocks(int(N), u)
     positions = order.split(",")
     if sorted(positions) != sorted(map(str, range(L))):
-        raise InputError(f"--order={order:.40} must be random, left_to_right, blocks:N, or have "
-                         f"each of the positions 0 to {L - 1} once, with commas")
-    times = torch.tensor([int(position) for position in positions]).argsort()
-    return times.to(u.device).expand_as(u).double()
+        raise InputError(f"--order={order:.40} must be random, left_to_right, blocks:N with an N "
+                         f"of 1 or more, or have each of the positions 0 to {L - 1} once, with "
+                         "commas")
+    times = torch.tensor(list(map(int, positions)), device=u.device).argsort()  # (L,)
+    return times.expand_as(u).double()

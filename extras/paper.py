@@ -210,10 +210,9 @@ masked_ce_batch = cosine_batch
 
 def losses(model, batch, select: Tensor) -> Tensor:
     """As model.py's; the network is told the time, if the batch has one."""
-    if getattr(model, "embed_time", None) is None or not isinstance(batch, TimedBatch):
-        return plain.losses(model, batch, select)
-    timed = lambda *slots: model(*slots, t=batch.t)
-    return plain.losses(timed, batch, select)
+    if isinstance(batch, TimedBatch):
+        return plain.losses(lambda *slots: model(*slots, t=batch.t), batch, select)
+    return plain.losses(model, batch, select)
 
 
 # ---- Its data ------------------------------------------------------------------------------------

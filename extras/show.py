@@ -74,15 +74,14 @@ def read_panel(name: str, path: str, story: int) -> tuple:
     try:
         with open(path, encoding="utf-8") as file:
             title = f"{name}, {how_written(json.loads(file.readline())['settings'])}"
-            for line in file:
-                row = json.loads(line)
+            for row in map(json.loads, file):
                 if row["story"] == story:
-                    steps = [int(step) for step in row["appeared"]]
-                    pieces = [on_one_line(piece) for piece in row["pieces"]]
+                    steps = list(map(int, row["appeared"]))
+                    pieces = list(map(on_one_line, row["pieces"]))
                     if len(pieces) != len(steps):
                         raise ValueError("not as many pieces as passes")
                     return on_one_line(title), pieces, steps
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as e:
+    except Exception as e:      # a damaged file can fail anywhere above
         reason = f"{type(e).__name__}: {e}"
         raise InputError(f"{path} is not a file that sample.py wrote ({reason})") from e
     raise InputError(f"{path} has no story {story}; choose another --story")
@@ -97,9 +96,9 @@ def how_written(settings: dict) -> str:
         ways.append(f"{settings['order']:.20} order")
     if settings["sampler"]:
         ways.append(f"{settings['sampler']:.20}")
-    if settings["sampler"] == "drafts":
+    if "draft" in settings:
         ways.append(f"{settings['draft']} at once")
-    elif settings["sampler"] == "adaptive":
+    elif "risk" in settings:
         ways.append(f"risk {settings['risk']:g}")
     elif settings["steps"]:
         ways.append(f"{settings['steps']} steps")

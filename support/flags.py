@@ -53,7 +53,7 @@ def command(main, interrupted: str):
         message = f"interrupted; {interrupted}"
     except (InputError, OSError) as e:
         message = str(e)
-        if isinstance(e, OSError) and e.errno:      # an error that this code raises has no number
+        if getattr(e, "errno", None):       # an error that this code raises has no number
             message += f" (at {place_of(e)})"
     except (MemoryError, RuntimeError) as e:
         if not is_out_of_memory(e):
@@ -100,17 +100,17 @@ def outlive_readers(stream):
 
     So a command does its work to the end after `| head` has seen enough, and still saves after
     Ctrl-C, which ends `| tee` too."""
-    def safe(method):
-        def attempt(*arguments):
-            try:
-                return method(*arguments)
-            except OSError as e:
-                if e.errno not in NO_READER:
-                    raise
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        return attempt
+    write = stream.write
 
-    stream.write, stream.flush = safe(stream.write), safe(stream.flush)
+    def attempt(text):      # it is written at the end of each line, so nothing is left to flush
+        try:
+            return write(text)
+        except OSError as e:
+            if e.errno not in NO_READER:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+    stream.write = attempt
 
 
 # What people type who know nanoGPT, and what it is called here.
@@ -143,26 +143,17 @@ def did_you_mean(word: str, words, prefix: str = "") -> str:
 
 # ---- Flags: every field of an options dataclass is a flag --name=value ---------------------------
 
-def flag(default, help: str = "", low=None, high=None, file=None, as_typed=False):
+def flag(default, help: str = "", **limits):
     """A dataclass field with its help text and its limits. A plain field is a flag without them.
 
     low, high   the smallest and the largest number allowed
     file        for the name of a file to be written: a tuple of the endings it may have
-    as_typed    keep the blanks around a text, and a ~ at its beginning"""
-    return field(default=default, metadata=dict(
-        help=help, low=low, high=high, file=file, as_typed=as_typed))
-
-
-def check_flags(options):
-    """Raises InputError for the first field of a dataclass whose value is not allowed."""
-    for f in fields(options):
-        check_value(f, getattr(options, f.name))
+    as_typed    true to keep the blanks around a text, and a ~ at its beginning"""
+    return field(default=default, metadata={"help": help, **limits})
 
 
 def check_value(f, value):
     """Raises InputError if a field of a dataclass may not have this value."""
-    if value == f.default:
-        return
     given = f"--{f.name}={value}"
     choices = choices_of(f.type)
     low, high, endings = map(f.metadata.get, ("low", "high", "file"))
@@ -182,17 +173,24 @@ def check_value(f, value):
         raise InputError(f"{given} is a folder, or lies in one that does not exist")
 
 
-def choices_of(kind) -> list:
+# How --help shows a value of each type, and what it must be.
+KINDS = {
+    bool: ("true|false", "true or false"),
+    int: ("N", "a whole number"),
+    float: ("X", "a number"),
+    str: ("TEXT", "valid UTF-8; check the terminal's encoding"),
+}
+
+
+def choices_of(kind) -> tuple:
     """The words that a field of this type may have; none for other types than Literal."""
-    return [word for word in get_args(kind) if isinstance(word, str)]
+    return get_args(kind) if plain_type(kind) is str else ()
 
 
 def plain_type(kind):
     """bool, int, float or str: what a field of this type is read as. `int | None` is an int."""
-    if choices_of(kind):
-        return str
     first, *_ = get_args(kind) or [kind]
-    return first
+    return first if isinstance(first, type) else str
 
 
 def read_value(f, text: str):
@@ -206,9 +204,8 @@ def read_value(f, text: str):
         text.encode()
         value = {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError) as e:
-        wanted = {bool: "true or false", int: "a whole number", float: "a number",
-                  str: "valid UTF-8; check the terminal's encoding"}
-        raise InputError(f"--{f.name}={text} must be {wanted[kind]}") from e
+        _, wanted = KINDS[kind]
+        raise InputError(f"--{f.name}={text} must be {wanted}") from e
     check_value(f, value)
     return value
 
@@ -228,10 +225,10 @@ def comments_of(options_class) -> dict:
 def add_flag(group, f, comment: str):
     """Tells a group of argparse about a field of an options dataclass."""
     kind = plain_type(f.type)
-    shape = {bool: "true|false", int: "N", float: "X", str: "TEXT"}[kind]
+    shape, _ = KINDS[kind]
     help = f.metadata.get("help") or comment
     if f.default not in ("", None):
-        help += f" ({str(f.default).lower() if kind is bool else f.default})"
+        help += f" ({f.default})"
     bare = dict(nargs="?", const="true") if kind is bool else {}  # --resume means --resume=true
     group.add_argument(f"--{f.name}", metavar="|".join(choices_of(f.type)) or shape,
                        help=help.replace("%", "%%"), **bare)
@@ -281,12 +278,10 @@ def parse_flags(doc: str, *classes, first=(), named: str = "", extras: dict = {}
 
 def classes_of_extras(extras: dict, arguments: list):
     """The flags of the files that the arguments ask for, or for --help of all."""
-    modules = []
     for flag_name, names in extras.items():
         if not {"-h", "--help"} & set(arguments):
             names = re.findall(rf"^--{flag_name}[=\n](.+)", "\n".join(arguments), re.MULTILINE)
-        modules += map(extra_file, names)
-    return filter(None, map(options_of, modules))
+        yield from filter(None, map(options_of, names))
 
 
 def extra_file(name: str, otherwise=None, needs: str = "__name__"):
@@ -304,8 +299,9 @@ def extra_file(name: str, otherwise=None, needs: str = "__name__"):
     return module
 
 
-def options_of(module):
-    """The dataclass with the flags of a file of extras/: its Options, or its Config; else None."""
+def options_of(name: str):
+    """The dataclass with the flags of extras/NAME.py: its Options, or its Config; else None."""
+    module = extra_file(name)
     return getattr(module, "Options", getattr(module, "Config", None))
 
 
@@ -313,17 +309,15 @@ def belongs_to(name: str, extras: dict) -> str:
     """The end of an error message, if a flag is one of a file of extras/ that was not asked for."""
     for flag_name, files in extras.items():
         for file in files:
-            if hasattr(options_of(extra_file(file)), name):     # the class has the defaults
+            if hasattr(options_of(file), name):         # the class has the defaults
                 return f"; it needs --{flag_name}={file}"
     return ""
 
 
 def read_named(arguments: list, form: str) -> dict:
     """{NAME: FILE} of arguments like NAME=FILE. Raises InputError."""
-    result = {}
-    for argument in arguments:
-        name, _, file = argument.partition("=")
-        result[name] = with_home(file)
+    pairs = [argument.partition("=") for argument in arguments]
+    result = {name: with_home(file) for name, _, file in pairs}
     if not arguments or len(result) < len(arguments) or not all(result.values()):
         raise InputError(f"give {form} for each, every NAME once (--help shows how)")
     return result
@@ -389,7 +383,7 @@ def write_json(path: str, content):
     content = json.loads(json.dumps(content), parse_constant=lambda _: None)
     unfinished = Path(f"{path}.tmp")
     unfinished.write_text(json.dumps(content, indent=1))
-    os.replace(unfinished, path)
+    unfinished.replace(path)
 
 
 # What is not to reach a terminal: all control characters but tab and line feed, what reverses the
@@ -421,4 +415,4 @@ def print_table(rows: list):
         for text, width in zip(row, widths):
             blanks = " " * (width - text_width(text))
             cells.append(blanks + text if cells else text + blanks)
-        print("  ".join(cells), flush=True)
+        print("  ".join(cells))

@@ -37,9 +37,6 @@ LOG_EVERY = 10          # steps between two lines of the log
 # These flags may differ from what they were when a run is resumed.
 MAY_CHANGE = ("resume", "out_dir", "max_steps", "save_minutes", "quiet", "grad_accum", "device",
               "dtype", "compile")
-# What ckpt.pt has besides the model and its configuration.
-CHECKPOINT_NEEDS = ("settings", "step", "best", "seconds", "recent", "log", "optimizers",
-                    "tokenizer", "windows", "data")
 
 
 # ---- Checkpoints: plain dicts of plain tensors, readable with weights_only=True ------------------
@@ -86,7 +83,7 @@ def read_checkpoint(path, needs=()) -> dict:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if checkpoint["format"] != FORMAT:
             raise ValueError(f"it has format {checkpoint['format']}, this code reads {FORMAT}")
-        missing = {"variant", "config", "model", *needs} - checkpoint.keys()
+        missing = set(needs) - checkpoint.keys()
         if missing:
             raise ValueError(f"it lacks {', '.join(missing)}")
     return checkpoint
@@ -124,12 +121,8 @@ def read_run(folder: str) -> dict:
 
 
 def check_folder(folder: str, resume: bool):
-    """A folder that holds a run is for --resume, and no other is. Raises InputError."""
-    ckpt, best = Path(folder, "ckpt.pt"), Path(folder, "best.pt")
-    if resume and not ckpt.exists():
-        raise InputError(f"there is no checkpoint at {ckpt}; leave --resume out, or choose another "
-                         "--out_dir")
-    if not resume and (ckpt.exists() or best.exists()):
+    """Raises InputError where a new run would take the place of another one."""
+    if not resume and any(Path(folder, name).exists() for name in ("ckpt.pt", "best.pt")):
         raise InputError(f"{folder} holds a run already; go on with --resume, or choose another "
                          "--out_dir")
 
@@ -153,9 +146,8 @@ def past_of(folder: str, flags: dict) -> tuple:
 
     Raises InputError for flags that contradict the settings that the run began with. A setting that
     was added to the code since then may be given."""
-    check_folder(folder, resume=True)
     path = os.path.join(folder, "ckpt.pt")
-    checkpoint = read_checkpoint(path, CHECKPOINT_NEEDS)
+    checkpoint = read_checkpoint(path, needs=("settings", "optimizers"))
     past, step = checkpoint["config"] | checkpoint["settings"], checkpoint["step"]
     decided = {}
     for name, value in flags.items():
@@ -354,9 +346,9 @@ class Run:
         if RANK > 0:
             return
         origin = provenance(self.s.seed)
-        if self.step and self.path("config.json").exists():     # keep what the run began with
+        if self.step:                       # keep what the run began with
             began = json.loads(self.path("config.json").read_text())
-            origin = {name: began.get(name) for name in origin}
+            origin = {name: began[name] for name in origin}
         facts |= {
             "config": asdict(self.model.config),
             "settings": asdict(self.s),

@@ -529,7 +529,7 @@ mdlm   --sampler=extras/adaptive.py            no extras/extras/adaptive.py.py
 mdlm   --sampler=cache                         extras/cache.py has no sampler
 aogpt  --protocol=paper                        is for --mode=ar or mdlm
 mdlm   --order=2,1                             must be random, left_to_right, blocks:N
-aogpt  --order=blocks:0                        must be blocks:N with an N of 1 or more
+aogpt  --order=blocks:0                        must be .*blocks:N with an N of 1 or more
 mdlm   --steps=49                              must not exceed the 48 tokens
 ar     --prompt=One_____day                    words where ar should have written
 """
