@@ -32,7 +32,7 @@ import model as plain
 from prepare_data import Windows
 from sample import open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
-from support.pictures import figure
+from support.pictures import figure, in_legend
 from support.runs import random_numbers, read_run
 from train import losses_in_parts, window_losses
 
@@ -184,7 +184,7 @@ def draw_curves(runs: dict, path: str):
                 mode, help, *_ = Path(folder).name.split("-")
                 label, style = HELPS.get(help, ("", ".-"))
                 axes.plot(*zip(*run["curve"]), style, color=COLOURS.get(mode), ms=4, lw=1,
-                          label=f"{mode}, {label}" if label else mode)
+                          label=in_legend(f"{mode}, {label}" if label else mode))
         axes.set(xlabel="epochs", ylabel="validation loss, nats per token")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")

@@ -28,7 +28,7 @@ from experiments.held_out import COLOURS, Output, error_of, nats_in_turn, of_nei
 from experiments.oracle import toy_oracle
 from sample import SampleOptions, generate
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
-from support.pictures import figure
+from support.pictures import figure, in_legend
 from train import losses_in_parts
 
 LENGTHS = (1, 2, 4, 8, 16, 32)      # tokens of a blank, as far as a window has room for them
@@ -127,7 +127,7 @@ def draw_infill(runs: dict, path: str):
                 [blank["nats"] for blank in blanks],
                 [2 * blank["nats_se"] for blank in blanks],
                 capsize=3, color=COLOURS.get(mode),
-                label=mode if mode in COLOURS else name)
+                label=mode if mode in COLOURS else in_legend(name))
             axes.set_xscale("log")
             axes.set_xticks([int(length) for length in lengths], lengths)
         axes.minorticks_off()

@@ -537,8 +537,7 @@ def pages() -> list:
 
 def draw_changes(page: str, labels: dict, found: dict):
     """A line for each of {name: label}, and on it found[page.name.mode], a text, for each mode."""
-    with figure(ROOT / f"results/figures/{page}.png", (7.5, 4)) as axes:
-        axes.yaxis.grid(False, which="both")
+    with figure(ROOT / f"results/figures/{page}.png", (7.5, 4), grid="x") as axes:
         for line, name in enumerate(labels):
             for i, mode in enumerate(["ar", "mdlm"]):
                 text = found.get(f"{page}.{name}.{mode}")

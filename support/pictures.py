@@ -6,7 +6,6 @@ it adds to the story, and a step, the pass at which it appeared, or -1 if it was
 """
 import collections
 import contextlib
-import itertools
 import os
 import shutil
 import sys
@@ -35,9 +34,8 @@ def layout(pieces: list, width: int):
     column = 0
     for i, piece in enumerate(pieces):
         needed = text_width(piece.rstrip())
-        if i == 0 or begins_word(piece):
-            rest = itertools.takewhile(lambda piece: not begins_word(piece), pieces[i + 1:])
-            word = piece + "".join(rest)
+        if i == 0 or piece.startswith((" ", "↵")):
+            word = word_at(i, pieces)
             if text_width(word.strip()) <= width:
                 needed = text_width(word.rstrip())
         if column and column + needed > width:
@@ -50,13 +48,22 @@ def layout(pieces: list, width: int):
         column += text_width(text)
 
 
-def begins_word(piece: str) -> bool:
-    return piece.startswith((" ", "↵"))
+def word_at(i: int, pieces: list) -> str:
+    """The piece i, and those after it up to the next one that begins a word."""
+    word = pieces[i]
+    for following in pieces[i + 1:]:
+        if following.startswith((" ", "↵")):
+            break
+        word += following
+    return word
 
 
 def last_step(panels: list) -> int:
     """The step after which nothing moves any more."""
-    return max(step for _, _, steps in panels for step in [0, *steps])
+    last = 0
+    for title, pieces, steps in panels:
+        last = max([last, *steps])
+    return last
 
 
 # ---- In the terminal -----------------------------------------------------------------------------
@@ -100,17 +107,18 @@ def lines_at(now: int, panels: list, width: int) -> list:
 # ---- Figures of numbers --------------------------------------------------------------------------
 
 @contextlib.contextmanager
-def figure(path: str, size: tuple, columns: int = 1, one_scale: bool = True):
+def figure(path: str, size: tuple, columns: int = 1, grid: str = "both", one_scale: bool = True):
     """Gives axes to draw on, or several side by side, and then writes the file.
 
     size        width and height in inches
+    grid        which grid lines there are: "x", "y" or "both"
     one_scale   whether panels side by side have the same y axis
     The legend stands above, and explains each label of the first axes once."""
     from matplotlib.figure import Figure    # not at the top, because it takes a second
     canvas = Figure(size, layout="constrained")
     panels = canvas.subplots(1, columns, sharey=one_scale)
     for axes in canvas.axes:
-        axes.grid(alpha=0.3, which="both")
+        axes.grid(alpha=0.3, axis=grid, which="both")
     yield panels
     legend = {}
     for axes in canvas.axes:
@@ -118,6 +126,14 @@ def figure(path: str, size: tuple, columns: int = 1, one_scale: bool = True):
         legend |= dict(zip(labels, handles))
     canvas.legend(legend.values(), legend.keys(), loc="outside upper center", ncols=2)
     canvas.savefig(path, dpi=110)
+
+
+def in_legend(name: str) -> str:
+    """The label by which the legend shows a name as it is.
+
+    matplotlib takes what is between two $ for mathematics, and leaves out what begins with _."""
+    name = name.replace("$", r"\$")
+    return f" {name}" if name.startswith("_") else name
 
 
 def draw_losses(runs: dict, path: str):
@@ -137,6 +153,7 @@ def draw_curve(axes, name: str, run: dict, key: str):
     loss = [entry["val_nll"] for entry in curve]
     error = [2 * entry["val_nll_se"] for entry in curve]
     kind = "upper bound" if run["config"]["mode"] in ("mdlm", "aogpt") else "exact"
-    axes.errorbar(x, loss, error, marker="o", ms=3, capsize=2, label=f"{name} ({kind})")
+    label = in_legend(f"{name} ({kind})")
+    axes.errorbar(x, loss, error, marker="o", ms=3, capsize=2, label=label)
     if "val_floor" in curve[-1]:
         axes.axhline(curve[-1]["val_floor"], color="k", ls="--", lw=1, label="the true law")

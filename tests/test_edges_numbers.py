@@ -8,6 +8,7 @@ import torch
 import model as plain
 from conftest import ROOT, run, small_model
 from model import Config, Drawing, Transformer, bound_batch, write
+from test_compare import compare_runs, write_run
 from train import losses_in_parts
 
 
@@ -72,3 +73,14 @@ def test_scoring_takes_a_device(trained, script, other):
     assert "--device=tpu is not usable here" in refused.stderr
     assert refused.returncode == 2
     assert run(script, named, other, "--device=cpu", cwd=trained).returncode == 0
+
+
+# ---- Figures -------------------------------------------------------------------------------------
+
+def test_any_name_stands_in_the_legend(tmp_path):
+    names = "$$", "_x", "a$b$c"
+    for i in range(3):
+        write_run(tmp_path / str(i), [(1, 1, 2), (2, 2, 1)])
+    compare_runs(*[f"{name}={i}" for i, name in enumerate(names)], "--plot=c.svg", cwd=tmp_path)
+    texts = re.findall("<!-- +(.*) -->", (tmp_path / "c.svg").read_text())
+    assert {f"{name} (exact)" for name in names} <= set(texts)
