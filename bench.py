@@ -10,6 +10,8 @@ is not equally fast all the time. So six models and their optimizers are in memo
 at 124M parameters; --modes=mdlm takes a third of that. It takes minutes. What writing costs is
 measured by experiments/denoiser.py.
 """
+import functools
+import math
 import statistics
 import time
 from dataclasses import asdict, dataclass, replace
@@ -91,6 +93,7 @@ def wait_for(device: torch.device):
 PEAK = {"H200": 989e12, "H100 80GB HBM3": 989e12, "A100": 312e12}
 
 
+@functools.cache
 def peak_flops(device: torch.device, dtype: str) -> float:
     """FLOP/s of the device, from the table above, else those of a large matrix product."""
     if device.type == "cuda" and dtype == "bfloat16":
@@ -112,9 +115,10 @@ def losses_of_every_slot(model, batch, select):
 
 
 def training_step(config: Config, batch_size: int, device: torch.device, tuned=True):
-    """A function that takes a step of train.py, compiled and warm; and its dtype.
+    """A function that takes a step of train.py, compiled and warm; its dtype; its MiB at most.
 
-    The masks are new in each step. It returns the loss and the norm of the gradient."""
+    The masks are new in each step. It returns the loss and the norm of the gradient. Memory is
+    that of weights, optimizer and step, and is known with CUDA only, else NaN."""
     torch.manual_seed(0)
     s = Settings(batch_size=batch_size)
     make_batch = training_batch
@@ -123,6 +127,8 @@ def training_step(config: Config, batch_size: int, device: torch.device, tuned=T
         make_batch = masked_ce_batch if config.mode == "mdlm" else training_batch
     machine.prepare(s, device)
     torch.set_float32_matmul_precision("highest")       # the baseline's float32 is no TF32
+    cuda = device.type == "cuda"
+    memory = -torch.cuda.memory_allocated(device) if cuda else math.nan
     model = Transformer(config).to(device)
     model.softmax_attention = machine.attention_for(device)
     optimizers = make_optimizers(model, s)
@@ -135,31 +141,61 @@ def training_step(config: Config, batch_size: int, device: torch.device, tuned=T
         return train_step(model, losses_of, optimizers, batch, s, s.lr)
 
     step()                  # this one compiles
-    return step, s.dtype
+    if cuda:
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        memory += torch.cuda.max_memory_allocated(device)
+    return step, s.dtype, memory / 2 ** 20
+
+
+COLUMNS = {             # of the table: a figure, what it is called there, and its format
+    "tok_per_s": ("tokens/s", ",.0f"),
+    "baseline_tok_per_s": ("baseline", ",.0f"),
+    "speedup": ("tuned ÷ that", ".2f"),
+    "ratio_to_ar": ("÷ ar", ".2f"),
+    "ms_per_step": ("ms/step", ".1f"),
+    "mflop_per_token": ("MFLOP/token", ".1f"),
+    "mfu": ("MFU", ".1%"),
+    "peak_mem_mb": ("peak MiB", ",.0f")}
+
+
+def bench_train(config: Config, batch_size: int, o: BenchOptions, device: torch.device) -> dict:
+    """{mode: its figures}."""
+    configs = {mode: build(Config, asdict(config) | {"mode": mode}) for mode in o.modes.split(",")}
+    steps, needs = {}, {}
+    for mode, of_mode in configs.items():
+        steps[mode], *needs[mode] = training_step(of_mode, batch_size, device)
+        steps[f"{mode}, baseline"], *_ = training_step(of_mode, batch_size, device, tuned=False)
+    seconds = by_turns(steps, o.repeats, device)
+    median = {name: statistics.median(of_steps) for name, of_steps in seconds.items()}
+    tokens = batch_size * config.block_size
+    figures = {}
+    for mode, (dtype, memory) in needs.items():
+        took, baseline = median[mode], median[f"{mode}, baseline"]
+        flops = flops_per_token(configs[mode])
+        figures[mode] = {
+            "tok_per_s": tokens / took,
+            "baseline_tok_per_s": tokens / baseline,
+            "speedup": baseline / took,
+            "ratio_to_ar": median.get("ar", math.nan) / took,
+            "ms_per_step": 1000 * took,
+            "mflop_per_token": flops / 1e6,
+            "mfu": flops * tokens / took / peak_flops(device, dtype),
+            "peak_mem_mb": memory,
+            "dtype": dtype,
+            "seconds": seconds[mode]}
+    return figures
 
 
 def main():
     flags = parse_flags(__doc__, BenchOptions, Config)
     o = build(BenchOptions, flags)
     device, config, batch_size = begin(o, flags)
-    configs = {mode: build(Config, asdict(config) | {"mode": mode}) for mode in o.modes.split(",")}
-    steps, dtypes = {}, {}
-    for mode, of_mode in configs.items():
-        steps[mode], dtypes[mode] = training_step(of_mode, batch_size, device)
-        steps[f"{mode}, baseline"], _ = training_step(of_mode, batch_size, device, tuned=False)
-    seconds = by_turns(steps, o.repeats, device)
-    tokens = batch_size * config.block_size
-    figures = {}
-    rows = [["", "tokens/s", "baseline", "tuned ÷ that", "MFU"]]
-    for mode, dtype in dtypes.items():
-        took = statistics.median(seconds[mode])
-        baseline = statistics.median(seconds[f"{mode}, baseline"])
-        speedup = baseline / took
-        mfu = flops_per_token(configs[mode]) * tokens / took / peak_flops(device, dtype)
-        figures[mode] = {"dtype": dtype, "tok_per_s": tokens / took, "speedup": speedup,
-                         "mfu": mfu, "seconds": seconds[mode]}
-        rows.append([f"{mode}, {dtype}", f"{tokens / took:,.0f}", f"{tokens / baseline:,.0f}",
-                     f"{speedup:.2f}", f"{mfu:.1%}"])
+    figures = bench_train(config, batch_size, o, device)
+    rows = [["", *(title for title, _ in COLUMNS.values())]]
+    for mode, f in figures.items():
+        cells = [format(f[name], form).replace("nan", "–") for name, (_, form) in COLUMNS.items()]
+        rows.append([f"{mode}, {f['dtype']}", *cells])
     print_table(rows)
     if o.json:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

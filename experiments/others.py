@@ -108,8 +108,8 @@ def main():
     device, config, rows = begin(o, flags)
     of_mdlm = replace(config, mode="mdlm")
     steps = {}
-    steps["ar"], dtype = training_step(config, rows, device)
-    steps["mdlm"], _ = training_step(of_mdlm, rows, device)
+    steps["ar"], dtype, _ = training_step(config, rows, device)
+    steps["mdlm"], *_ = training_step(of_mdlm, rows, device)
     steps["nanoGPT"] = nanogpt_step(o.nanogpt, config, rows, device, dtype)
     steps["the paper's ar"] = paper_step(o.paper, "AutoregressiveModel", config, rows, device)
     steps["the paper's mdlm"] = paper_step(o.paper, "MDLMModel", config, rows, device)

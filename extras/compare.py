@@ -38,6 +38,8 @@ class CompareOptions:
     order: Literal["bound", "left_to_right", "random"] = flag(
         "bound", "of --text for mdlm and aogpt: their bound, or exactly in one order")
     draws: int = flag(32, "masks, or orders, for each window's bound", low=2)
+    stride: int = flag(
+        0, "of --text: tokens from window to window; default: half a window", low=0)
     device: str = flag("auto", "of --text: auto, cpu, cuda or mps")
 
 
@@ -79,7 +81,7 @@ def score_files(folder: str, o: CompareOptions) -> dict:
     if not any(texts):
         raise InputError(f"--text={o.text} is empty; give a file with a text")
     encoded = [tokenizer.encode(text) + ends for text in texts]
-    scores = score_texts(model, variant, encoded, o.order, o.draws)
+    scores = score_texts(model, variant, encoded, o.order, o.draws, o.stride)
     nats, variance, tokens = np.sum(scores, axis=0)
     per_token = nats / tokens
     return {
@@ -111,7 +113,7 @@ def print_rows(title: str, runs: dict, key: str):
 def main():
     flags = parse_flags(__doc__, CompareOptions, named="NAME=FOLDER")
     o = build(CompareOptions, flags)
-    for name in flags.keys() & {"order", "draws", "device"}:
+    for name in flags.keys() & {"order", "draws", "stride", "device"}:
         if not o.text:
             raise InputError(f"--{name}={flags[name]} means nothing without --text; leave it out")
     runs = {name: read_run(folder) for name, folder in flags["named"].items()}

@@ -16,6 +16,7 @@ from tqdm import tqdm
 import extras.blocks
 import extras.infill
 import model as plain
+from support.flags import InputError
 from support.runs import random_numbers
 from train import losses_in_parts
 
@@ -27,13 +28,13 @@ class Score(NamedTuple):
     tokens: int
 
 
-def score_texts(model, variant, texts: list, order="bound", draws=32) -> list:
+def score_texts(model, variant, texts: list, order="bound", draws=32, stride=0) -> list:
     """The Score of each text, which is a list of token ids.
 
     Of two texts that begin alike, the model finds the continuation of the one with fewer nats
-    likelier. What `order` and `draws` mean is said at the flags of extras/compare.py."""
+    likelier. What `order`, `draws` and `stride` mean is said at the flags of extras/compare.py."""
     bar = tqdm(texts, unit="text", leave=False, disable=None)
-    return [score_text(model, variant, ids, order, draws, seed=seed)
+    return [score_text(model, variant, ids, order, draws, stride, seed)
             for seed, ids in enumerate(bar)]
 
 
@@ -43,13 +44,15 @@ def score_text(model, variant, ids: list, order="bound", draws=32, stride=0, see
     By the chain rule −log p(text) is a sum over parts of −log p(part | what comes before). The
     first part is a window of T tokens, or the text, if it is shorter. Each other one is the next
     `stride` tokens, and of what comes before it the model sees as much as the window has room for.
-    So with a smaller stride each token has more context, and all takes longer. Without one it is
-    half a window."""
+    So with a smaller stride each token has more context, and all takes longer. Raises InputError
+    for a stride longer than the window."""
     config = model.config
     T = config.block_size
     if variant is extras.infill:
         order = "left_to_right"         # a part of its training; a text has no span that is last
     stride = stride or max(1, T // 2)
+    if stride > T:
+        raise InputError(f"--stride={stride} must not exceed the window, {T}")
     exact = order != "bound" or config.mode not in ("mdlm", "aogpt")
     edges = [0, *range(T, len(ids), stride), len(ids)]
     parts = list(itertools.pairwise(edges)) if ids else []
@@ -92,10 +95,12 @@ def in_some_order(config, variant, window, new: int, left_to_right: bool, rows: 
     L = len(window)
     x = window.expand(rows, L)                                                  # (rows, L)
     order = variant.draw_orders(config, x, generator, l2r_fraction=float(left_to_right))
-    known_first = (order >= L - new).int().argsort(dim=1, stable=True)
+    is_new = order >= L - new                                                   # (rows, L)
+    known_first = is_new.int().argsort(dim=1, stable=True)
     order = order.gather(1, known_first)                                        # (rows, L)
+    is_new = is_new.gather(1, known_first)                                      # (rows, L)
     batch = plain.order_batch(config, x, order)
-    return batch._replace(weight=(order >= L - new).float())
+    return batch._replace(weight=is_new.float())
 
 
 def unmasked_in_turn(config, window, turn):

@@ -1,6 +1,5 @@
 """bench.py and what is timed beside it: the figures hang together, and the steps do train."""
 import json
-import statistics
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ import bench
 from bench import by_turns, training_step
 from conftest import run
 from experiments import others
-from model import Config, losses, masked_ce_batch
+from model import Config, flops_per_token, losses, masked_ce_batch
 from support.flags import InputError
 
 SIZES = dict(vocab_size=50, block_size=8, n_layer=1, n_head=2, n_embd=16, n_hidden=16)
@@ -26,9 +25,11 @@ def test_the_command(tmp_path):
     content = json.load(open(tmp_path / "b.json"))
     for mode, row in content["train"].items():
         assert f"\n{mode}, {row['dtype']} " in done.stdout
-        assert row["tok_per_s"] == pytest.approx(4 * 8 / statistics.median(row["seconds"]))
+        assert row["mflop_per_token"] == flops_per_token(Config(mode, **SIZES)) / 1e6
+        assert row["tok_per_s"] == pytest.approx(4 * 8 / (row["ms_per_step"] / 1000))
         assert 0 < row["mfu"] < 1
         assert len(row["seconds"]) == 2
+    assert content["train"]["ar"]["ratio_to_ar"] == 1
 
 
 def test_the_baseline_computes_every_slot():
@@ -53,7 +54,7 @@ def test_the_baseline_computes_every_slot():
 def test_a_step_trains(monkeypatch, tuned):
     """The timed step is an optimizer step, on new masks each time."""
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    step, dtype = training_step(Config("mdlm", **SIZES), 4, CPU, tuned)
+    step, dtype, _ = training_step(Config("mdlm", **SIZES), 4, CPU, tuned)
     found = [step()[0].item() for _ in range(60)]
     assert sum(found[-5:]) < sum(found[:5])
     assert len(set(found)) == 60

@@ -123,6 +123,11 @@ def test_each_text_has_draws_of_its_own():
     assert first.nats != second.nats
 
 
+def test_a_stride_beyond_the_window():
+    with pytest.raises(InputError, match="--stride=9 must not exceed the window, 8"):
+        score_text(small_model(), plain, TEXT, stride=9)
+
+
 # ---- The command ---------------------------------------------------------------------------------
 
 def compare_runs(*arguments, cwd):
