@@ -1,5 +1,4 @@
 """Tests run in a folder of their own, on small models of random weights, with fixed seeds."""
-import contextlib
 import json
 import multiprocessing
 import os

@@ -3,7 +3,6 @@ import itertools
 import json
 import math
 import warnings
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import diversity
 import model as plain
 from conftest import run, small_model
 from diversity import (
-    bleu, entropy, interval, measure, ngrams, of_counts, of_sums, read_samples, self_bleu)
+    entropy, interval, measure, of_counts, of_sums, read_samples, self_bleu)
 from extras.real_text import Corpus
 from prepare_data import EOT, PrepareOptions, Tokenizer, prepare
 from support.flags import InputError
@@ -22,14 +21,6 @@ from toy import TOY, toy_stories
 from train import window_losses
 
 WORDS = Tokenizer("words", words=TOY.words())
-
-
-def random_samples(rng, samples, vocabulary=6, longest=14):
-    result = []
-    for length in rng.integers(longest + 1, size=samples):
-        ids = rng.integers(vocabulary, size=length)
-        result.append([f"w{i}" for i in ids])
-    return result
 
 
 def values_of(metrics) -> dict:
@@ -49,37 +40,15 @@ def nltk_self_bleu(samples):
     return np.array(scores)
 
 
-def plain_self_bleu(samples):
-    scores = []
-    for i, words in enumerate(samples):
-        others = samples[:i] + samples[i + 1:]
-        largest = Counter()
-        for other in others:
-            for n in range(1, 5):
-                largest |= Counter(ngrams(other, n))    # of two counts | takes the larger
-        scores.append(bleu(words, largest, list(map(len, others))))
-    return np.array(scores)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_self_bleu_is_the_plain_one_and_nltks(seed):
-    rng = np.random.default_rng(seed)
-    samples = random_samples(rng, 25, vocabulary=2 + seed)
-    samples += [samples[3], samples[3]]
-    samples += [[], ["lonely"], ["w0"] * 14]
-    scores = self_bleu(samples)
-    assert scores.tolist() == plain_self_bleu(samples).tolist()
-    assert scores == pytest.approx(nltk_self_bleu(samples), abs=1e-12)
-
-
-def test_self_bleu_of_extremes():
-    same = ["a b c d e".split()] * 3
-    assert list(self_bleu(same)) == [1, 1, 1]
-    disjoint = ["a b c d e".split(), "f g h i j".split()]
-    assert list(self_bleu(disjoint)) == [0, 0]
-    empty = [[], []]
-    assert list(self_bleu(empty)) == [0, 0]
-
+@pytest.mark.parametrize("vocabulary", [2, 4])
+def test_self_bleu_is_nltks(vocabulary):
+    rng = np.random.default_rng(vocabulary)
+    samples = []
+    for length in rng.integers(15, size=25):
+        ids = rng.integers(vocabulary, size=length)
+        samples.append([f"w{i}" for i in ids])
+    samples += [samples[3], [], ["lonely"], ["w0"] * 14]
+    assert self_bleu(samples) == pytest.approx(nltk_self_bleu(samples), abs=1e-12)
 
 # ---- The other metrics of words ------------------------------------------------------------------
 
@@ -101,12 +70,6 @@ def test_hand_worked_example():
         "most common first word": 2 / 3,
         "entropy of openings": math.log(3),
         "entropy of words": nats})
-
-
-@pytest.mark.parametrize("text", ["", "one", "a b"])
-def test_texts_of_less_than_four_words(text):
-    values = values_of(measure([text, ""], {}, None))
-    assert all(map(math.isfinite, values.values()))
 
 
 def test_the_interval_of_a_mean_is_1_96_standard_errors():
@@ -182,7 +145,6 @@ def test_real_stories_are_spread_evenly(corpus):
     tokens = corpus.read("val")
     stories = [story.strip() for story in WORDS.decode(tokens).split(EOT)[1:]]
     halfway = (len(stories) - 1) // 2
-    assert corpus.pieces("val", 10 ** 6, settings()) == stories
     assert corpus.pieces("val", 3, settings()) == [stories[0], stories[halfway], stories[-1]]
     assert corpus.pieces("val", 3, settings(10))[0] == WORDS.decode(tokens[1:11])
     # Training text makes up for what is not held out.

@@ -64,6 +64,13 @@ def test_only_commands_exit():
     assert exits == {"command", "exit_stopped", "leave_processes"}
 
 
+def test_no_code_asks_the_device_that_happens_to_be_first():
+    unnamed = r"(synchronize|get_device_name|get_device_properties|memory_\w+|\w+_memory_\w+)\(\)"
+    for path in ROOT.rglob("*.py"):
+        if path.parent.name != "tests":
+            assert not re.search(unnamed, path.read_text()), path
+
+
 # ---- As a library --------------------------------------------------------------------------------
 
 @torch.no_grad()

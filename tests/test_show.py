@@ -157,8 +157,3 @@ def test_token_texts_are_of_one_line():
 
     ids = [*map(ord, "a\n\x1bb"), 999]
     assert token_texts(Letters(), ids, mask_id=999) == ["a", "↵", " ", "b", " ░░░"]
-
-
-def texts_of(path) -> list:
-    """What is written in an SVG of matplotlib's."""
-    return re.findall("<!-- (.*) -->", path.read_text())
