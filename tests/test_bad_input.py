@@ -150,6 +150,8 @@ extras/compare.py   ar=out/ar ar=out/mdlm      every NAME once
 extras/compare.py   ar=out/ar --text=t.txt --device=tpu                 --device=tpu is not usable
 extras/show.py      ar=none.jsonl              none.jsonl
 extras/show.py      ar.jsonl                   give NAME=FILE
+extras/show.py      ar=t.txt                   t.txt is not a file that sample.py wrote
+extras/show.py      ar=t.txt --picture=a.png   --picture=a.png must end in .svg
 diversity.py        mine=t.txt --judge=out/ar --device=tpu              --device=tpu is not usable
 bench.py            --batch_size=3             --batch_size=3 must be even
 bench.py            --modes=ar,gpt             --mode=gpt must be one of ar, mdlm, aogpt

@@ -11,7 +11,7 @@ import torch
 import extras.blocks
 import extras.infill
 import model as plain
-from conftest import read_log, run, small_model
+from conftest import run, small_model
 from extras.compare import CompareOptions, score_files
 from extras.score import score_text, score_texts
 from model import read_slots
@@ -170,12 +170,9 @@ def test_equal_steps_and_equal_seconds(tmp_path):
     assert "! losses on other data, windows or block_size cannot be compared" in printed
 
 
-def test_the_figure_and_the_table(trained):
-    printed, runs = compare_runs("ar=out/ar", "mdlm=out/mdlm", "--plot=c.svg", cwd=trained)
+def test_the_figure(trained):
+    printed, _ = compare_runs("ar=out/ar", "mdlm=out/mdlm", "--plot=c.svg", cwd=trained)
     assert "cannot be compared" not in printed
-    *_, evaluation, final = read_log(trained / "out/mdlm")
-    assert runs["mdlm"]["table"]["best"] == final["final_nll"]
-    assert runs["mdlm"]["table"]["true law"] == evaluation["val_floor"]
     figure = (trained / "c.svg").read_text()
     for label in "ar (exact)", "mdlm (upper bound)", "the true law":
         assert figure.count(f"<!-- {label} -->") == 1

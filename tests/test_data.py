@@ -222,7 +222,7 @@ def test_a_download_that_breaks_off_leaves_what_was_there(gpt2, workdir, monkeyp
     def load_dataset(path, split, streaming):
         assert (path, streaming) == ("roneneldan/TinyStories", True)
         for i in range(1000):
-            if i == 700 and broken:
+            if i == 400 and broken:
                 raise Broken
             yield {"text": f"Story {i} of {split}."}
 

@@ -3,7 +3,6 @@ import itertools
 import json
 import math
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,13 +74,8 @@ def test_hand_worked_example():
 def test_the_interval_of_a_mean_is_1_96_standard_errors():
     x = np.random.default_rng(0).random(20)
     error = x.std(ddof=1) / math.sqrt(20)
-    expected = x.mean(), 1.96 * error
-    assert of_sums(x) == pytest.approx(expected)
-
-    def mean(keep):
-        return x[keep].mean()
-
-    assert interval(mean, np.arange(20)) == pytest.approx(expected)
+    found = interval(lambda keep: x[keep].mean(), np.arange(20))
+    assert found == of_sums(x) == pytest.approx((x.mean(), 1.96 * error))
 
 
 def test_95_of_100_intervals_hold_the_truth():
@@ -153,56 +147,43 @@ def test_real_stories_are_spread_evenly(corpus):
     assert texts[:held_out] == stories
 
 
-def test_real_pieces_do_not_overlap(corpus):
+@pytest.mark.parametrize("start, length", [("story", 70), ("anywhere", 20)])
+def test_real_pieces_do_not_overlap(corpus, start, length):
     """They may be longer than a story, or begin anywhere."""
     tokens = corpus.read("val")
-    texts = corpus.pieces("val", 10 ** 6, settings(70, full_length=True))
-    assert 0.6 < 70 * len(texts) / len(tokens) < 1.01
-    assert texts[0] == WORDS.decode(tokens[1:71])
-    texts = corpus.pieces("val", 10 ** 6, settings(20, "anywhere", True))
-    assert len(texts) == len(tokens) // 20
-    assert texts[1] == WORDS.decode(tokens[20:40])
+    texts = corpus.pieces("val", 10 ** 6, settings(length, start, full_length=True))
+    assert 0.6 < length * len(texts) / len(tokens) < 1.01
+    first = 1 if start == "story" else 0
+    assert texts[0] == WORDS.decode(tokens[first:first + length])
 
 
-@pytest.mark.parametrize("start, texts", [
-    ("story", "marked stories"), ("anywhere", "texts of 1000 tokens")])
-def test_data_without_such_a_text(workdir, start, texts):
-    """A continuous text has no stories, and its pieces may be too short."""
-    Path("t.txt").write_text("Hello there. " * 100)
+def test_a_continuous_text_has_no_stories(workdir):
+    (workdir / "t.txt").write_text("Hello there. " * 100)
     prepare(PrepareOptions(text="t.txt", tokenizer="bytes"))
-    with pytest.raises(InputError, match=f"data/t-bytes holds fewer than 2 {texts}"):
-        Corpus("t-bytes").texts_like(settings(1000, start, True))
+    with pytest.raises(InputError, match="data/t-bytes holds fewer than 2 marked stories"):
+        Corpus("t-bytes").texts_like(settings())
 
 
 # ---- The command ---------------------------------------------------------------------------------
 
-def write_samples(path, texts, **settings):
-    rows = [{"text": text} for text in texts]
-    if settings:
-        rows.insert(0, {"settings": settings})
-    lines = [json.dumps(row) for row in rows]
-    path.write_text("\n\n".join(lines))     # blank lines are skipped
-
-
 def test_samples_are_read_with_settings_and_without(workdir):
-    texts = ["x", "y"]
-    said = {"length": 9, "seed": 1}
-    write_samples(workdir / "a.jsonl", texts, **said)
-    write_samples(workdir / "b.jsonl", texts)
+    stories = '{"text": "x"}\n\n{"text": "y"}'
+    (workdir / "a.jsonl").write_text('{"settings": {"length": 9}}\n' + stories)
+    (workdir / "b.jsonl").write_text(stories)
     (workdir / "c.txt").write_text(f"x\n{EOT}\ny")
-    found, unsaid = read_samples("b.jsonl")
-    assert found == texts
-    assert unsaid["length"] is None
-    assert read_samples("c.txt") == (texts, unsaid)
-    assert read_samples("a.jsonl") == (texts, unsaid | said)
+    for file, length in ("a.jsonl", 9), ("b.jsonl", None), ("c.txt", None):
+        texts, said = read_samples(file)
+        assert texts == ["x", "y"]
+        assert said["length"] == length
 
 
 def test_diversity_command(trained):
     for mode in ("ar", "mdlm"):
         done = run("sample.py", f"--out_dir=out/{mode}", "--num_samples=30", cwd=trained)
         assert done.returncode == 0, done.stderr
-    done = run("diversity.py", "ar=out/ar/samples.jsonl", "mdlm=out/mdlm/samples.jsonl", "--data=t",
-               "--judge=out/ar", "--json=d.json", cwd=trained)
+    sets = [f"{mode}=out/{mode}/samples.jsonl" for mode in ("ar", "mdlm")]
+    flags = ["--data=t", "--judge=out/ar", "--json=d.json"]
+    done = run("diversity.py", *sets, *flags, cwd=trained)
     assert done.returncode == 0, done.stderr
     assert "real text" in done.stdout
     assert "!" not in done.stdout
@@ -212,16 +193,13 @@ def test_diversity_command(trained):
     assert columns["ar"]["nats/token, judge out/ar"][0] > 0
 
 
-def test_seeds_and_notes():
-    """The first set has two seeds; the second has fewer samples, and a prompt."""
-    said = {"num_samples": 3, "length": 48, "prompt": ""}
+def test_of_several_seeds_the_mean_and_deviation_are_shown():
+    """And it is noted what of the settings differs from set to set."""
+    said = {"num_samples": 3, "prompt": ""}
     first = ["a b", "a b", "a b"], said         # distinct-1 is 1/3
     second = ["a b", "c d", "e f"], said        # distinct-1 is 1
-    odd = ["a b", "c d"], said | {"num_samples": 2, "prompt": "a"}
-    sets = {"ours": [first, second], "odd": [odd]}
+    sets = {"ours": [first, second], "odd": [(["a b", "c d"], said | {"prompt": "a"})]}
     columns, notes = diversity.columns_of(sets, None, {})
-    mean, deviation = columns["ours"]["distinct-1"]
-    assert mean == pytest.approx(2 / 3)
-    expected = np.std([1 / 3, 1], ddof=1)
-    assert deviation == pytest.approx(expected)
-    assert notes == ["odd's num_samples is 2, not 3", "odd's prompt is 'a', not ''"]
+    expected = 2 / 3, np.std([1 / 3, 1], ddof=1)
+    assert columns["ours"]["distinct-1"] == pytest.approx(expected)
+    assert notes == ["odd's prompt is 'a', not ''"]

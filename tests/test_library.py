@@ -16,7 +16,6 @@ import conftest
 from conftest import small_model
 from extras import blocks, infill, paper
 from model import losses, mask_batch
-from support import flags
 
 ROOT = Path(conftest.ROOT)
 # Each file of the root may import those before it. extras/ may be imported inside functions.
@@ -169,22 +168,3 @@ def test_what_exercises_name_is_there():
     code = source(".", *FOLDERS)
     for name in re.findall(r"`(\w+_\w+)`", (ROOT / "exercises.md").read_text("utf-8")):
         assert re.search(rf"\b{name}\b", code), name
-
-
-# ---- The commit ----------------------------------------------------------------------------------
-
-def test_a_commit_is_dirty_when_anything_but_the_results_has_changed(workdir, monkeypatch):
-    monkeypatch.setattr(flags, "ROOT", workdir)
-    assert flags.provenance(0)["commit"] == ""          # there is no repository
-    code, result = workdir / "code.py", workdir / "results/r.json"
-    result.parent.mkdir()
-    for path in code, result:
-        path.write_text("1")
-    for command in "init", "add .", "-c user.name=n -c user.email=e commit -m m":
-        subprocess.run(["git", *command.split()], check=True, capture_output=True)
-    clean = flags.provenance(0)["commit"]
-    assert len(clean) >= 7
-    result.write_text("2")
-    assert flags.provenance(0)["commit"] == clean
-    code.write_text("2")
-    assert flags.provenance(0)["commit"] == f"{clean}-dirty"

@@ -119,19 +119,14 @@ def test_aogpt_from_left_to_right_is_ar():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("told", ["embedding", "rotation"])
-def test_a_slot_is_told_what_to_predict_in_two_ways(told):
-    """The first slot sees BOS alone, so it cannot know its place by rotation."""
+def test_a_slot_is_told_what_to_predict():
+    """By rotation alone the first slot would not know, because it sees nothing but BOS."""
     model = exact_model("aogpt")
-    if told == "rotation":
-        torch.nn.init.zeros_(model.embed_target.weight)
     x = tokens(model, rows=1)
     order = an_order("aogpt", x)
     batch = order_batch(model.config, x, order)
     away = predict(model, batch) - predict(model, batch._replace(target_pos=order.flip(1)))
-    far = away.abs().amax(dim=-1)[0] > 1e-6                                     # (S,)
-    assert far[1:].all()
-    assert far[0] == (told == "embedding")
+    assert (away.abs().amax(dim=-1) > 1e-6).all()
 
 
 # ---- Losses, by enumeration ----------------------------------------------------------------------
@@ -292,7 +287,6 @@ def test_attention_written_out_is_the_librarys(visible, is_causal):
     exact, fast = qkv.float().requires_grad_(), qkv.requires_grad_()
     expected = F.scaled_dot_product_attention(*exact, visible, is_causal=is_causal)
     found = attention_written_out(*fast, visible, is_causal)
-    assert found.dtype == torch.bfloat16
     assert_close(found.float(), expected, atol=0.03, rtol=0)
     for out in expected, found:
         out.float().square().sum().backward()
