@@ -152,6 +152,7 @@ def test_the_ends_of_the_dial():
     """One block is the random order, to the bit, and blocks of one token are that of ar."""
     x = torch.zeros(50, 8)
     random = plain.draw_orders(plain.Config("aogpt"), x, rng(), 0.1)
-    for N, expected in (100, random), (8, random), (1, torch.arange(8).expand(50, 8)):
+    left_to_right = torch.arange(8).expand(50, 8)
+    for N, expected in (100, random), (8, random), (1, left_to_right):
         config = blocks.Config("aogpt", block_length=N)
         assert torch.equal(blocks.draw_orders(config, x, rng(), 0.1), expected)

@@ -170,14 +170,6 @@ def test_equal_steps_and_equal_seconds(tmp_path):
     assert "! losses on other data, windows or block_size cannot be compared" in printed
 
 
-def test_the_figure(trained):
-    printed, _ = compare_runs("ar=out/ar", "mdlm=out/mdlm", "--plot=c.svg", cwd=trained)
-    assert "cannot be compared" not in printed
-    figure = (trained / "c.svg").read_text()
-    for label in "ar (exact)", "mdlm (upper bound)", "the true law":
-        assert figure.count(f"<!-- {label} -->") == 1
-
-
 def test_any_name_stands_in_the_legend(tmp_path):
     names = "$$", "_x", "a$b$c"
     for i in range(3):

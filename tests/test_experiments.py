@@ -1,5 +1,6 @@
 """The experiments: a perfect network makes no error, and all commands run."""
 import importlib
+import itertools
 import json
 import math
 import random
@@ -14,13 +15,15 @@ from scipy import stats
 import model as plain
 from conftest import TINY, run, small_model
 from experiments import denoiser, dial, gradient, held_out, infill, report, shakespeare
-from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
+from experiments.oracle import (
+    choices_of, distance, exact_conditionals, toy_conditionals, toy_oracle)
 from extras import blocks
 from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
 from sample import SampleOptions
 from support.flags import InputError
 from support.runs import random_numbers
-from toy import TOY
+from test_toy import close, enumerate_stories
+from toy import TOY, Grammar, choice, split_words
 from train import PRESETS, window_losses
 
 WORDS = Tokenizer("words", words=TOY.words())
@@ -57,6 +60,37 @@ def test_the_distance_of_the_law_from_itself_is_nil():
     assert with_more_balls["kl"] > 0.05
     mostly_wrong = distance(["Lily ."] * 300 + stories(100))
     assert mostly_wrong["grammatical"] == 0.25
+
+
+SMALL = {               # every story has nine words
+    "story": choice("1 {who} saw a {thing}. {Pronoun} {did}."),
+    "who": choice("3 Ann | 1 Bob"),
+    "thing": choice("2 cat | 1 {wrap}"),        # a choice that is named by what is named
+    "wrap": choice("1 {fruit}"),
+    "fruit": choice("1 fig | 3 plum"),
+    "Pronoun": ("who", ["She", "He"]),
+    "did": choice("1 hid {=thing} | 4 ran {how}"),
+    "how": choice("1 fast | 2 home"),
+}
+
+
+def test_the_perfect_network_knows_every_word_given_any_others():
+    """Against every story of a small grammar."""
+    grammar = Grammar(SMALL)
+    vocabulary = grammar.words()
+    stories = enumerate_stories(grammar)
+    law = np.array([*stories.values()])                                         # (18,)
+    x = []
+    for story in stories:
+        x.append([vocabulary.index(word) for word in split_words(story)])
+    x = np.array(x)                                                             # (18, 9)
+    one_hot = np.eye(len(vocabulary))[x]                                        # (18, 9, V)
+    known = np.array(list(itertools.product([False, True], repeat=9)))          # (512, 9)
+    for story in x:
+        found = exact_conditionals(grammar, np.where(known, story, -1))         # (512, 9, V)
+        for subset, p in zip(known, found):
+            fits = law * (x[:, subset] == story[subset]).all(axis=1)            # (18,)
+            assert close(p, np.einsum("k,kwv->wv", fits / fits.sum(), one_hot))
 
 
 def test_choices_tell_the_story_again():
@@ -178,9 +212,10 @@ def test_what_is_masked_again():
         passes = denoiser.mask_again(
             model, tokens, u[0], lambda n: next(noise), SampleOptions(steps=4), eta)
         masked = torch.stack([tokens, *passes]) == model.config.mask_id         # (5, 20, 8)
-        assert masked.sum(dim=2).tolist() == [[n] * 20 for n in (8, 6, 4, 2, 0)]
-        again = (masked[1:] & ~masked[:-1]).sum(dim=2)                          # (4, 20)
-        assert again.tolist() == [[n] * 20 for n in expected]
+        again = masked[1:] & ~masked[:-1]                                       # (4, 20, 8)
+        for story in range(20):
+            assert masked[:, story].sum(dim=1).tolist() == [8, 6, 4, 2, 0]
+            assert again[:, story].sum(dim=1).tolist() == expected
 
 
 # ---- Runs on other stories, in other orders, and on few ------------------------------------------

@@ -119,7 +119,8 @@ def test_mdlm_is_the_papers_network():
     """With an untied head and the timestep; BOS is one more visible token at its left."""
     model = exact_model("mdlm", **paper.OF_MDLM)
     batch = timed_batch(model)
-    theirs = torch.stack([network(model, row, t.item()) for row, t in zip(batch.tokens, batch.t)])
+    rows = zip(batch.tokens, batch.t.tolist())
+    theirs = torch.stack([network(model, row, t) for row, t in rows])           # (8, 9, V)
     masked = batch.tokens == model.config.mask_id                               # (8, 9)
     slots = masked.flatten().nonzero()[:, 0]
     assert_close(model(*batch[:3], slots, t=batch.t), theirs[masked])

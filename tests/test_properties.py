@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from prepare_data import EOT, Tokenizer, Windows, read_texts, split_stories
+from prepare_data import Tokenizer, Windows
 
 settings.register_profile(
     "repeatable", derandomize=True, database=None, deadline=None, max_examples=60,
@@ -29,19 +29,6 @@ def test_bpe_gives_any_text_back(gpt2, text, size):
         pieces = tokenizer.pieces(part)
         assert len(pieces) == len(part)
         assert "".join(pieces) == tokenizer.decode(part)
-
-
-some_texts = st.lists(texts.map(str.strip).filter(bool), min_size=1)
-
-
-@given(some_texts)
-def test_any_stories_are_read_back(workdir, stories):
-    text = f"\n{EOT}\n".join(stories)
-    assume(text.count(EOT) == len(stories) - 1)
-    (workdir / "s.txt").write_text(text, encoding="utf-8")
-    read, _ = read_texts(["s.txt"])
-    assert split_stories(read) == stories
-
 
 # ---- Windows -------------------------------------------------------------------------------------
 

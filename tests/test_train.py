@@ -251,7 +251,6 @@ def test_a_run_starts_from_another(trained, monkeypatch, mode, variant, fields):
 
 
 def test_a_run_starts_from_another_of_the_same_sizes_only(trained, monkeypatch):
-    """And one that did is not begun anew when it is resumed."""
     monkeypatch.chdir(trained)
     source, _, _ = load("out/ar/best.pt")
     other_words = Tokenizer("words", words=["zebra", *TOY.words()[1:]])
@@ -265,8 +264,6 @@ def test_a_run_starts_from_another_of_the_same_sizes_only(trained, monkeypatch):
     first, *_ = read_log(trained / "out/on")
     fresh, *_ = read_log(trained / "out/aogpt")
     assert first["train_loss"] < fresh["train_loss"] - 0.05
-    train_command(trained, "on", *flags, "--max_steps=20", "--resume")
-    assert read_log(trained / "out/on")[0] == first
 
 
 # ---- What each step is given ---------------------------------------------------------------------
@@ -274,9 +271,10 @@ def test_a_run_starts_from_another_of_the_same_sizes_only(trained, monkeypatch):
 def test_no_two_seeds_share_their_noise():
     """Nor do masks and the dropout of two processes: no generator has the seed of another."""
     drawn = set()
-    for seed, step, rank in itertools.product([1, 2], range(30), [(), (1,), (2,)]):
-        drawn.add(random_numbers(seed, step, *rank).initial_seed())
-    assert len(drawn) == 180
+    for seed, step in itertools.product([1, 2], range(30)):
+        for rank in (), (1,), (2,):
+            drawn.add(random_numbers(seed, step, *rank).initial_seed())
+    assert len(drawn) == 2 * 30 * 3
 
 
 # ---- A training step -----------------------------------------------------------------------------
