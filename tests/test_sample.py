@@ -208,6 +208,14 @@ def test_confidence_follows_its_own_law():
     assert p_value("mdlm .... --sampler=confidence", law) > 1e-3
 
 
+def test_the_penalty_makes_repetitions_rarer():
+    def repetitions(flags):
+        tokens, _ = write(f"mdlm ........ --sampler=confidence {flags}", range(200))
+        return sum(8 - len(row.unique()) for row in tokens)
+
+    assert repetitions("--repetition_penalty=1.3") < repetitions("")
+
+
 # ---- Drawing a token -----------------------------------------------------------------------------
 
 @pytest.mark.parametrize("drawing, expected", [
@@ -267,6 +275,15 @@ def test_a_memory_gives_what_the_network_gives(monkeypatch, case):
     again, _ = write(f"{case} --cache=false", make=make)
     assert torch.equal(tokens, again)
     assert len(checked) == appeared.max() + 1       # the second time nobody asked the memory
+
+
+@pytest.mark.parametrize("flags", [
+    "--steps=3", "--sampler=ancestral --steps=8", "--sampler=adaptive --risk=2"])
+def test_one_block_after_another(flags):
+    _, appeared = write(f"mdlm/blocks:3 .2...... {flags}")
+    first, second, third = appeared.split(3, dim=1)                 # (20, 3) each, the last (20, 2)
+    assert (first.amax(dim=1) < second.amin(dim=1)).all()
+    assert (second.amax(dim=1) < third.amin(dim=1)).all()
 
 
 @pytest.mark.parametrize("case", [
