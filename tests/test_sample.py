@@ -368,6 +368,15 @@ def test_ar_stops_when_every_story_has_ended(text):
         assert row["passes"] == row["written"] == end + 1 - prompt
 
 
+def test_an_end_of_text_in_a_blank_ends_no_story():
+    tokens = torch.tensor([[0, 1, 0, 1]])       # 1 is end-of-text
+    pattern = torch.tensor([0, 2, 0, 2])        # 2 is a blank
+    a = Tokenizer("words", words=["a"])
+    config = Config("mdlm", vocab_size=2)
+    [row] = rows_of([0], tokens, tokens, pattern, config, a, SampleOptions())
+    assert row["tokens"] == [0, 1, 0]
+
+
 @torch.no_grad()
 def test_mdlm_reads_whole_windows():
     """It writes a shorter text as if the rest of the window were masked, as in training."""
