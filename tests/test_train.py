@@ -268,6 +268,14 @@ def test_a_run_starts_from_another_of_the_same_sizes_only(trained, monkeypatch):
 
 # ---- What each step is given ---------------------------------------------------------------------
 
+def test_each_step_has_its_own_dropout(trained):
+    """Nothing is learned here, and of a single window, so nothing else can differ."""
+    flags = ["--mode=ar", "--lr=0", "--train_stories=1", "--batch_size=2", "--dropout=0.5"]
+    train_command(trained, "noise", *flags)
+    found = values_of("train_loss", read_log(trained / "out/noise"))
+    assert len(set(found.values())) == 3
+
+
 def test_no_two_seeds_share_their_noise():
     """Nor do masks and the dropout of two processes: no generator has the seed of another."""
     drawn = set()
