@@ -13,10 +13,11 @@ import extras.infill
 import model as plain
 from conftest import run, small_model
 from extras.compare import CompareOptions, score_files
-from extras.score import score_text, score_texts
+from extras.score import part_batch, score_text, score_texts
 from model import read_slots
 from sample import open_model
 from support.flags import InputError
+from support.runs import random_numbers
 from toy import toy_stories
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2]
@@ -81,6 +82,13 @@ def test_the_bound_is_the_mean_of_exact_scores_over_orders(mode, others):
     error = math.sqrt(bound.variance + np.var(exact) / 500)
     assert error < 0.1
     assert abs(bound.nats - np.mean(exact)) < 4 * error
+
+
+def test_what_is_known_comes_first():
+    """In every order of aogpt: of eight tokens with two new ones the last two slots count."""
+    config = small_model("aogpt").config
+    batch = part_batch(config, plain, torch.arange(8), 2, "bound", 50, random_numbers(0))
+    assert batch.weight.tolist() == [[0] * 6 + [1] * 2] * 50
 
 
 def test_each_text_has_draws_of_its_own():
@@ -154,7 +162,8 @@ def write_run(folder, curve, data="t", **final):
     (folder / "config.json").write_text(json.dumps(config))
     entries = []
     for step, seconds, loss in curve:
-        entries.append(dict(step=step, seconds=seconds, val_nll=float(loss), val_nll_se=0.1))
+        losses = dict(val_nll=float(loss), val_nll_se=0.1, val_floor=1.5)
+        entries.append(dict(step=step, seconds=seconds, **losses))
     lines = map(json.dumps, [*entries, final])
     (folder / "log.jsonl").write_text("\n".join(lines) + "\n")
 
@@ -164,9 +173,9 @@ def test_equal_steps_and_equal_seconds(tmp_path):
     write_run(tmp_path / "a", [(10, 1, 4), (20, 3, 2)], final_nll=2.25, final_nll_se=0.01)
     write_run(tmp_path / "b", [(10, 1, 6), (30, 2, 5)], data="elsewhere")
     printed, runs = compare_runs("a=a", "b=b", cwd=tmp_path)
-    assert list(runs["a"]["table"].values()) == [2.25, 0.01, "final", 2, 3, None]
-    assert list(runs["b"]["table"].values()) == [5, 0.1, "quick", 5.5, 5, None]
-    assert re.search("\na +2.2500 +0.0100 +final +2.0000 +3.0000 +–\n", printed)
+    assert list(runs["a"]["table"].values()) == [2.25, 0.01, "final", 2, 3, 1.5]
+    assert list(runs["b"]["table"].values()) == [5, 0.1, "quick", 5.5, 5, 1.5]
+    assert re.search("\na +2.2500 +0.0100 +final +2.0000 +3.0000 +1.5000\n", printed)
     assert "! losses on other data, windows or block_size cannot be compared" in printed
 
 
