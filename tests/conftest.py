@@ -1,5 +1,4 @@
 """Tests run in a folder of their own, on small models of random weights, with fixed seeds."""
-import contextlib
 import json
 import multiprocessing
 import os
@@ -68,13 +67,6 @@ def small_model(mode="ar", seed=0, dtype=torch.float32, variant=plain, **fields)
         torch.nn.init.normal_(p, std=0.4)
     return model.eval()
 
-
-def fill(model, tokens, times, u, steps=0, o=plain.Drawing(), read=plain.read_slots, variant=plain):
-    """The tokens (B, L) after each pass, as sample.py's `generate` writes them."""
-    order, edges = variant.plan(model.config, tokens, times, steps)
-    return list(plain.write(model, tokens, order, edges, u, o, read))
-
-
 # ---- Commands, as a user runs them ---------------------------------------------------------------
 
 TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", "--n_hidden=16",
@@ -141,10 +133,6 @@ def run(script, *arguments, cwd=".", **environment):
     command = [sys.executable, os.path.join(ROOT, script), *arguments]
     environment = os.environ | environment
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
-
-
-def experiment(name, *arguments, **kwargs):
-    return run(f"experiments/{name}.py", *arguments, **kwargs)
 
 
 CLOCK = ("seconds", "tok_per_s")

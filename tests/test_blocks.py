@@ -9,21 +9,18 @@ from scipy.stats import chisquare
 from torch.testing import assert_close
 
 import model as plain
-from conftest import fill, small_model
+from conftest import small_model
 from extras import blocks
-from extras.cache import reader
-from extras.orders import times_of
 from model import mask_batch
-from support.flags import InputError
 from test_model import (
     assert_mean, check_step, every_text, moved, nats_in_order, predict, rng, row_losses, tokens)
 
-sizes = pytest.mark.parametrize("length, N", [(4, 1), (4, 2), (4, 3), (6, 3)])
+sizes = pytest.mark.parametrize("length, N", [(4, 1), (4, 2), (4, 3)])
 
 
-def block_model(length, N, mode="mdlm", **fields):
-    fields = dict(vocab_size=3, block_size=length, block_length=N) | fields
-    return small_model(mode, dtype=torch.float64, variant=blocks, **fields)
+def block_model(length, N, mode="mdlm"):
+    return small_model(
+        mode, dtype=torch.float64, variant=blocks, vocab_size=3, block_size=length, block_length=N)
 
 
 def orders_in_blocks(length, N):
@@ -103,17 +100,14 @@ def test_two_streams_predict_what_block_by_block_does(length, N):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("streams", [1, 2])
-def test_nothing_leaks_from_later_blocks_or_from_behind_a_mask(streams):
+def test_nothing_leaks_from_later_blocks_or_from_behind_a_mask():
     model = block_model(7, 3)
     x = tokens(model, rows=1)
     block = torch.arange(7) // 3
     masked = torch.tensor([[False, True, False, True, False, True, True]])
 
     def make_batch(x):
-        if streams == 2:
-            return blocks.two_streams(model.config, mask_batch(model.config, x, masked))
-        return mask_batch(model.config, x, (masked & (block == 1)) | (block > 1))
+        return blocks.two_streams(model.config, mask_batch(model.config, x, masked))
 
     for j in range(7):
         of_block = moved(model, make_batch, x, j)[-7:][block == 1]
@@ -132,25 +126,8 @@ def test_one_block_is_masked_diffusion_to_the_bit(N):
         x = tokens(model, rows=8)
         of_each = [variant.training_batch, variant.bound_batch, variant.masked_ce_batch]
         found = [row_losses(model, make_batch(model.config, x, rng())) for make_batch in of_each]
-        blank = torch.full_like(x, model.config.mask_id)
-        times, u = torch.rand(2, 8, 8, generator=rng(4))
-        found += fill(model, blank, times, u, 3, read=reader(model), variant=variant)
-        results.append(torch.cat([part.flatten() for part in found]))
+        results.append(torch.cat(found))
     assert torch.equal(*results)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("steps", [0, 3])
-@pytest.mark.parametrize("length, N", [(8, 3), (8, 1), (5, 4)])
-def test_what_is_kept_of_finished_blocks_is_what_would_be_read_again(steps, length, N):
-    model = block_model(8, N)
-    u = torch.rand(2, 20, length, generator=rng(6)).double()
-    given = tokens(model, rows=20)[:, :length].clone()
-    given[:, 1:] = model.config.mask_id
-    times = blocks.times_in_blocks(N, u[0])
-    kept = fill(model, given, times, u[1], steps, read=reader(model), variant=blocks)
-    again = fill(model, given, times, u[1], steps, variant=blocks)
-    assert torch.equal(torch.stack(kept), torch.stack(again))
 
 
 def test_a_step_is_the_same_in_parts_and_compiled():
@@ -165,7 +142,7 @@ def test_every_order_in_blocks_is_equally_likely_and_no_other_comes(length, N):
     config = blocks.Config("aogpt", block_length=N)
     x = torch.zeros(20_000, length)
     order = blocks.draw_orders(config, x, rng(), l2r_fraction=0.0)
-    assert torch.equal(order // N, (torch.arange(length) // N).expand_as(x))
+    assert torch.equal(order // N, blocks.block_of(x, N).expand_as(x))
     counts = collections.Counter(map(tuple, order[:, :N].tolist()))
     assert len(counts) == math.factorial(N)
     assert chisquare(list(counts.values())).pvalue > 1e-3
@@ -175,16 +152,7 @@ def test_the_ends_of_the_dial():
     """One block is the random order, to the bit, and blocks of one token are that of ar."""
     x = torch.zeros(50, 8)
     random = plain.draw_orders(plain.Config("aogpt"), x, rng(), 0.1)
-    for N, expected in (100, random), (8, random), (1, torch.arange(8).expand(50, 8)):
+    left_to_right = torch.arange(8).expand(50, 8)
+    for N, expected in (100, random), (8, random), (1, left_to_right):
         config = blocks.Config("aogpt", block_length=N)
         assert torch.equal(blocks.draw_orders(config, x, rng(), 0.1), expected)
-
-
-def test_what_has_no_blocks_is_refused():
-    with pytest.raises(InputError, match="--mode=mdlm or aogpt"):
-        blocks.Config("ar")
-    with pytest.raises(InputError, match="--order=blocks:0 must be"):
-        times_of("blocks:0", torch.zeros(1, 8))
-    pattern = torch.tensor([0, 3, 3, 1])        # a word in the second block of two
-    with pytest.raises(InputError, match="later block than a blank"):
-        blocks.check_pattern(blocks.Config("mdlm", vocab_size=3, block_length=2), pattern)

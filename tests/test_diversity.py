@@ -3,8 +3,6 @@ import itertools
 import json
 import math
 import warnings
-from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ import diversity
 import model as plain
 from conftest import run, small_model
 from diversity import (
-    bleu, entropy, interval, measure, ngrams, of_counts, of_sums, read_samples, self_bleu)
+    entropy, interval, measure, of_counts, of_sums, read_samples, self_bleu)
 from extras.real_text import Corpus
 from prepare_data import EOT, PrepareOptions, Tokenizer, prepare
 from support.flags import InputError
@@ -22,14 +20,6 @@ from toy import TOY, toy_stories
 from train import window_losses
 
 WORDS = Tokenizer("words", words=TOY.words())
-
-
-def random_samples(rng, samples, vocabulary=6, longest=14):
-    result = []
-    for length in rng.integers(longest + 1, size=samples):
-        ids = rng.integers(vocabulary, size=length)
-        result.append([f"w{i}" for i in ids])
-    return result
 
 
 def values_of(metrics) -> dict:
@@ -49,37 +39,15 @@ def nltk_self_bleu(samples):
     return np.array(scores)
 
 
-def plain_self_bleu(samples):
-    scores = []
-    for i, words in enumerate(samples):
-        others = samples[:i] + samples[i + 1:]
-        largest = Counter()
-        for other in others:
-            for n in range(1, 5):
-                largest |= Counter(ngrams(other, n))    # of two counts | takes the larger
-        scores.append(bleu(words, largest, list(map(len, others))))
-    return np.array(scores)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_self_bleu_is_the_plain_one_and_nltks(seed):
-    rng = np.random.default_rng(seed)
-    samples = random_samples(rng, 25, vocabulary=2 + seed)
-    samples += [samples[3], samples[3]]
-    samples += [[], ["lonely"], ["w0"] * 14]
-    scores = self_bleu(samples)
-    assert scores.tolist() == plain_self_bleu(samples).tolist()
-    assert scores == pytest.approx(nltk_self_bleu(samples), abs=1e-12)
-
-
-def test_self_bleu_of_extremes():
-    same = ["a b c d e".split()] * 3
-    assert list(self_bleu(same)) == [1, 1, 1]
-    disjoint = ["a b c d e".split(), "f g h i j".split()]
-    assert list(self_bleu(disjoint)) == [0, 0]
-    empty = [[], []]
-    assert list(self_bleu(empty)) == [0, 0]
-
+@pytest.mark.parametrize("vocabulary", [2, 4])
+def test_self_bleu_is_nltks(vocabulary):
+    rng = np.random.default_rng(vocabulary)
+    samples = []
+    for length in rng.integers(15, size=25):
+        ids = rng.integers(vocabulary, size=length)
+        samples.append([f"w{i}" for i in ids])
+    samples += [samples[3], [], ["lonely"], ["w0"] * 14]
+    assert self_bleu(samples) == pytest.approx(nltk_self_bleu(samples), abs=1e-12)
 
 # ---- The other metrics of words ------------------------------------------------------------------
 
@@ -103,22 +71,11 @@ def test_hand_worked_example():
         "entropy of words": nats})
 
 
-@pytest.mark.parametrize("text", ["", "one", "a b"])
-def test_texts_of_less_than_four_words(text):
-    values = values_of(measure([text, ""], {}, None))
-    assert all(map(math.isfinite, values.values()))
-
-
 def test_the_interval_of_a_mean_is_1_96_standard_errors():
     x = np.random.default_rng(0).random(20)
     error = x.std(ddof=1) / math.sqrt(20)
-    expected = x.mean(), 1.96 * error
-    assert of_sums(x) == pytest.approx(expected)
-
-    def mean(keep):
-        return x[keep].mean()
-
-    assert interval(mean, np.arange(20)) == pytest.approx(expected)
+    found = interval(lambda keep: x[keep].mean(), np.arange(20))
+    assert found == of_sums(x) == pytest.approx((x.mean(), 1.96 * error))
 
 
 def test_95_of_100_intervals_hold_the_truth():
@@ -182,7 +139,6 @@ def test_real_stories_are_spread_evenly(corpus):
     tokens = corpus.read("val")
     stories = [story.strip() for story in WORDS.decode(tokens).split(EOT)[1:]]
     halfway = (len(stories) - 1) // 2
-    assert corpus.pieces("val", 10 ** 6, settings()) == stories
     assert corpus.pieces("val", 3, settings()) == [stories[0], stories[halfway], stories[-1]]
     assert corpus.pieces("val", 3, settings(10))[0] == WORDS.decode(tokens[1:11])
     # Training text makes up for what is not held out.
@@ -191,56 +147,43 @@ def test_real_stories_are_spread_evenly(corpus):
     assert texts[:held_out] == stories
 
 
-def test_real_pieces_do_not_overlap(corpus):
+@pytest.mark.parametrize("start, length", [("story", 70), ("anywhere", 20)])
+def test_real_pieces_do_not_overlap(corpus, start, length):
     """They may be longer than a story, or begin anywhere."""
     tokens = corpus.read("val")
-    texts = corpus.pieces("val", 10 ** 6, settings(70, full_length=True))
-    assert 0.6 < 70 * len(texts) / len(tokens) < 1.01
-    assert texts[0] == WORDS.decode(tokens[1:71])
-    texts = corpus.pieces("val", 10 ** 6, settings(20, "anywhere", True))
-    assert len(texts) == len(tokens) // 20
-    assert texts[1] == WORDS.decode(tokens[20:40])
+    texts = corpus.pieces("val", 10 ** 6, settings(length, start, full_length=True))
+    assert 0.6 < length * len(texts) / len(tokens) < 1.01
+    first = 1 if start == "story" else 0
+    assert texts[0] == WORDS.decode(tokens[first:first + length])
 
 
-@pytest.mark.parametrize("start, texts", [
-    ("story", "marked stories"), ("anywhere", "texts of 1000 tokens")])
-def test_data_without_such_a_text(workdir, start, texts):
-    """A continuous text has no stories, and its pieces may be too short."""
-    Path("t.txt").write_text("Hello there. " * 100)
+def test_a_continuous_text_has_no_stories(workdir):
+    (workdir / "t.txt").write_text("Hello there. " * 100)
     prepare(PrepareOptions(text="t.txt", tokenizer="bytes"))
-    with pytest.raises(InputError, match=f"data/t-bytes holds fewer than 2 {texts}"):
-        Corpus("t-bytes").texts_like(settings(1000, start, True))
+    with pytest.raises(InputError, match="data/t-bytes holds fewer than 2 marked stories"):
+        Corpus("t-bytes").texts_like(settings())
 
 
 # ---- The command ---------------------------------------------------------------------------------
 
-def write_samples(path, texts, **settings):
-    rows = [{"text": text} for text in texts]
-    if settings:
-        rows.insert(0, {"settings": settings})
-    lines = [json.dumps(row) for row in rows]
-    path.write_text("\n\n".join(lines))     # blank lines are skipped
-
-
 def test_samples_are_read_with_settings_and_without(workdir):
-    texts = ["x", "y"]
-    said = {"length": 9, "seed": 1}
-    write_samples(workdir / "a.jsonl", texts, **said)
-    write_samples(workdir / "b.jsonl", texts)
+    stories = '{"text": "x"}\n\n{"text": "y"}'
+    (workdir / "a.jsonl").write_text('{"settings": {"length": 9}}\n' + stories)
+    (workdir / "b.jsonl").write_text(stories)
     (workdir / "c.txt").write_text(f"x\n{EOT}\ny")
-    found, unsaid = read_samples("b.jsonl")
-    assert found == texts
-    assert unsaid["length"] is None
-    assert read_samples("c.txt") == (texts, unsaid)
-    assert read_samples("a.jsonl") == (texts, unsaid | said)
+    for file, length in ("a.jsonl", 9), ("b.jsonl", None), ("c.txt", None):
+        texts, said = read_samples(file)
+        assert texts == ["x", "y"]
+        assert said["length"] == length
 
 
 def test_diversity_command(trained):
     for mode in ("ar", "mdlm"):
         done = run("sample.py", f"--out_dir=out/{mode}", "--num_samples=30", cwd=trained)
         assert done.returncode == 0, done.stderr
-    done = run("diversity.py", "ar=out/ar/samples.jsonl", "mdlm=out/mdlm/samples.jsonl", "--data=t",
-               "--judge=out/ar", "--json=d.json", cwd=trained)
+    sets = [f"{mode}=out/{mode}/samples.jsonl" for mode in ("ar", "mdlm")]
+    flags = ["--data=t", "--judge=out/ar", "--json=d.json"]
+    done = run("diversity.py", *sets, *flags, cwd=trained)
     assert done.returncode == 0, done.stderr
     assert "real text" in done.stdout
     assert "!" not in done.stdout
@@ -250,16 +193,13 @@ def test_diversity_command(trained):
     assert columns["ar"]["nats/token, judge out/ar"][0] > 0
 
 
-def test_seeds_and_notes():
-    """The first set has two seeds; the second has fewer samples, and a prompt."""
-    said = {"num_samples": 3, "length": 48, "prompt": ""}
+def test_of_several_seeds_the_mean_and_deviation_are_shown():
+    """And it is noted what of the settings differs from set to set."""
+    said = {"num_samples": 3, "prompt": ""}
     first = ["a b", "a b", "a b"], said         # distinct-1 is 1/3
     second = ["a b", "c d", "e f"], said        # distinct-1 is 1
-    odd = ["a b", "c d"], said | {"num_samples": 2, "prompt": "a"}
-    sets = {"ours": [first, second], "odd": [odd]}
+    sets = {"ours": [first, second], "odd": [(["a b", "c d"], said | {"prompt": "a"})]}
     columns, notes = diversity.columns_of(sets, None, {})
-    mean, deviation = columns["ours"]["distinct-1"]
-    assert mean == pytest.approx(2 / 3)
-    expected = np.std([1 / 3, 1], ddof=1)
-    assert deviation == pytest.approx(expected)
-    assert notes == ["odd's num_samples is 2, not 3", "odd's prompt is 'a', not ''"]
+    expected = 2 / 3, np.std([1 / 3, 1], ddof=1)
+    assert columns["ours"]["distinct-1"] == pytest.approx(expected)
+    assert notes == ["odd's prompt is 'a', not ''"]

@@ -13,16 +13,18 @@ from pytest import approx
 from scipy import stats
 
 import model as plain
-from conftest import TINY, experiment, run, small_model
+from conftest import TINY, run, small_model
 from experiments import denoiser, dial, gradient, held_out, infill, report, shakespeare
-from experiments.oracle import choices_of, distance, toy_conditionals, toy_oracle
+from experiments.oracle import (
+    choices_of, distance, exact_conditionals, toy_conditionals, toy_oracle)
 from extras import blocks
 from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
 from sample import SampleOptions
 from support.flags import InputError
-from support.runs import load, random_numbers
-from toy import TOY
-from train import PRESETS, losses_in_parts, window_losses
+from support.runs import random_numbers
+from test_toy import close, enumerate_stories
+from toy import TOY, Grammar, choice, split_words
+from train import PRESETS, window_losses
 
 WORDS = Tokenizer("words", words=TOY.words())
 
@@ -60,6 +62,37 @@ def test_the_distance_of_the_law_from_itself_is_nil():
     assert mostly_wrong["grammatical"] == 0.25
 
 
+SMALL = {               # every story has nine words
+    "story": choice("1 {who} saw a {thing}. {Pronoun} {did}."),
+    "who": choice("3 Ann | 1 Bob"),
+    "thing": choice("2 cat | 1 {wrap}"),        # a choice that is named by what is named
+    "wrap": choice("1 {fruit}"),
+    "fruit": choice("1 fig | 3 plum"),
+    "Pronoun": ("who", ["She", "He"]),
+    "did": choice("1 hid {=thing} | 4 ran {how}"),
+    "how": choice("1 fast | 2 home"),
+}
+
+
+def test_the_perfect_network_knows_every_word_given_any_others():
+    """Against every story of a small grammar."""
+    grammar = Grammar(SMALL)
+    vocabulary = grammar.words()
+    stories = enumerate_stories(grammar)
+    law = np.array([*stories.values()])                                         # (18,)
+    x = []
+    for story in stories:
+        x.append([vocabulary.index(word) for word in split_words(story)])
+    x = np.array(x)                                                             # (18, 9)
+    one_hot = np.eye(len(vocabulary))[x]                                        # (18, 9, V)
+    known = np.array(list(itertools.product([False, True], repeat=9)))          # (512, 9)
+    for story in x:
+        found = exact_conditionals(grammar, np.where(known, story, -1))         # (512, 9, V)
+        for subset, p in zip(known, found):
+            fits = law * (x[:, subset] == story[subset]).all(axis=1)            # (18,)
+            assert close(p, np.einsum("k,kwv->wv", fits / fits.sum(), one_hot))
+
+
 def test_choices_tell_the_story_again():
     for text in stories(50):
         chosen = choices_of(text)
@@ -71,19 +104,15 @@ def test_choices_tell_the_story_again():
 
 
 @pytest.mark.parametrize("mode, N, sampler, settings, passes", [
-    ("ar", None, "left_to_right", {}, 48),
     ("mdlm", None, "first_hitting", {}, 48),
+    ("mdlm", None, "first_hitting", {"steps": 12}, 12),
     ("mdlm", None, "ancestral", {"steps": 48}, 32),
     ("mdlm", None, "confidence", {}, 48),
     ("mdlm", None, "adaptive", {"risk": 0.01}, 15),
     ("mdlm", None, "threshold", {"surety": 1.0}, 21),
     ("mdlm", None, "remask", {"steps": 48, "eta": 0.1}, 48),
-    ("mdlm", None, "first_hitting", {"steps": 12}, 12),
-    ("mdlm", 8, "first_hitting", {}, 48),
     ("mdlm", 8, "adaptive", {"risk": 0.01}, 15),
-    ("aogpt", None, "any_order", {}, 48),
-    ("aogpt", None, "draft", {"draft": 16}, 9),
-    ("aogpt", 8, "any_order", {"steps": 24}, 24)])
+    ("aogpt", None, "draft", {"draft": 16}, 9)])
 def test_what_a_perfect_network_writes(mode, N, sampler, settings, passes):
     """Broken stories are the fault of several tokens a pass that do not know of each other.
 
@@ -172,51 +201,24 @@ def test_the_noise_scale_is_the_batch_whose_noise_is_as_large_as_its_mean(workdi
     assert found == {"nelbo": expected, "masked_ce": expected, "cosine": approx(1, abs=0.01)}
 
 
-# ---- denoiser: two more rules --------------------------------------------------------------------
-
-def states(rule, model, steps=0, **settings):
-    """The tokens of 20 stories after each pass: before it they are those of the pass before."""
-    generator = random_numbers(0)
-    u = [torch.rand(20, 8, generator=generator).double() for _ in range(20)]
-    tokens = torch.full((20, 8), model.config.mask_id)
-    passes = rule(model, tokens, u[0], lambda n: u.pop(), SampleOptions(steps=steps), **settings)
-    return [tokens, *passes]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("surety", [1.0, 0.155])
-def test_what_the_threshold_reveals(surety):
-    """What is sure enough, and the likeliest; with 1.0 and random weights that one alone."""
-    model = small_model("mdlm")
-    counts = set()
-    for before, tokens in itertools.pairwise(
-            states(denoiser.reveal_the_sure, model, surety=surety)):
-        masked = before == model.config.mask_id
-        batch = plain.mask_batch(model.config, before, masked)
-        every_slot = torch.arange(batch.tokens.numel())
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos, every_slot)
-        p = logits.softmax(dim=-1).amax(dim=-1).view(20, 9)[:, 1:]              # (20, 8)
-        p = p.masked_fill(~masked, 0)
-        likeliest = p == p.amax(dim=1, keepdim=True)
-        expected = masked & ((p >= surety) | likeliest)
-        assert torch.equal(tokens != before, expected)
-        counts |= set(expected.sum(dim=1).tolist())
-    one_a_pass = max(counts) == 1
-    assert one_a_pass == (surety == 1)
-
-
 def test_what_is_masked_again():
     """As many tokens are known after each pass as without, and of the known ones half are new."""
     model = small_model("mdlm")
+    generator = random_numbers(0)
+    tokens = torch.full((20, 8), model.config.mask_id)
     for eta, expected in (0.0, [0, 0, 0, 0]), (0.5, [0, 1, 2, 0]):
-        passes = states(denoiser.mask_again, model, steps=4, eta=eta)
-        masked = torch.stack(passes) == model.config.mask_id                    # (5, 20, 8)
-        assert masked.sum(dim=2).tolist() == [[n] * 20 for n in (8, 6, 4, 2, 0)]
-        again = (masked[1:] & ~masked[:-1]).sum(dim=2)                          # (4, 20)
-        assert again.tolist() == [[n] * 20 for n in expected]
+        u = torch.rand(9, 20, 8, generator=generator).double()
+        noise = iter(u[1:])
+        passes = denoiser.mask_again(
+            model, tokens, u[0], lambda n: next(noise), SampleOptions(steps=4), eta)
+        masked = torch.stack([tokens, *passes]) == model.config.mask_id         # (5, 20, 8)
+        again = masked[1:] & ~masked[:-1]                                       # (4, 20, 8)
+        for story in range(20):
+            assert masked[:, story].sum(dim=1).tolist() == [8, 6, 4, 2, 0]
+            assert again[:, story].sum(dim=1).tolist() == expected
 
 
-# ---- held_out: runs on other stories, and orders -------------------------------------------------
+# ---- Runs on other stories, in other orders, and on few ------------------------------------------
 
 def test_the_mean_over_orders():
     """Against the definition, order by order."""
@@ -225,24 +227,6 @@ def test_the_mean_over_orders():
     found = held_out.of_the_mean(scores, T=4)
     assert found.numpy() == approx((-p.mean(dim=0).log() / 4).numpy())
     assert (found < scores.mean(dim=0)).all()
-
-
-def test_mdlm_order_by_order():
-    """The mean over all orders is the bound that training estimates."""
-    model = small_model("mdlm", block_size=4)
-    x = torch.randint(model.config.bos_id, (1, 4))
-    scores = []
-    for order in itertools.permutations(range(4)):
-        order = torch.tensor([order])
-        score = held_out.nats(model, x, order)
-        scores.append(score.item())
-    many = x.expand(10_000, 4)
-    losses = window_losses(model, plain, many, seed=0)
-    error = losses.std().item() / 100
-    expected = np.mean(scores)
-    assert losses.mean().item() == approx(expected, abs=5 * error)
-    assert error < 0.02
-    assert np.std(scores) > 1e-3
 
 
 def test_scores_of_neighbours_and_their_error():
@@ -257,47 +241,21 @@ def test_scores_of_neighbours_and_their_error():
 
 
 def test_held_out(trained, monkeypatch):
-    """The numbers of best.pt on other stories."""
+    """Exact from left to right, each run has one score, whichever way is asked for."""
     monkeypatch.chdir(trained)
-    prepare(PrepareOptions(name="others", max_tokens=30_000, seed=9))
-    flags = ["--data=others", "--windows=20", "--draws=2", "--json=held.json"]
+    flags = ["--runs=out/ar,out/mdlm,out/aogpt", "--data=t", "--windows=20", "--draws=2"]
+
     def scores(*more):
-        done = experiment("held_out", "--runs=out/ar,out/mdlm,out/aogpt", *flags, *more)
-        assert done.returncode == 0, done.stderr
+        run_main("held_out", monkeypatch, *flags, *more, "--json=held.json")
         runs = json.load(open("held.json"))["runs"]
         return [run["scores"] for run in runs.values()]
 
     ar, _, aogpt = scores("--plot=h.png")
     assert (list(ar), list(aogpt)) == (["bound"], ["bound", "left to right"])
-    model, *_ = load("out/ar/best.pt")
-    x = torch.from_numpy(Windows("others", "val", 48).spread(20))
-    batch = plain.bound_batch(model.config, x, None)
-    exact = losses_in_parts(model, plain.losses, batch).mean().item()
-    assert np.mean(ar["bound"]) == approx(exact, abs=1e-4)
     ar_in_order, _, in_orders = scores("--orders=2")
     assert ar_in_order == {"left to right": ar["bound"]}
     assert in_orders["left to right"] == aogpt["left to right"]
     assert list(in_orders) == ["left to right", "right to left", "random", "mean of 2"]
-
-
-def test_few_stories_are_compared_seed_by_seed(monkeypatch):
-    def run(loss, nats, **others):
-        scores = {"bound": [nats - 0.1, nats + 0.1], **others}
-        return {"curve": [[10, 9.5], [80, loss]], "scores": scores}
-
-    runs = {
-        "out/few/ar-plain-250-1": run(3.2, 3.0),
-        "out/few/ar-plain-250-2": run(9.0, 3.2),
-        "out/few/masked_ce-plain-250-1": run(3.3, 3.1),
-        "out/few/masked_ce-plain-250-2": run(3.3, 3.3),
-        "out/few/aogpt-dropout-250-1": run(3.5, 3.5, **{"left to right": [2.9, 2.9]})}
-    best = ["ar-plain-250", "masked_ce-plain-250", "aogpt-dropout-250"]
-    monkeypatch.setattr(report, "read", lambda name: {"runs": runs})
-    monkeypatch.setattr(report, "BEST", {"few": best})
-    found = report.few("few")
-    assert found["few.ar.plain.nats"] == "3.10 ± 0.14"
-    assert found["few.masked_ce.plain.above-ar"] == "0.10 ± 0.00"
-    assert found["few.aogpt-left-to-right.dropout.above-ar"] == "-0.10"
 
 
 @pytest.mark.parametrize("file", report.BEST)
@@ -417,7 +375,7 @@ def tiny_shakespeare(workdir, monkeypatch):
 
 
 def test_nanogpt_and_ours_take_turns(tiny_shakespeare, monkeypatch):
-    """The first row of take_away is what train.py does. A finished run is not made again."""
+    """A finished run is not made again."""
     flags = ["--json=f.json", "--seeds=1"]
     run_main("shakespeare", monkeypatch, *flags)
     results = json.load(open("f.json"))["results"]
@@ -431,25 +389,16 @@ def test_nanogpt_and_ours_take_turns(tiny_shakespeare, monkeypatch):
     windows = nll[899:979].view(5, 16)          # as Windows cuts 100 letters
     assert found["nats"] == approx(windows.mean().item(), abs=1e-5)
     assert found["second half"] == approx(windows[:, 8:].mean().item(), abs=1e-5)
-    [ar], [aogpt] = results["ar"], results["aogpt"]
-    assert "left to right" in aogpt
-    again = shakespeare.run_without(set(), 1337)
-    assert again["nats"] == approx(ar["nats"], abs=1e-6)
-
-    (tiny_shakespeare / "nanoGPT/train.py").write_text(NANOGPT_TRAIN + "raise ValueError('twice')")
+    (tiny_shakespeare / "nanoGPT/train.py").write_text("raise ValueError('twice')")
     run_main("shakespeare", monkeypatch, *flags)
     assert json.load(open("f.json"))["results"] == results
-    with pytest.raises(InputError, match="ValueError: twice"):
-        run_main("shakespeare", monkeypatch, *flags, "--seed=1", "--out=other")
-    one_seed, other_seed = (
-        torch.load(f"{out}/ckpt.pt")["model"]["next.weight"]
-        for out in ("out/shakespeare/nanoGPT-1337", "other/nanoGPT-1"))
-    assert not torch.equal(one_seed, other_seed)
 
 
 def test_differences_are_taken_away(tiny_shakespeare, monkeypatch):
-    """Each of them changes the result."""
+    """The first row is what train.py does, and each difference changes the result."""
     run_main("shakespeare", monkeypatch, "--table=take_away", "--json=f.json", "--seeds=1")
     results = json.load(open("f.json"))["results"]
     nats = [found["nats"] for [found] in results.values()]
     assert len(nats) == len(set(nats)) == 12
+    ours = shakespeare.run_ours(shakespeare.ShakespeareOptions(), "ar", 1337)
+    assert nats[0] == approx(ours["nats"], abs=1e-6)

@@ -4,11 +4,8 @@ import math
 import pytest
 import torch
 
-from conftest import fill, small_model
+from conftest import small_model
 from extras import infill
-from extras.cache import Cache
-from model import read_slots
-from support.flags import InputError
 from test_model import assert_mean, check_step, every_text, rng, row_losses, tokens
 
 T = 4
@@ -58,25 +55,3 @@ def test_the_bound_is_the_mean_over_spans():
 def test_a_step_is_the_same_in_parts_and_compiled():
     model = infill_model()
     check_step(model, infill.training_batch(model.config, tokens(model, rows=8), rng()))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("blank", [slice(2, 5), slice(4, 8)])
-@pytest.mark.parametrize("steps", [0, 2])
-def test_a_cache_writes_the_same(blank, steps):
-    model = infill_model()
-    given = tokens(model, rows=30)
-    given[:, blank] = model.config.mask_id
-    u = torch.rand(30, 8, generator=rng(4)).double()
-    plainly, cached = [fill(model, given, u, u, steps, read=read, variant=infill)
-                       for read in (read_slots, Cache(model))]
-    assert torch.equal(torch.stack(plainly), torch.stack(cached))
-    assert (plainly[-1] < model.config.mask_id).all()
-
-
-def test_what_it_was_not_trained_for_is_refused():
-    with pytest.raises(InputError, match="--mode=aogpt"):
-        infill.Config("mdlm")
-    for pattern in [11, 1, 11, 1], [11, 11, 1, 1], [1, 11, 1, 11]:     # 11 is a blank
-        with pytest.raises(InputError, match="words, one blank, and words"):
-            infill.check_pattern(infill.Config("aogpt", vocab_size=11), torch.tensor(pattern))

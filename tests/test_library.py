@@ -16,7 +16,7 @@ import conftest
 from conftest import small_model
 from extras import blocks, infill, paper
 from model import losses, mask_batch
-from support import flags
+from test_model import every_text
 
 ROOT = Path(conftest.ROOT)
 # Each file of the root may import those before it. extras/ may be imported inside functions.
@@ -62,6 +62,13 @@ def test_only_commands_exit():
             if re.search(r"SystemExit|sys\.exit|os\._exit|\b(exit|quit)\(", ast.unparse(function)):
                 exits.add(function.name)
     assert exits == {"command", "exit_stopped", "leave_processes"}
+
+
+def test_no_code_asks_the_device_that_happens_to_be_first():
+    unnamed = r"(synchronize|get_device_name|get_device_properties|memory_\w+|\w+_memory_\w+)\(\)"
+    for path in ROOT.rglob("*.py"):
+        if path.parent.name != "tests":
+            assert not re.search(unnamed, path.read_text()), path
 
 
 # ---- As a library --------------------------------------------------------------------------------
@@ -150,9 +157,10 @@ def test_the_first_exercise():
     names = run_block("exercises.md", "import torch", {})
     model, x = names["model"], names["x"]
     exact = 0.0
-    for masked in torch.cartesian_prod(*[torch.tensor([False, True])] * 4)[1:]:     # (4,)
+    for masked in every_text(2, 4).bool()[1:]:                                  # (4,)
         batch = mask_batch(model.config, x, masked[None])
-        exact += losses(model, batch, batch.select()).item() / math.comb(4, int(masked.sum())) / 4
+        masks_of_k = math.comb(4, int(masked.sum()))
+        exact += losses(model, batch, batch.select()).item() / masks_of_k / 4
     assert abs(names["nats"].mean() - exact) < 0.02
     assert f"Expect {exact:.4f} " in (ROOT / "exercises.md").read_text("utf-8")
 
@@ -162,22 +170,3 @@ def test_what_exercises_name_is_there():
     code = source(".", *FOLDERS)
     for name in re.findall(r"`(\w+_\w+)`", (ROOT / "exercises.md").read_text("utf-8")):
         assert re.search(rf"\b{name}\b", code), name
-
-
-# ---- The commit ----------------------------------------------------------------------------------
-
-def test_a_commit_is_dirty_when_anything_but_the_results_has_changed(workdir, monkeypatch):
-    monkeypatch.setattr(flags, "ROOT", workdir)
-    assert flags.provenance(0)["commit"] == ""          # there is no repository
-    code, result = workdir / "code.py", workdir / "results/r.json"
-    result.parent.mkdir()
-    for path in code, result:
-        path.write_text("1")
-    for command in "init", "add .", "-c user.name=n -c user.email=e commit -m m":
-        subprocess.run(["git", *command.split()], check=True, capture_output=True)
-    clean = flags.provenance(0)["commit"]
-    assert len(clean) >= 7
-    result.write_text("2")
-    assert flags.provenance(0)["commit"] == clean
-    code.write_text("2")
-    assert flags.provenance(0)["commit"] == f"{clean}-dirty"

@@ -15,7 +15,7 @@ from conftest import run, small_model
 from extras import confidence, paper
 from prepare_data import open_windows
 from sample import SampleOptions, generate
-from support.flags import InputError, build
+from support.flags import build
 from test_model import check_step, predict, rng, row_losses, tokens
 from train import Settings, learning_rate, resolve
 
@@ -119,7 +119,8 @@ def test_mdlm_is_the_papers_network():
     """With an untied head and the timestep; BOS is one more visible token at its left."""
     model = exact_model("mdlm", **paper.OF_MDLM)
     batch = timed_batch(model)
-    theirs = torch.stack([network(model, row, t.item()) for row, t in zip(batch.tokens, batch.t)])
+    rows = zip(batch.tokens, batch.t.tolist())
+    theirs = torch.stack([network(model, row, t) for row, t in rows])           # (8, 9, V)
     masked = batch.tokens == model.config.mask_id                               # (8, 9)
     slots = masked.flatten().nonzero()[:, 0]
     assert_close(model(*batch[:3], slots, t=batch.t), theirs[masked])
@@ -141,11 +142,7 @@ def test_without_flags_it_is_the_plain_network(mode):
     assert torch.equal(found[0], found[2])
     assert torch.equal(found[1], found[3])
 
-
 def test_parameter_counts():
-    with torch.device("meta"):
-        model = paper.Transformer(paper.Config("mdlm", target_embedding=False))
-    assert paper.count_parameters(model) == 123_552_000
     sizes = run("extras/paper.py").stdout.split()
     assert sizes[1::3] == ["123,551,232", "162,739,968"]
 
@@ -198,15 +195,6 @@ def test_the_preset_and_its_schedule(trained, monkeypatch):
         cosine = 0.5 * (1 + math.cos(math.pi * (step - 500) / (20_000 - 500)))
         assert learning_rate(s, step) == pytest.approx(3e-4 * (0.05 + 0.95 * cosine))
 
-
-@pytest.mark.parametrize("fields, said", [
-    (dict(mode="ar", time_embedding="add"), "for --mode=mdlm"),
-    (dict(mode="mdlm", schedule="cosine"), "needs --objective=masked_ce")])
-def test_what_does_not_fit_is_refused(fields, said):
-    with pytest.raises(InputError, match=said):
-        build(paper.Config, fields)
-
-
 # ---- Its sampler ---------------------------------------------------------------------------------
 
 def papers_logits(model, tokens, t):
@@ -242,10 +230,7 @@ def papers_sampler(model, seed, story, length, steps):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("steps, kept", [
-    (12, [1] * 8 + [2] * 4),
-    (16, [1] * 16),
-    (3, [5, 5, 6])])
+@pytest.mark.parametrize("steps, kept", [(12, [1] * 8 + [2] * 4), (3, [5, 5, 6])])
 def test_its_sampler(steps, kept):
     model = exact_model("mdlm", block_size=20, vocab_size=5, **paper.OF_MDLM)
     blank = torch.full((16,), model.config.mask_id)

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import run
 from extras.show import draw_moving
-from support.pictures import layout, token_texts
+from support.pictures import layout
 
 
 def write_samples(path, pieces, appeared, **settings):
@@ -26,14 +26,10 @@ def write_samples(path, pieces, appeared, **settings):
 
 @pytest.fixture
 def samples(tmp_path):
-    """A folder with a file of each mode."""
+    """A folder with two files."""
     write_samples(tmp_path / "ar.jsonl", ["One", " day", ","], [0, 1, 2])
-    write_samples(
-        tmp_path / "mdlm.jsonl", ["A", " <b>", "↵", "So", " it", "."], [-1, 3, 0, 2, 1, 0],
-        mode="mdlm", steps=4)
-    write_samples(
-        tmp_path / "aogpt.jsonl", ["Tom", " ran", "."], [1, 1, 3],
-        mode="aogpt", sampler="drafts", draft=2, order="left_to_right")
+    mdlm = ["A", " <b>", "↵", "So", " it", "."], [-1, 3, 0, 2, 1, 0]
+    write_samples(tmp_path / "mdlm.jsonl", *mdlm, mode="mdlm", steps=4)
     return tmp_path
 
 
@@ -107,31 +103,6 @@ def test_a_moving_picture(tmp_path):
     assert colours == [blue, blue, blue, green, "#e4e4e4", green]
 
 
-def test_the_titles_say_how_the_stories_were_written(samples):
-    write_samples(
-        samples / "sure.jsonl", ["a"], [0], mode="mdlm", sampler="adaptive", risk=0.1)
-    files = [f"{name}={name}.jsonl" for name in ("ar", "mdlm", "aogpt", "sure")]
-    done = run("extras/show.py", *files, "--story=1", "--picture=modes.svg", cwd=samples)
-    assert done.returncode == 0, done.stderr
-    titles = re.findall('bold">([^<]*)<', (samples / "modes.svg").read_text())
-    assert titles == ["ar, left to right, one by one", "mdlm, 4 steps",
-                      "aogpt, left to right order, drafts, 2 at once", "sure, adaptive, risk 0.1"]
-
-
-@pytest.mark.parametrize("arguments, said", [
-    (["ar=ar.jsonl", "--story=7"], "ar.jsonl has no story 7"),
-    (["ar=ar.jsonl", "--picture=a.png"], "--picture=a.png must end in .svg"),
-    (["ar=text.txt"], "text.txt is not a file that sample.py wrote"),
-    (["ar=none.jsonl"], "No such file"),
-    (["ar.jsonl"], "give NAME=FILE")])
-def test_what_show_cannot_show(samples, arguments, said):
-    (samples / "text.txt").write_text("Once upon a time\n")
-    done = run("extras/show.py", *arguments, cwd=samples)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_what_sample_writes_can_be_shown(trained):
     """The settings of every kind of file have what the title needs."""
     for mode, sampler in ("ar", ""), ("mdlm", "adaptive"), ("aogpt", "drafts"):
@@ -147,18 +118,3 @@ def test_layout_breaks_between_words():
     for line, column, text in layout(["ab", " cd", " e", "f", " ghijkl", ".", " m"], 7):
         lines[line] = lines[line].ljust(column) + text
     assert lines == ["ab cd", "ef", "ghijkl.", "m"]
-
-
-def test_token_texts_are_of_one_line():
-    """A masked token is a gap; a code that would move the terminal's cursor is a space."""
-    class Letters:
-        def pieces(self, ids):
-            return map(chr, ids)
-
-    ids = [*map(ord, "a\n\x1bb"), 999]
-    assert token_texts(Letters(), ids, mask_id=999) == ["a", "↵", " ", "b", " ░░░"]
-
-
-def texts_of(path) -> list:
-    """What is written in an SVG of matplotlib's."""
-    return re.findall("<!-- (.*) -->", path.read_text())
