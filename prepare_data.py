@@ -125,7 +125,8 @@ def gpt2_tokens(vocab_size: int) -> tuple:
         gpt2 = tiktoken.get_encoding("gpt2")
     except Exception as e:      # tiktoken downloads it, and raises whatever `requests` raises
         raise InputError(f"the GPT-2 vocabulary could not be loaded ({type(e).__name__}); connect "
-                         "once, or point TIKTOKEN_CACHE_DIR at a copy of tiktoken's cache") from e
+                         "once, point TIKTOKEN_CACHE_DIR at a copy of tiktoken's cache, or take "
+                         "--tokenizer=bytes") from e
     ranks = gpt2._mergeable_ranks.items()
     return {token: rank for token, rank in ranks if rank < vocab_size - 1}, gpt2._pat_str
 
@@ -441,8 +442,9 @@ def prepare(o: PrepareOptions) -> Path:
         meta["entropy"] = TOY.entropy() / (TOY.mean_words() + 1)    # nats per token
     for split, (tokens, texts) in splits.items():
         if not tokens:
-            raise InputError(f"{o.source} holds no text for {split}; give more, or --val=FILE "
-                             "with texts that --text has not")
+            rule = f"every 20th text between marks {EOT} is held out" if mark else "it is too short"
+            raise InputError(f"{o.source} holds no text for {split}; {rule}, so give more, or "
+                             "--val=FILE with texts that --text has not")
         meta["splits"][split] = {
             "stories": len(texts) * len(mark),
             "tokens": len(tokens),
