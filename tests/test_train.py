@@ -65,7 +65,7 @@ def losses_by_hand(model, batch):
 def test_a_run_leaves_what_it_promises(trained, mode):
     out = trained / "out" / mode
     names = {path.name for path in out.iterdir()}
-    assert names == {"best.pt", "ckpt.pt", "config.json", "log.jsonl", "loss.png"}
+    assert names >= {"best.pt", "ckpt.pt", "config.json", "log.jsonl", "loss.png"}
     log = read_log(out)
     assert list(values_of("train_loss", log)) == [10, 20, 30]
     nll = values_of("val_nll", log)
