@@ -146,7 +146,7 @@ def test_a_model_of_continuous_text_scores_every_character(trained, tmp_path):
     path.write_bytes("\ufeff naïve \r\n".encode())
     found = score_files(tmp_path, CompareOptions(text=str(path)))
     assert found["tokens"] == len(" naïve \n".encode())
-    assert found["nats per token"] == pytest.approx(math.log(257), abs=1e-5)
+    assert found["bits per byte"] == pytest.approx(math.log2(257), abs=1e-5)
     path.write_text("")
     with pytest.raises(InputError, match="is empty"):
         score_files(tmp_path, CompareOptions(text=str(path)))

@@ -1,4 +1,4 @@
-"""The numbers of the pages are those of the data. test_golden.py says that today's code makes them."""
+"""The pages have the numbers of the data, which today's code makes, as test_golden.py says."""
 import pytest
 
 from experiments import report

@@ -548,6 +548,8 @@ def test_an_interrupted_command_keeps_what_it_wrote(trained):
     old.write_text("an earlier call\n")
     process.wait_for(new.exists)
     process.wait_for(lambda: new.stat().st_size)
+    other = run("sample.py", "--out_dir=out/mdlm", "--out=i.jsonl", cwd=trained)
+    assert "another process is writing i.jsonl" in other.stderr
     done = process.end(signal.SIGINT)
     assert done.returncode == 2
     assert "ends in .tmp" in done.stderr

@@ -24,7 +24,6 @@ def folder(workdir, monkeypatch):
     prepare(PrepareOptions(max_tokens=20000))
     monkeypatch.setenv("NANOMDLM_TOUR_STEPS", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")      # one step is not worth compiling
     return workdir
 
 
