@@ -17,13 +17,13 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from train import Settings, make_optimizers, maybe_compiled, prepare_machine, train_step
-import torch    # after train.py, which sets how its threads wait
+from support import machine     # before torch, because it sets how torch's threads wait
+import torch
 
-from cli import (InputError, build, command, flag, parse_flags, pick_device,
-                 print_table, provenance, write_json)
-from model import Config, Transformer, flops_per_token
-from objectives import training_batch
+from model import Config, Transformer, flops_per_token, losses, masked_ce_batch, training_batch
+from support.flags import (
+    InputError, build, command, flag, parse_flags, pick_device, print_table, provenance, write_json)
+from train import Settings, make_optimizers, train_step
 
 
 # ---- What is asked for ---------------------------------------------------------------------------
@@ -54,10 +54,10 @@ def begin(o, flags: dict) -> tuple:
     if preset == "auto":
         preset = "paper" if device.type == "cuda" else "small"
     values = SIZES[preset] | flags
-    batch_size = values["batch_size"]
-    if batch_size % 2:
-        raise InputError(f"--batch_size={batch_size} must be even: mdlm's rows come in pairs")
-    return device, build(Config, values), batch_size
+    rows = values["batch_size"]
+    if rows % 2:
+        raise InputError(f"--batch_size={rows} must be even: mdlm's rows come in pairs")
+    return device, build(Config, values), rows
 
 
 # ---- Time, and what the machine could do ---------------------------------------------------------
@@ -108,6 +108,12 @@ def peak_flops(device: torch.device, dtype: str) -> float:
 
 # ---- Training steps, and the table ---------------------------------------------------------------
 
+def losses_of_every_slot(model, batch, select):
+    """The same losses; but the last MLP and the head run on all slots, as in the paper's code."""
+    every_slot = torch.arange(batch.tokens.numel(), device=select.device)
+    return losses(model, batch, every_slot)
+
+
 def training_step(config: Config, batch_size: int, device: torch.device, tuned=True):
     """A function that takes a step of train.py, compiled and warm; its dtype; its MiB at most.
 
@@ -115,20 +121,23 @@ def training_step(config: Config, batch_size: int, device: torch.device, tuned=T
     that of weights, optimizer and step, and is known with CUDA only, else NaN."""
     torch.manual_seed(0)
     s = Settings(batch_size=batch_size)
+    make_batch = training_batch
     if not tuned:
         s = replace(s, dtype="float32", compile="false")
-    prepare_machine(s, device)
+        make_batch = masked_ce_batch if config.mode == "mdlm" else training_batch
+    machine.prepare(s, device)
     torch.set_float32_matmul_precision("highest")       # the baseline's float32 is no TF32
     cuda = device.type == "cuda"
     memory = -torch.cuda.memory_allocated(device) if cuda else math.nan
     model = Transformer(config).to(device)
+    model.softmax_attention = machine.attention_for(device)
     optimizers = make_optimizers(model, s)
-    losses_of = maybe_compiled(s, device)
+    losses_of = machine.compiled(losses if tuned else losses_of_every_slot, s, device)
     x = torch.randint(config.vocab_size, (batch_size, config.block_size))       # (B, T)
     generator = torch.Generator().manual_seed(0)
 
     def step():
-        batch = training_batch(config, x, generator)
+        batch = make_batch(config, x, generator)
         return train_step(model, losses_of, optimizers, batch, s, s.lr)
 
     step()                  # this one compiles
@@ -151,23 +160,18 @@ COLUMNS = {             # of the table: a figure, what it is called there, and i
 
 
 def bench_train(config: Config, batch_size: int, o: BenchOptions, device: torch.device) -> dict:
-    """{mode: its figures}. The baseline has mdlm's last MLP and head on every slot."""
-    configs = {mode: replace(config, mode=mode) for mode in o.modes.split(",")}
-    steps = {}
-    needs = {}
-    for mode, tuned in configs.items():
-        baseline = tuned
-        if mode == "mdlm":
-            baseline = replace(tuned, objective="masked_ce", schedule="cosine")
-        steps[mode], *needs[mode] = training_step(tuned, batch_size, device)
-        steps[f"{mode}, baseline"], *_ = training_step(baseline, batch_size, device, tuned=False)
+    """{mode: its figures}."""
+    configs = {mode: build(Config, asdict(config) | {"mode": mode}) for mode in o.modes.split(",")}
+    steps, needs = {}, {}
+    for mode, of_mode in configs.items():
+        steps[mode], *needs[mode] = training_step(of_mode, batch_size, device)
+        steps[f"{mode}, baseline"], *_ = training_step(of_mode, batch_size, device, tuned=False)
     seconds = by_turns(steps, o.repeats, device)
     median = {name: statistics.median(of_steps) for name, of_steps in seconds.items()}
     tokens = batch_size * config.block_size
     figures = {}
     for mode, (dtype, memory) in needs.items():
-        took = median[mode]
-        baseline = median[f"{mode}, baseline"]
+        took, baseline = median[mode], median[f"{mode}, baseline"]
         flops = flops_per_token(configs[mode])
         figures[mode] = {
             "tok_per_s": tokens / took,
@@ -188,13 +192,10 @@ def main():
     o = build(BenchOptions, flags)
     device, config, batch_size = begin(o, flags)
     figures = bench_train(config, batch_size, o, device)
-    rows = [["", *(name for name, _ in COLUMNS.values())]]
+    rows = [["", *(title for title, _ in COLUMNS.values())]]
     for mode, f in figures.items():
-        texts = []
-        for figure, (_, form) in COLUMNS.items():
-            text = format(f[figure], form)
-            texts.append("–" if "nan" in text else text)
-        rows.append([f"{mode}, {f['dtype']}", *texts])
+        cells = [format(f[name], form).replace("nan", "–") for name, (_, form) in COLUMNS.items()]
+        rows.append([f"{mode}, {f['dtype']}", *cells])
     print_table(rows)
     if o.json:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -1,268 +1,131 @@
 """
-One Transformer, three ways to read a sentence.
+One Transformer, three ways to read a sentence: the network, what it learns, and how it writes.
 
-This file has only the network. objectives.py makes slots of a text and computes the loss, and
-samplers.py writes.
-
-Every mode trains p(token | some of the other tokens). A *slot* is one index of the sequence that
-the network reads. It holds a token, knows that token's position (key_pos), and predicts the token
-at another position or the same one (target_pos). The modes are the first three rows of this table;
-the last is mdlm in blocks, when it writes:
+This file is the whole method, and needs torch alone. Every mode trains p(token | some of the other
+tokens), and they differ in which others these are. A *slot* is one column of the sequence that the
+network reads. It holds a token, knows that token's position (key_pos), and predicts the token at
+another position or the same one (target_pos). A mode is a row of this table, and nothing else:
 
            attention      the slots hold             key_pos            target_pos
     ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1
     mdlm   bidirectional  BOS, x, some of it [MASK]  -1, 0 … T-1        -1, 0 … T-1
     aogpt  causal         BOS, x_σ(0) … x_σ(T-2)     -1, σ(0) … σ(T-2)  σ(0) … σ(T-1)
-    mdlm*  by blocks      BOS, x, some of it [MASK]  -1, 0 … T-1        -1, 0 … T-1
 
-    ar     autoregressive, that is, left to right: a GPT. Its loss is the exact negative
-           log-likelihood.
+    ar     autoregressive, that is, left to right: a GPT. Its loss is exactly −log p(text).
     mdlm   masked diffusion (Sahoo et al. 2024, arXiv 2406.07524). Any number of the tokens, from
            one to all, are replaced by [MASK] and predicted from the visible ones. Its loss is an
-           upper bound on the negative log-likelihood: see `nelbo_batch`. BOS predicts nothing here.
+           upper bound on −log p(text), see `mask_batch`. BOS predicts nothing here.
     aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935). It predicts the tokens in an order σ,
-           which is random. Its loss is an upper bound too; in one given order it is exact, for the
-           model that uses only this order.
-    mdlm*  block diffusion (Arriola et al. 2025, arXiv 2503.09573), which is --orders=blocks:N. A
-           token sees its own block of N and those before it: see `slots_seen`. The same orders, N
-           by N from left to right but random inside a block, are for aogpt too. So is
-           --orders=infill, a GPT that fills in the middle: see `infill_order`.
+           which is random. Its loss is an upper bound too: see `order_batch`.
 
 So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask,
 in which each slot predicts its own position. BOS, which begins every window, is the end-of-text
-token. Losses are nats per token of the same T tokens, so they can be compared; but a bound may lie
-above the true value. The exception is the objective masked_ce, which is no bound: see `pool`. These
-functions are in objectives.py, all but `slots_seen`.
+token. All losses are in nats per token of the same T tokens, so they can be compared.
 
-Shapes: B rows (batch), T positions (block_size), S slots, C = n_embd, H = n_head, D = C / H,
-V = vocab_size, n slots that are attended to. Where only some slots are predicted, these are P in
-each of G groups of rows. N is the length of a block.
-
-    python model.py          prints the table of sizes and FLOPs per token
+Shapes: B rows of a batch, T positions of a window, L positions of a text to be written, S slots,
+C = n_embd, H = n_head, D = C / H, V = vocab_size, n predictions. σ is an order of the positions.
+`python model.py` prints a table of sizes.
 """
+import itertools
 import math
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch import Tensor
-
-from cli import InputError, check_flags, flag
 
 
-# ---- Configuration -------------------------------------------------------------------------------
+# ---- Configuration: each field is a flag of train.py, and the comment after it is its help -------
 
 @dataclass
 class Config:
     """the network, and what it learns"""
-    mode: Literal["ar", "mdlm", "aogpt"] = flag(
-        "ar", "left to right, masked diffusion, or any order")
-    vocab_size: int = flag(50257, "tokens that can be predicted; the last is end-of-text", low=2)
-    block_size: int = flag(512, "T, the tokens in a window", low=1)
-    n_layer: int = flag(12, "Transformer blocks", low=1)
-    n_head: int = flag(12, "attention heads", low=1)
-    n_embd: int = flag(768, "C, the width of the residual stream", low=2)
-    n_hidden: int = flag(2048, "width of the SwiGLU layer", low=1)
-    tie_head: bool = flag(True, "use the embedding matrix as the output head too")
-    time_embedding: Literal["none", "add"] = flag(
-        "none", "mdlm: tell the network how much is masked")
-    objective: Literal["nelbo", "masked_ce"] = flag(
-        "nelbo", "mdlm: the bound, or a plain mean over all masked tokens")
-    schedule: Literal["uniform", "cosine"] = flag(
-        "uniform", "mdlm: distribution of the share masked; nelbo needs uniform")
-    orders: str = flag(
-        "random", "mdlm, aogpt: tokens become known in random order, left_to_right, or blocks:N, "
-        "which are N tokens in random order, then the next N; aogpt: infill, a span last")
-    l2r_fraction: float | None = flag(
-        None, "aogpt: fraction of rows trained from left to right (0.1, and with infill 0.5)",
-        low=0, high=1)
-    dropout: float = flag(
-        0.0, "share of what each layer adds that training drops", low=0, high=1)
-    token_noise: float = flag(
-        0.0, "share of the tokens read in training that are replaced by random ones", low=0, high=1)
-    target_embedding: bool = flag(True, "add an embedding of the position that a slot predicts")
-    target_rotation: bool = flag(
-        True, "turn queries by the position they predict; false: by the one they hold")
-    init: Literal["scaled", "paper"] = flag(
-        "scaled", "initial weights by number of inputs, or as PyTorch has them")
-    shared_init: bool = flag(True, "start all embeddings around one common vector, not around zero")
+    mode: Literal["ar", "mdlm", "aogpt"] = "ar"     # left to right, masked diffusion, or any order
+    vocab_size: int = 50257         # tokens that can be predicted; the last one is end-of-text
+    block_size: int = 512           # T, the tokens in a window
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768               # C, the width of the residual stream
+    n_hidden: int = 2048            # width of the SwiGLU layer
+    dropout: float = 0.0            # share of what each layer adds that training drops
+    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: the bound, or equal weights
+    l2r_fraction: float = 0.1       # aogpt: share of the rows that it learns from left to right
 
     def __post_init__(self):
-        """Raises InputError, which names the field and says what it may be."""
-        check_flags(self)
-        defaults = vars(Config) | {"l2r_fraction": 0.5 if self.orders == "infill" else 0.1}
-        if self.l2r_fraction is None:
-            self.l2r_fraction = defaults["l2r_fraction"]
+        """Raises ValueError, which names the flag."""
+        for f in fields(self):
+            value = getattr(self, f.name)
+            choices = get_args(f.type)
+            if choices and value not in choices:
+                raise ValueError(f"--{f.name}={value} must be one of {', '.join(choices)}")
+            if f.type is int and value < 1 or f.type is float and not 0 <= value <= 1:
+                raise ValueError(f"--{f.name}={value} must be at least 1, or a share from 0 to 1")
         if self.n_embd % (2 * self.n_head):
-            nearest = max(1, self.n_embd // (2 * self.n_head)) * 2 * self.n_head
-            raise InputError(f"--n_embd={self.n_embd} over --n_head={self.n_head} must be an even "
-                             f"number; try --n_embd={nearest}")
-        if self.orders == "infill" and self.mode != "aogpt":
-            raise InputError("--orders=infill is for --mode=aogpt; mdlm with --orders=random fills "
-                             "blanks as it is")
-        belongs_to = {"time_embedding": ["mdlm"], "objective": ["mdlm"], "schedule": ["mdlm"],
-                      "l2r_fraction": ["aogpt"], "orders": ["mdlm", "aogpt"]}
-        for name, modes in belongs_to.items():
-            value = getattr(self, name)
-            if self.mode not in modes and value != defaults[name]:
-                raise InputError(f"--{name}={value} is for --mode={' or '.join(modes)}, "
-                                 f"not --mode={self.mode}")
-        self.block_length = block_length(self.orders, self.block_size)
-        self.in_blocks = self.mode == "mdlm" and self.block_length < self.block_size
-        one_share = self.time_embedding == "add" or self.schedule == "cosine"
-        if self.in_blocks and one_share:
-            raise InputError(f"--orders={self.orders} needs --schedule=uniform and "
-                             "--time_embedding=none: each block has a masked share of its own")
-        if self.objective == "nelbo" and self.schedule == "cosine":
-            raise InputError("--schedule=cosine needs --objective=masked_ce; the weights of nelbo "
-                             "make a bound for the uniform schedule only")
+            raise ValueError(f"--n_embd={self.n_embd} must be a multiple of {2 * self.n_head}, "
+                             "twice --n_head")
+        if self.objective != "nelbo" and self.mode != "mdlm":
+            raise ValueError(f"--objective={self.objective} is for --mode=mdlm")
         self.bos_id = self.vocab_size - 1
         self.mask_id = self.vocab_size          # [MASK] can be read, but never predicted
-        # A GPU is faster if the number of rows of the embedding is a multiple of 64.
-        self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64
+        self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64      # which suits a GPU
 
-
-# "The paper" is arXiv 2603.22075, which this project began with. This is how its mdlm differs from
-# its ar. What both of them share, init=paper for example, is train.py's preset `paper`.
-PAPER_MDLM = dict(tie_head=False, time_embedding="add", objective="masked_ce", schedule="cosine")
-
-
-# Orders are a dial between left to right and random: blocks of N tokens, one block after another,
-# each in random order inside. N = 1 is left to right, and one block of all tokens is random. infill
-# goes from left to right too, but what it has to fill in comes last.
-
-def block_length(orders: str, T: int) -> int:
-    """N of the orders of a text of T tokens. Raises InputError for what names no orders."""
-    named = {"random": T, "left_to_right": 1, "infill": 1}
-    if orders in named:
-        return named[orders]
-    word, _, number = orders.partition(":")
-    if word != "blocks" or not number.isdecimal() or int(number) == 0:
-        raise InputError(f"an order must be random, left_to_right, infill, or blocks:N with N of "
-                         f"1 or more, not {orders:.40}")
-    return min(int(number), T)
+    def times(self, u):
+        """When each place becomes known (B, L), the smallest first, from random u (B, L)."""
+        if self.mode == "ar":
+            return torch.arange(u.size(1), device=u.device).expand_as(u)
+        return u
 
 
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks --------------------------------
 
-def rotary_table(block_size: int, head_dim: int) -> Tensor:
-    """Cosine and sine of position · frequency, for the positions -1 … T-1: (2, T+1, D/2).
-
-    Position p stands in row p+1, because BOS has position -1."""
+def rotary_table(block_size, head_dim):
+    """Cosine and sine of position · frequency: (2, T+1, D/2). Position p, from -1 on, has row p+1."""
     frequency = 10000.0 ** (-torch.arange(0, head_dim, 2).float() / head_dim)   # (D/2,)
     position = torch.arange(-1, block_size).float()                             # (T+1,)
     angle = torch.outer(position, frequency)                                    # (T+1, D/2)
     return torch.stack([angle.cos(), angle.sin()])
 
 
-def rotate(x: Tensor, rotary: Tensor) -> Tensor:
+def rotate(x, rotary):
     """Rotary position embedding (Su et al. 2021, arXiv 2104.09864), convention of two halves.
 
     x (B, H, S, D); rotary (2, 1 or B, 1, S, D/2) has the cosine and the sine for each slot."""
     cos, sin = rotary
-    x1, x2 = x.chunk(2, dim=-1)                                                # (B, H, S, D/2) each
-    y1 = x1 * cos - x2 * sin
-    y2 = x1 * sin + x2 * cos
-    return torch.cat([y1, y2], dim=-1).to(x.dtype)
-
-
-def slots_seen(stage: Tensor) -> Tensor:
-    """Which slots (columns) each slot (rows) sees, by the slots' stages (1, S): (1, S, S).
-
-    A slot sees all slots of its own stage, and those of earlier stages if these are odd: later
-    stages may read an odd stage, and none may read an even one. With blocks BOS has stage -1, which
-    is odd and the earliest, so all see it. When a model in blocks writes, all stages are odd. In
-    training each block is there twice, known in an odd stage, and with [MASK]s in an even one. The
-    stages of the slots are
-
-        ar, aogpt                 -1  1  3  5  7           causal
-        mdlm                       0  0  0  0  0           bidirectional
-        mdlm in blocks of 2       -1  1  1  3  3           bidirectional in a block, else causal
-        the same, to train it     -1  1  1  0  0  2  2     see `two_streams`
-
-    The first two are here for comparison. No stages are computed for them, because `attend` has a
-    flag for causal attention and needs nothing for full attention, and both are faster so."""
-    own = stage[:, :, None]                                                     # (1, S, 1)
-    other = stage[:, None, :]                                                   # (1, 1, S)
-    known = other % 2 == 1
-    return (other == own) | (known & (other < own))
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool) -> Tensor:
-    """softmax(q kᵀ / √D) v: each query averages the values of the slots that it sees.
-
-    q (B, H, S, D); k and v (B, H, n, D). visible (B or 1, 1, S, n) is true where a slot is seen.
-    Without it a slot sees itself and those before it if `causal` is true, and otherwise all slots.
-    Returns (B, H, S, D)."""
-    causal = causal and visible is None
-    training_on_cpu = q.requires_grad and q.device.type == "cpu"
-    if not (training_on_cpu and q.dtype == torch.bfloat16):
-        return F.scaled_dot_product_attention(q, k, v, visible, is_causal=causal)
-    # The same, written out, because on a CPU that function's backward pass is slow in bfloat16.
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))                    # (B, H, S, n)
-    if causal:
-        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
-        visible = ones.tril()
-    if visible is not None:
-        scores = scores.masked_fill(~visible, -math.inf)
-    return scores.softmax(dim=-1).to(v.dtype) @ v
-
-
-class Cache(NamedTuple):
-    """Room for the keys and values of `size` slots, which samplers fill call by call."""
-    keys_values: list       # for each layer (keys, values), each (B, H, size, D)
-    slots: Tensor           # (B, S) where among the `size` those of the S slots of this call go
-    visible: Tensor         # (B or 1, 1, S, n) which of the first n each slot of this call sees
-
-    def of_layer(self, i: int):
-        """The same with the (keys, values) of layer i alone."""
-        return self._replace(keys_values=self.keys_values[i])
+    x1, x2 = x.chunk(2, dim=-1)                                                 # (B, H, S, D/2)
+    rotated = torch.cat([x1 * cos - x2 * sin, x1 * sin + x2 * cos], dim=-1)
+    return rotated.to(x.dtype)
 
 
 class Attention(nn.Module):
-    def __init__(self, config: Config):
+    def __init__(self, config):
         super().__init__()
         self.n_head = config.n_head
-        self.causal = config.mode != "mdlm"
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
-    def forward(self, x, rotary_q, rotary_k, visible=None, layer_cache=None):
-        """x (B, S, C), rotary_q and rotary_k as in `rotate`, visible as in `attend`: (B, S, C)."""
+    def forward(self, x, rotary_q, rotary_k, attend):
         B, S, C = x.shape
         qkv = self.qkv(x).view(B, S, 3, self.n_head, C // self.n_head)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)                                    # (B, H, S, D) each
-        q = rotate(q, rotary_q)
-        k = rotate(k, rotary_k)
-        if layer_cache is not None:     # write into the cache, and attend to what it has
-            (keys, values), slots, visible = layer_cache
-            n = visible.size(-1)
-            place = slots[:, None, :, None].expand_as(k)                        # (B, H, S, D)
-            # Under torch.autocast the new ones have another dtype than the cache.
-            k = keys.scatter_(2, place, k.to(keys.dtype))[:, :, :n]             # (B, H, n, D)
-            v = values.scatter_(2, place, v.to(values.dtype))[:, :, :n]         # (B, H, n, D)
-        y = attend(q, k, v, visible, self.causal)                               # (B, H, S, D)
-        y = y.transpose(1, 2).reshape(B, S, C)
-        return self.proj(y)
+        y = attend(self, rotate(q, rotary_q), rotate(k, rotary_k), v)           # (B, H, S, D)
+        return self.proj(y.transpose(1, 2).reshape(B, S, C))
 
 
 class MLP(nn.Module):
     """SwiGLU (Shazeer 2020, arXiv 2002.05202): proj(silu(gate(x)) · up(x))."""
-
-    def __init__(self, config: Config):
+    def __init__(self, config):
         super().__init__()
         self.gate_up = nn.Linear(config.n_embd, 2 * config.n_hidden, bias=False)
         self.proj = nn.Linear(config.n_hidden, config.n_embd, bias=False)
 
     def forward(self, x):
-        gate, up = self.gate_up(x).chunk(2, dim=-1)                          # (B, S, n_hidden) each
+        gate, up = self.gate_up(x).chunk(2, dim=-1)                         # (…, n_hidden) each
         return self.proj(F.silu(gate) * up)
 
 
 class Block(nn.Module):
-    def __init__(self, config: Config):
+    def __init__(self, config):
         super().__init__()
         self.norm1 = nn.RMSNorm(config.n_embd, eps=1e-6)
         self.attention = Attention(config)
@@ -270,126 +133,83 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, rotary_q, rotary_k, visible=None, layer_cache=None, select=None):
-        """x (B, S, C). select, for the last block, lists the slots that its MLP is needed for."""
-        attended = self.attention(self.norm1(x), rotary_q, rotary_k, visible, layer_cache)
-        x = x + self.dropout(attended)                                          # (B, S, C)
+    def forward(self, x, rotary_q, rotary_k, attend, select=None):
+        """x (B, S, C). After attention only the slots of `select` go on, if it is given: (n, C)."""
+        attended = self.attention(self.norm1(x), rotary_q, rotary_k, attend)    # (B, S, C)
+        x = x + self.dropout(attended)
         if select is not None:
-            x = take_slots(x, select)                                           # (G, P, C)
+            x = x.flatten(0, 1)[select]                                         # (n, C)
         return x + self.dropout(self.mlp(self.norm2(x)))
 
 
-def take_slots(x: Tensor, select: Tensor) -> Tensor:
-    """The slots of x (B, S, C) that are listed in select (G, P): (G, P, C).
-
-    The B rows are taken in G groups of equally many. Line g of select lists P slots of group g, and
-    numbers them as if the rows of the group were one long row: slot s of its second row is S + s.
-    `pack_pairs` makes groups of two rows. Of the samplers those of mdlm make one group of all rows,
-    and the others a group of each row."""
-    G, C = len(select), x.size(-1)
-    x = x.view(G, -1, C)                                                        # (G, B/G · S, C)
-    index = select[:, :, None].expand(-1, -1, C)                                # (G, P, C)
-    return x.gather(1, index)
-
-
-class TimeEmbedding(nn.Module):
-    """How much is masked, as a number t in [0, 1] for each row (B,), as a vector (B, 1, C)."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.linear = nn.Linear(width, width)
-
-    def forward(self, t):
-        half = self.linear.in_features // 2
-        index = torch.arange(half, device=t.device, dtype=t.dtype)              # (C/2,)
-        angle = t[:, None, None] * 10000.0 ** (-index / half)                   # (B, 1, C/2)
-        waves = torch.cat([angle.sin(), angle.cos()], dim=-1)                   # (B, 1, C)
-        return F.silu(self.linear(waves.to(self.linear.weight.dtype)))
-
-
 class Transformer(nn.Module):
-    def __init__(self, config: Config):
+    def __init__(self, config):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.padded_vocab, config.n_embd)
-        if config.target_embedding:
-            self.embed_target = nn.Embedding(config.block_size, config.n_embd)
-        if config.time_embedding == "add":
-            self.embed_time = TimeEmbedding(config.n_embd)
+        self.embed_target = nn.Embedding(config.block_size, config.n_embd)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.norm = nn.RMSNorm(config.n_embd, eps=1e-6)
         self.head = nn.Linear(config.n_embd, config.padded_vocab, bias=False)
-        if config.tie_head:
-            self.head.weight = self.embed.weight
+        self.head.weight = self.embed.weight
         rotary = rotary_table(config.block_size, config.n_embd // config.n_head)
         self.register_buffer("rotary", rotary, persistent=False)
         self.init_weights()
 
-    def forward(self, tokens, key_pos, target_pos, t=None, select=None, cache=None,
-                stage=None):
-        """Logits of the tokens at target_pos.
+    def attend(self, layer, q, k, v):
+        """Who sees whom: softmax(q kᵀ / √D) v, from q, k and v (B, H, S, D) of one layer.
+
+        This is all of the network that depends on the mode. Another function can take its place: a
+        cache, for example, adds k and v of earlier calls, and keeps them apart by `layer`."""
+        return self.softmax_attention(q, k, v, is_causal=self.config.mode != "mdlm")
+
+    softmax_attention = staticmethod(F.scaled_dot_product_attention)
+
+    def forward(self, tokens, key_pos, target_pos, select, attend=None):
+        """Logits (n, V) of the tokens that the slots of `select` predict.
 
         tokens      (B, S) what the slots hold
         key_pos, target_pos     (B, S), or (1, S) for all rows alike: see the table at the top
-        t           (B,) how much is masked, for time_embedding=add
-        select      (G, P) predict only these slots, see `take_slots`
-        cache       a Cache, to see slots of earlier calls too
-        stage       (1, S) who sees whom, see `slots_seen`; without it and cache, as the mode does
-        returns     (B, S, V), or with select (G, P, V)"""
-        x = self.embed(tokens)                                                  # (B, S, C)
-        if self.config.target_embedding:
-            x = x + self.embed_target(target_pos.clamp(min=0))      # any will do for mdlm's BOS
-        if self.config.time_embedding == "add":
-            x = x + self.embed_time(t)                                          # (B, S, C)
-
+        select      (n,) the slots to be predicted, counted over all rows: slot s of row b is b·S+s
+        attend      who sees whom, if not as the mode has it"""
         # An order is random in aogpt, so a slot must be told what to predict. The target embedding
-        # tells it the position. And keys turn by where a token stands, but queries by what they
-        # predict, so each head sees the distance from the one to the other.
+        # tells it the position; any one will do for mdlm's BOS, at -1, which predicts nothing. And
+        # keys turn by where a token stands, but queries by what they predict, so each head sees the
+        # distance from the one to the other.
+        x = self.embed(tokens) + self.embed_target(target_pos.clamp(min=0))     # (B, S, C)
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                 # (2, B or 1, 1, S, D/2)
-        rotary_q = rotary_k
-        if self.config.target_rotation:
-            rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)          # (2, B or 1, 1, S, D/2)
+        rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)              # (2, B or 1, 1, S, D/2)
+        return self.predict(x, rotary_q, rotary_k, select, attend or self.attend)
 
-        visible = None
-        if stage is not None:
-            visible = slots_seen(stage)[:, None]                            # (1, 1, S, S)
-        for i, block in enumerate(self.blocks):
-            is_last = i == len(self.blocks) - 1
-            layer_cache = cache and cache.of_layer(i)
-            x = block(x, rotary_q, rotary_k, visible, layer_cache, select if is_last else None)
+    def predict(self, x, rotary_q, rotary_k, select, attend):
+        """All layers: logits (n, V) from what the slots know at first, x (B, S, C)."""
+        *first, last = self.blocks
+        for block in first:
+            x = block(x, rotary_q, rotary_k, attend)                            # (B, S, C)
+        # After the last attention slots don't look at each other any more, so only those that are
+        # asked for go on. Of mdlm that is half of them, and the head is a large part of the work.
+        x = last(x, rotary_q, rotary_k, attend, select)                         # (n, C)
+        logits = self.head(self.norm(x))                                        # (n, padded_vocab)
+        return logits[:, :self.config.vocab_size]                               # (n, V)
 
-        x = self.norm(x)                                                    # (B, S, C) or (G, P, C)
-        V = self.config.vocab_size
-        if x.is_cuda:       # a GPU is faster with the padded rows, a CPU without
-            return F.linear(x, self.head.weight)[..., :V]
-        return F.linear(x, self.head.weight[:V])
-
+    @torch.no_grad()
     def init_weights(self):
         """Normal weights of standard deviation 1/√(row length) keep outputs as large as inputs.
 
-        GPT-2's 0.02 does that for rows of 2,500 numbers; in narrow models outputs would shrink.
-        With init=paper all is left as PyTorch has it: embeddings are N(0, 1), so the logits of a
-        tied head begin with a standard deviation of √C. With shared_init one common vector is
-        added to all embeddings. A tied head then adds the same to all logits, and predictions stay.
-        But all keys of the first layer have a part in common, so by rotary embedding a head can
-        tell slots by their distance, whatever they hold. mdlm so learns sooner
-        (results/paper.md)."""
-        row_length = 1
-        if self.config.init == "scaled":
-            row_length = self.config.n_embd
-            for name, p in self.named_parameters():
-                self.init_weight(name, p)
-        if self.config.shared_init:
-            common = torch.randn(self.config.n_embd) / math.sqrt(row_length)        # (C,)
-            self.embed.weight.data.add_(common)
+        One common vector is added to all embeddings. The head shares these weights, so each logit
+        gets the same addend, and predictions stay. But all keys of the first layer have a part in
+        common, so by rotary embedding a head can tell slots by their distance, whatever they hold.
+        mdlm so learns sooner (results/paper.md)."""
+        for name, p in self.named_parameters():
+            self.init_weight(name, p)
+        common = torch.randn(self.config.n_embd)                                # (C,)
+        self.embed.weight += common / math.sqrt(self.config.n_embd)
 
-    def init_weight(self, name: str, p: Tensor):
+    def init_weight(self, name, p):
         if p.dim() == 1:
-            nn.init.constant_(p, 1.0 if "norm" in name else 0.0)    # a gain, or a bias
+            nn.init.ones_(p)                # the gain of a norm
         elif name.startswith("embed_target"):
-            nn.init.zeros_(p)                       # at first it changes nothing
-        elif name.startswith("embed_time"):
-            nn.init.normal_(p, std=1 / p.size(1))   # it begins shorter than the token's embedding
+            nn.init.zeros_(p)               # at first it changes nothing
         elif name.endswith("proj.weight"):
             # 2 · n_layer of these add to the residual stream, so each is smaller, as in GPT-2.
             nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * 2 * self.config.n_layer))
@@ -397,62 +217,283 @@ class Transformer(nn.Module):
             nn.init.normal_(p, std=1 / math.sqrt(p.size(1)))
 
 
-def new_keys_values(model: Transformer, rows: int, size: int) -> list:
-    """An empty Cache's keys_values."""
-    config, weight = model.config, model.head.weight
-    shape = rows, config.n_head, size, config.n_embd // config.n_head
-    return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in range(config.n_layer)]
+# ---- What a model learns: a batch, and its loss --------------------------------------------------
+
+class Batch(NamedTuple):
+    """B rows of S slots. To learn, S is T, or T+1 for mdlm, where BOS has a slot of its own."""
+    tokens: torch.Tensor            # (B, S) what the slots hold
+    key_pos: torch.Tensor           # (B, S) position of the token held
+    target_pos: torch.Tensor        # (B, S) position of the token predicted
+    targets: torch.Tensor           # (B, S) the tokens to predict
+    weight: torch.Tensor            # (B, S) how much each prediction counts; of many it is 0
+
+    def select(self):
+        """The slots with a weight (n,), counted over all rows. Only these need be predicted."""
+        return self.weight.flatten().nonzero().flatten()
+
+    def split(self, rows):
+        """Parts of so many rows; the last has the rest."""
+        return [type(self)(*part) for part in zip(*(field.split(rows) for field in self))]
+
+    def to(self, device):
+        return type(self)(*(field.to(device) for field in self))
+
+
+def losses(model, batch, select):
+    """Σ weight · −log p(target) of each row (B,). Their mean is the loss, in nats per token.
+
+    select is batch.select(). That is taken before, on the CPU, because its length depends on data."""
+    logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)       # (n, V)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # float32 at least
+    # Cross-entropy, written out, because compiled its gradient then takes one pass over the words.
+    targets = batch.targets.flatten()[select]                                   # (n,)
+    target_logits = logits.gather(-1, targets[:, None])[:, 0]                   # (n,)
+    nll = logits.logsumexp(dim=-1) - target_logits                              # (n,)
+    # Each prediction goes back to its place in the rows, and a row is summed up.
+    weight = batch.weight.flatten()                                             # (B·S,)
+    weighted = nll.new_zeros(len(weight)).scatter(0, select, nll * weight[select])
+    return weighted.view(batch.weight.shape).sum(dim=1)                         # (B,)
+
+
+# ---- What ar and aogpt learn: the chain rule, in an order ----------------------------------------
+
+def order_batch(config, x, order):
+    """The chain rule in an order σ (B, S): slot j predicts x_σ(j) from those before it.
+
+        −log p(x) / T  =  (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1))
+
+    For ar σ is 0 … T-1, and this is the loss of a GPT. For aogpt σ is random, and p(x) is the mean
+    of what the orders give to x. −log of a mean is at most the mean of −log (Jensen's inequality),
+    so the mean loss over orders is an upper bound on −log p(x) / T."""
+    targets = x.gather(1, order)                                                # (B, S)
+    tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                # (B, S)
+    key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                            # (B, S)
+    weight = torch.full(order.shape, 1 / x.size(1), device=x.device)            # (B, S)
+    return Batch(tokens, key_pos, order, targets, weight)
+
+
+def draw_orders(config, x, generator, l2r_fraction):
+    """Orders (B, T) for x (B, T), on the CPU: for ar 0 … T-1; for aogpt random, but l2r_fraction of
+    its rows are 0 … T-1 too. That is config's in training, 0 for the bound, 1 for an exact loss."""
+    if config.mode != "aogpt":
+        return config.times(torch.zeros(x.shape)).argsort(dim=1)                # (B, T)
+    # The argsort of random numbers is a random permutation.
+    order = config.times(torch.rand(x.shape, generator=generator)).argsort(dim=1)
+    left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
+    chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
+    return torch.where(chosen, left_to_right, order)
+
+
+# ---- What mdlm learns: masks ---------------------------------------------------------------------
+
+def mask_batch(config, x, masked):
+    """Predict the tokens of x (B, T) where `masked` (B, T) is true, k in each row, from the others.
+
+        −log p(x) / T  ≤  E_k E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]
+
+    Here M is a random set of k of the T tokens, and k is uniform on 1 … T. So the bound is *the
+    mean over rows of each row's own mean over its masked tokens*.
+
+    Why is that a bound? Predict the tokens one by one in a random order. When k of them are left,
+    these are a random set M, and each of them is equally likely to be the next. So that step costs
+    on average, over orders, E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]. An order has one
+    step for each k = 1 … T, so the mean over k of these costs is 1/T of what an order costs on
+    average. And p(x), the chance that `write` writes x, is a mean over orders, so this is a bound as
+    in `order_batch`.
+
+    Papers mask each token with a chance t that is uniform on (0, 1), and have a weight 1/t where we
+    have 1/k; that is the same bound in another parametrisation."""
+    targets = F.pad(x, (1, 0), value=config.bos_id)                             # (B, T+1)
+    hidden = F.pad(masked, (1, 0))                                              # (B, T+1)
+    tokens = targets.masked_fill(hidden, config.mask_id)                        # (B, T+1)
+    position = torch.arange(-1, x.size(1), device=x.device).expand_as(tokens)
+    k = hidden.sum(dim=1, keepdim=True)                                         # (B, 1)
+    return Batch(tokens, position, position, targets, weight=hidden / k.clamp(min=1))
+
+
+def draw_masks(x, generator):
+    """Where x (B, T) is masked (B, T): k of the T tokens of each row, k uniform on 1 … T.
+
+    To draw each k by itself would do. But the bound varies less if the k are spread evenly over
+    1 … T, and if rows come in pairs that mask k and T+1−k. And then every batch has equally many
+    predictions, B·(T+1)/2, so that a compiled step always has the same shapes. B must be even."""
+    B, T = x.shape
+    part = torch.randperm(B // 2, generator=generator)
+    u = (part + torch.rand(B // 2, generator=generator)) / B                    # (B/2,) in [0, 1/2)
+    k = 1 + (u * T).long()                      # (B/2,) the smaller k of each pair
+    k = torch.stack([k, T + 1 - k], dim=1).view(B, 1)                           # (B, 1)
+    # The argsort of random numbers is a random permutation, so it can serve as ranks.
+    rank = torch.rand(B, T, generator=generator).argsort(dim=1)                 # (B, T)
+    return rank < k
+
+
+def equal_weights(batch):
+    """The same predictions with equal weights. The loss, masked_ce, is then their plain mean. That
+    is no bound: a row counts the more, the more of its tokens are masked."""
+    predicted = (batch.weight > 0).float()                                      # (B, S)
+    mean_of_row = predicted.sum().clamp(min=1) / len(predicted)
+    return batch._replace(weight=predicted / mean_of_row)
+
+
+# ---- What each mode trains on, and what it is judged by ------------------------------------------
+
+def bound_batch(config, x, generator, l2r_fraction=0.0):
+    """One loss for each row of x (B, T): −log p(row) / T exactly for ar, else a bound on average,
+    from a random order or random masks. x is on the CPU, and so are the random numbers, so that
+    they are the same whatever device computes."""
+    if config.mode == "mdlm":
+        return mask_batch(config, x, draw_masks(x, generator))
+    return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction))
+
+
+def training_batch(config, x, generator):
+    """What is trained on: the same, or for mdlm with --objective=masked_ce with equal weights."""
+    batch = bound_batch(config, x, generator, config.l2r_fraction)
+    return equal_weights(batch) if config.objective == "masked_ce" else batch
+
+
+def masked_ce_batch(config, x, generator):
+    """What evaluations report as val_masked_ce: mdlm's loss of arXiv 2603.22075, by its own masks.
+
+    For each row t is uniform on (0, 1), and each token is masked with the chance sin²(πt/2). What
+    --objective=masked_ce trains on has equal weights too, but the masks of `draw_masks`."""
+    t = torch.rand(len(x), 1, generator=generator)                              # (B, 1)
+    ratio = 1 - torch.cos(math.pi / 2 * t) ** 2                                 # (B, 1)
+    masked = torch.rand(x.shape, generator=generator) < ratio                   # (B, T)
+    return equal_weights(mask_batch(config, x, masked))
+
+
+# ---- How a model writes --------------------------------------------------------------------------
+
+@dataclass
+class Drawing:
+    """how tokens are drawn"""
+    temperature: float = 1.0    # 1 draws from the model's distribution, 0 takes the likeliest token
+    top_p: float = 1.0          # keep the likeliest tokens with this much probability
+
+    def __post_init__(self):
+        if self.temperature < 0 or not 0 < self.top_p <= 1:
+            raise ValueError("--temperature must be at least 0, and --top_p above 0 and at most 1")
+
+
+def probabilities(logits, o):
+    """Weights (…, V) of tokens, from logits (…, V): their probabilities, but of some tokens 0.
+
+    o           a Drawing; its top_p keeps the smallest set of likeliest tokens of this probability"""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if o.temperature == 0:
+        return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).float()
+    p = (logits / o.temperature).softmax(dim=-1)
+    if o.top_p == 1:
+        return p
+    p, token = p.sort(dim=-1, descending=True)                                  # (…, V) each
+    likelier = p.cumsum(dim=-1) - p         # the mass of all tokens that are likelier than this one
+    kept = p * (likelier < o.top_p)
+    return torch.zeros_like(p).scatter(-1, token, kept)
+
+
+def draw(p, u):
+    """Tokens (…) drawn from weights p (…, V) of any sum, by uniform numbers u (…) in [0, 1).
+
+    The token is the first at which the running sum of the weights exceeds u times their total. The
+    sum is in float64, because float32 would cut off the tail of the distribution, and so lower the
+    real temperature (Zheng et al. 2024, arXiv 2409.02908). Where a device has no float64, u is on
+    the CPU."""
+    cdf = p.to(u.device).cumsum(dim=-1, dtype=torch.float64)                    # (…, V)
+    token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)   # (…, 1)
+    return token[..., 0].clamp(max=p.size(-1) - 1).to(p.device)
+
+
+def read_slots(model, tokens, order, start, end):
+    """Logits (B, m, V) of the m tokens from `start` to `end` in the order (B, L).
+
+    The tokens (B, L) before them are known. None of the m is told what the others become."""
+    config = model.config
+    if config.mode == "mdlm":
+        # The network has learned whole windows, so it reads [MASK]s beyond the text.
+        beyond = config.block_size - tokens.size(1)
+        window = F.pad(tokens, (0, beyond), value=config.mask_id)               # (B, T)
+        batch = mask_batch(config, window, window == config.mask_id)
+        slot = order[:, start:end] + 1              # (B, m), because BOS has slot 0
+        return logits_at(model, batch, slot)
+    logits = []
+    for j in range(start, end):
+        # Slot `start` sees all that is known, and predicts token j as if that were the next one.
+        up_to_j = torch.cat([order[:, :start], order[:, j:j + 1]], dim=1)       # (B, start+1)
+        batch = order_batch(config, tokens, up_to_j)
+        slot = torch.full_like(order[:, :1], start)                             # (B, 1)
+        logits.append(logits_at(model, batch, slot))                            # (B, 1, V)
+    return torch.cat(logits, dim=1)
+
+
+def logits_at(model, batch, slot):
+    """Logits (B, m, V) of what the slots (B, m) of each row predict."""
+    B, S = batch.tokens.shape
+    first = torch.arange(0, B * S, S, device=slot.device)[:, None]              # (B, 1) of each row
+    select = (first + slot).flatten()                                           # (B·m,)
+    logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)       # (B·m, V)
+    return logits.view(*slot.shape, -1)
+
+
+def plan(config, tokens, times, steps=0):
+    """The order (B, L) in which to fill the [MASK]s of tokens (B, L), and the edges between passes.
+
+    times       (B, L) when each place is to be written, the smallest first: random numbers give a
+                random order, 0 … L-1 is left to right. What is given comes before all.
+    steps       passes; 0 is one for each token. Tokens of one pass do not know of each other, so
+                only one token a pass follows the model's own law."""
+    free = tokens == config.mask_id                                             # (B, L)
+    order = times.where(free, -1).argsort(dim=1, stable=True)                   # (B, L)
+    n = int(free[0].sum())                      # tokens to write, in each row as many
+    given, steps = tokens.size(1) - n, steps or n
+    return order, [given + n * step // steps for step in range(steps + 1)]
+
+
+@torch.no_grad()
+def write(model, tokens, order, edges, u, o=Drawing(), read=read_slots):
+    """Fills the [MASK]s of tokens (B, L), and yields the tokens after each pass of the network.
+
+    order, edges    a pass writes what stands in the order between one edge and the next: see `plan`
+    u               (B, L) uniform numbers in [0, 1), which decide on the token at each place
+    read            what runs the network, with the arguments of `read_slots`; a cache is faster"""
+    for start, end in itertools.pairwise(edges):
+        place = order[:, start:end]                                             # (B, m)
+        logits = read(model, tokens, order, start, end)                         # (B, m, V)
+        p = probabilities(logits, o)                                            # (B, m, V)
+        new = draw(p, u.gather(1, place.to(u.device)))                          # (B, m)
+        tokens = tokens.scatter(1, place, new)
+        yield tokens
 
 
 # ---- Sizes ---------------------------------------------------------------------------------------
 
-def count_parameters(model: Transformer) -> int:
-    """Trained numbers. Rows of embedding and head that only pad the vocabulary do not count."""
+def count_parameters(model):
+    """Trained numbers. Rows of the embedding that only pad the vocabulary do not count."""
     config = model.config
-    unused = config.padded_vocab - config.vocab_size
-    if not config.tie_head:
-        unused *= 2
-    if config.mode == "mdlm":
-        unused -= 1         # the embedding of [MASK] is used
+    unused = config.padded_vocab - config.vocab_size - (config.mode == "mdlm")  # [MASK] is used
     return sum(p.numel() for p in model.parameters()) - unused * config.n_embd
 
 
-def flops_per_token(config: Config) -> float:
-    """Matrix-product FLOPs of training on one token: 6 for each multiply-add of the forward pass.
-
-    Attention reaches T slots, or on average half of them where it is causal. mdlm's last MLP and
-    head run on T+1 of the 2T tokens of a pair, with schedule=cosine on all. In blocks of N, if N
-    divides T, it has 2T−N slots, and predicts (N+1)·T/N of a pair. The T slots with masks reach
-    (T+N)/2 slots on average; the others reach T/2, but are counted alike. Not counted are the
-    optimizer, that mdlm's BOS makes 1/T more slots, and the extra slot of infill."""
-    C, T, N = config.n_embd, config.block_size, config.block_length
-    reach = (T + N) / 2 if config.mode == "mdlm" else T / 2
-    attention = 4 * C * C + 2 * C * reach
-    mlp = 3 * C * config.n_hidden
-    head = C * config.vocab_size
-    predicted = 1
-    if config.mode == "mdlm" and config.schedule == "uniform":
-        predicted = (N + 1) / (2 * N)
-    slots = 2 - N / T if config.in_blocks else 1        # for each token
-    first_layers = (config.n_layer - 1) * (attention + mlp)
-    return 6 * (slots * (first_layers + attention) + predicted * (mlp + head))
+def flops_per_token(config):
+    """FLOPs of training on one token: 6 for each multiply-add of the forward matrix products."""
+    C, T = config.n_embd, config.block_size
+    reach, predicted = T / 2, 1     # the slots that attention sees, and the share that is predicted
+    if config.mode == "mdlm":
+        reach, predicted = T, (T + 1) / (2 * T)
+    attention = config.n_layer * (4 * C * C + 2 * C * reach)
+    mlp = (config.n_layer - 1 + predicted) * 3 * C * config.n_hidden
+    head = predicted * C * config.vocab_size
+    return 6 * (attention + mlp + head)
 
 
 def main():
-    rows = [
-        ("ar of the paper", Config("ar", target_embedding=False), ""),
-        ("mdlm of the paper", Config("mdlm", target_embedding=False, **PAPER_MDLM),
-         "+ an untied head (38.6M), timestep (0.6M), [MASK]"),
-        ("ar", Config("ar"), "the paper's + target embedding (0.4M)"),
-        ("mdlm", Config("mdlm"), "the same + [MASK]"),
-        ("aogpt", Config("aogpt"), "the same as ar"),
-    ]
-    print("12 layers, width 768, T = 512, 50,257 words\n")
-    print(f"{'':18}{'parameters':>12}  {'training MFLOP/token':>20}")
-    for name, config, what in rows:
+    print("12 layers, width 768, T = 512, 50,257 words\nmode    parameters  training MFLOP/token")
+    for mode in "ar", "mdlm", "aogpt":
+        config = Config(mode)
         with torch.device("meta"):      # which takes no memory
             parameters = count_parameters(Transformer(config))
-        print(f"{name:18}{parameters:>12,}  {flops_per_token(config) / 1e6:>20.1f}  {what}")
+        megaflops = flops_per_token(config) / 1e6
+        print(f"{mode:6}{parameters:>12,}{megaflops:>22.1f}")
 
 
 if __name__ == "__main__":

@@ -4,256 +4,264 @@ Write stories with a trained model, or fill the blanks of one.
     python sample.py --out_dir=out/toy-mdlm --num_samples=1000 --steps=24
     python sample.py --out_dir=out/toy-mdlm --prompt="One day, a ___ the park." --show
     python sample.py --out_dir=out/toy-mdlm --num_samples=1000 --sampler=adaptive
-    python sample.py --out_dir=out/toy-aogpt --draft=16
+    python sample.py --out_dir=out/toy-aogpt --sampler=drafts --draft=16
 
 A pass is one run of the network. Several tokens in one pass are drawn independently of each other,
-which is faster but not exact; with --draft it is exact, because a second pass checks them. How each
-mode writes is in samplers.py. Stories are cut at the first end-of-text.
+which is faster but not exact. How a model writes is in model.py; other ways are files of extras/,
+which --sampler chooses. Stories are cut at the first end-of-text.
 """
-import json
-import math
 import os
-import re
-import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
+import numpy as np
 import torch
-from tqdm import tqdm
 
-from cli import InputError, build, command, parse_flags, printable, provenance, write_json
-from model import Config
-from objectives import draw_orders
-from prepare_data import read_blocks
-from runs import open_locked, open_model
-from samplers import SampleOptions, generate, left_of_blank, times_of
-from show import play, token_texts
+import model as plain
+from prepare_data import Tokenizer
+from support.flags import (
+    InputError, build, command, extra_file, flag, parse_flags, pick_device, printable, provenance,
+    write_json)
+from support.pictures import play, token_texts
+from support.rows import write_rows
+from support.runs import load
 from toy import TOY
 
-MOST_USED = ("out_dir", "num_samples", "prompt", "steps", "draft", "temperature", "top_p", "show")
 
-# The modes for which these flags mean something; the last two are for the sampler confidence.
-ONLY_FOR = {
-    "protocol": ["ar", "mdlm"],
-    "steps": ["mdlm", "aogpt"],
-    "order": ["aogpt"],
-    "draft": ["aogpt"],
-    "sampler": ["mdlm"],
-    "final_temperature": ["mdlm"],
-    "repetition_penalty": ["mdlm"],
-}
-
-# What the paper's code did (arXiv 2603.22075); `complete` has its length, steps, final temperature.
-PAPER = {
-    "ar": dict(temperature=0.8, full_length=True, prompt="Once"),
-    "mdlm": dict(
-        temperature=0.8, full_length=True, sampler="confidence", repetition_penalty=1.3),
-}
-
-
-def check_flags_for(o: SampleOptions, mode: str):
-    """Raises InputError for a flag that would do nothing."""
-    useless = {}
-    for name, modes in ONLY_FOR.items():
-        if mode not in modes:
-            useless[name] = f"for {mode}"
-    if o.sampler != "confidence":
-        useless |= dict.fromkeys(["final_temperature", "repetition_penalty"],
-                                 "without --sampler=confidence")
-    if o.sampler != "adaptive":
-        useless["risk"] = "without --sampler=adaptive"
-    if o.draft or o.sampler == "adaptive":
-        useless["steps"] = "with --draft" if o.draft else "with --sampler=adaptive"
-    if "___" not in o.prompt:
-        useless["blank"] = "without ___ in --prompt"
-    for name, where in useless.items():
-        value = getattr(o, name)
-        if value != getattr(SampleOptions, name):
-            raise InputError(f"--{name}={value} means nothing {where}; leave it out")
+@dataclass
+class SampleOptions(plain.Drawing):
+    """what to write, and how"""
+    out_dir: str = flag("", "the run to sample from; its best.pt is read")
+    num_samples: int = flag(3, "stories", low=1)
+    length: int = flag(
+        0, "tokens a story; default: the window, or the prompt if it has blanks", low=0)
+    prompt: str = flag(
+        "", "begin with this text, or with that of FILE:name; ___ in it is a blank to be filled "
+        "(mdlm, aogpt)", as_typed=True)
+    blank: int = flag(8, "tokens of a blank", low=1)
+    steps: int = flag(
+        0, "passes a story (mdlm, aogpt), or a few more in blocks and beyond the window; default: "
+        "one a token", low=0)
+    order: str = flag(
+        "", "mdlm, aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; "
+        "default: as in training")
+    sampler: str = flag(
+        "", "file of extras/ that writes in another way: adaptive, ancestral, confidence (mdlm), or "
+        "drafts (aogpt)")
+    cache: bool = flag(True, "ar, aogpt: keep what the network has computed for earlier tokens")
+    batch_size: int = flag(64, "stories at a time; changes speed, not stories", low=1)
+    full_length: bool = flag(False, "keep what comes after the end of the story")
+    show: bool = flag(False, "watch the tokens appear")
+    out: str = flag(
+        "", "file of stories; default: in out_dir samples.jsonl, with --show shown.jsonl",
+        file=(".jsonl",))
+    json: str = flag("", "file for settings, seconds, passes, grammatical share", file=(".json",))
+    protocol: Literal["own", "paper"] = flag(
+        "own", "paper: what arXiv 2603.22075 did, for flags that are not given")
+    seed: int = flag(1337, "of the stories", low=0, high=10 ** 15)
+    device: str = flag("auto", "auto, cpu, cuda or mps")
 
 
-def prompt_ids(o: SampleOptions, config: Config, tokenizer) -> list:
-    """Token ids of the prompt, with so many [MASK] for each blank."""
-    ids = []
-    for i, piece in enumerate(re.split("_{3,}", o.prompt)):
-        if i > 0:
-            ids += [config.mask_id] * o.blank
-        ids += text_ids(piece, tokenizer)
-    if tokenizer.kind == "gpt2" and o.prompt.endswith(" "):
-        print("the blank at the end of --prompt is left to the model, because GPT-2's tokens hold "
-              "the blank before a word", file=sys.stderr)
-    if ids[:1] == [tokenizer.eot]:      # it begins every window anyway
-        ids = ids[1:]
-    return ids
+MOST_USED = ("out_dir", "num_samples", "prompt", "steps", "sampler", "temperature", "top_p", "show")
 
 
-def text_ids(text: str, tokenizer) -> list:
-    """Token ids of a text that goes on.
+# ---- Writing -------------------------------------------------------------------------------------
 
-    GPT-2's tokens hold the blank before a word. So where a text ends in blanks, it is encoded with
-    a letter after it, whose token, and the blank in it, is then left to the model."""
-    if tokenizer.kind == "gpt2" and text[-1:].isspace():
-        return tokenizer.encode_marked(f"{text}t")[:-1]
-    return tokenizer.encode_marked(text)
+def noise_of(seed: int, stories, device: torch.device):
+    """A function that gives (B, n) new uniform numbers in [0, 1) for these B stories, in float64.
 
+    Every story has numbers of its own, so it does not depend on what else is in its batch."""
+    generators = [np.random.default_rng((seed, story)) for story in stories]
 
-def read_prompt(prompt: str) -> str:
-    """The prompt, or what the file has that it names. Raises InputError."""
-    if not prompt.startswith("FILE:"):
-        return prompt
-    path = os.path.expanduser(prompt.removeprefix("FILE:"))
-    return "".join(read_blocks(path))
+    def noise(n: int) -> torch.Tensor:
+        u = torch.from_numpy(np.stack([generator.random(n) for generator in generators]))
+        return u.to("cpu" if device.type == "mps" else device)      # mps has no float64
+
+    return noise
 
 
-def complete(o: SampleOptions, config: Config, tokenizer, windows: str):
-    """The options with values for length and steps, and the pattern (L,): tokens given, or [MASK].
+def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=plain, sampler=None):
+    """Tokens (B, L) of the stories with these numbers, and the pass (B, L) at which each appeared.
+
+    The latter is -1 where a token was given. pattern (L,) or (B, L) has the tokens that are given,
+    and [MASK] elsewhere. `write` of model.py fills them, unless there is a sampler, which takes
+    (model, tokens, times, noise, o) and yields tokens as `write` does. Without o.full_length ar
+    stops when every story has ended, and leaves [MASK] from there on."""
+    config, device = model.config, model.head.weight.device
+    if pattern.size(-1) > config.block_size:
+        from extras.long import generate_in_parts
+        return generate_in_parts(generate, model, stories, pattern, o, variant, sampler)
+    noise = noise_of(o.seed, stories, device)
+    tokens = pattern.to(device).expand(len(stories), -1)                            # (B, L)
+    u = noise(tokens.size(1))                                                       # (B, L)
+    times = config.times(u)                                                         # (B, L)
+    if o.order:
+        from extras.orders import times_of
+        times = times_of(o.order, u)
+    if sampler:
+        states = sampler(model, tokens, times, noise, o)
+    else:
+        read = variant.read_slots
+        if o.cache:
+            from extras.cache import reader
+            read = reader(model, read)
+        # A variant's plan may have an order of its own, but one that is asked for is kept.
+        plan = plain.plan if o.order else variant.plan
+        order, edges = plan(config, tokens, times, o.steps)
+        u = noise(tokens.size(1))                                                   # (B, L)
+        states = plain.write(model, tokens, order, edges, u, o, read)
+    free = tokens == config.mask_id                                                 # (B, L)
+    appeared = torch.where(free, 0, -1)                                             # (B, L)
+    for tokens in states:
+        appeared += tokens == config.mask_id        # it counts the passes that left a token masked
+        ended = (free & (tokens == config.bos_id)).any(dim=1)                       # (B,)
+        if config.mode == "ar" and not o.full_length and ended.all():
+            break
+    return tokens, appeared
+
+
+# ---- What is asked for ---------------------------------------------------------------------------
+
+def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tensor:
+    """(L,) the tokens that are given, and [MASK] where one is to be written.
 
     Raises InputError for what this model cannot do."""
-    o = replace(o, prompt=read_prompt(o.prompt))
-    check_flags_for(o, config.mode)
-    ids = prompt_ids(o, config, tokenizer)
+    ids = []
+    if o.prompt:
+        from extras.prompt import prompt_ids
+        ids = prompt_ids(o.prompt, [config.mask_id] * o.blank, tokenizer)
     blanks = ids.count(config.mask_id)
-    paper = o.protocol == "paper"
-
-    # What was not given.
-    usual_length = config.block_size
-    if blanks:
-        usual_length = len(ids)
-    elif paper:
-        usual_length = min(128, config.block_size)
-    # Only where windows began anywhere, and without blanks, a text can go on beyond the window.
-    longest = config.block_size if windows == "aligned" or blanks or paper else math.inf
-    o = replace(o, length=o.length or usual_length)
-    room = min(o.length, longest)
-    n = blanks + room - len(ids)                    # tokens to write
+    T = config.block_size
+    can_go_on = windows == "random" and not blanks      # beyond the window
+    length = o.length or (min(len(ids), T) if blanks else T)
+    if length > T and not can_go_on:
+        raise InputError(f"--length={length} must not exceed the window, {T}; a text can go on "
+                         "only if it has no blanks and windows began anywhere")
+    n = length - len(ids) + blanks                      # tokens to write
     if n < max(1, blanks):
         of_blanks = f", {blanks} of them by --blank={o.blank}" if blanks else ""
-        remedy = "give a larger --length" if len(ids) < longest else "take fewer"
+        remedy = "give a larger --length" if len(ids) < T or can_go_on else "take fewer"
         raise InputError(f"--prompt has {len(ids)} tokens{of_blanks}, which leaves nothing to "
-                         f"write in a text of {room}; {remedy}")
-    usual_steps = min(100, n) if paper and config.mode == "mdlm" else n
-    o = replace(o, steps=o.steps or usual_steps, full_length=o.full_length or windows == "paper")
-    o = replace(o, order=o.order or config.orders)
-    if paper and o.sampler == "confidence" and o.final_temperature is None:
-        o = replace(o, final_temperature=o.temperature * 2 / 5)
-
-    # What cannot be.
-    if o.length > longest:
-        raise InputError(f"--length={o.length} must not exceed the window, {config.block_size}; a "
-                         "text can go on only if it has no blanks and windows began anywhere")
+                         f"write in a text of {length}; {remedy}")
     if o.steps > n and o.sampler != "ancestral":
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
-    length_at_once = min(o.length, config.block_size)
-    times_of(o.order, torch.zeros(1, length_at_once))       # raises for what is no order
-    pattern = torch.tensor(ids + [config.mask_id] * (o.length - len(ids)))      # (L,)
-    if config.in_blocks and o.sampler == "confidence":
-        raise InputError(f"--sampler=confidence is not for --orders={config.orders}, by which this "
-                         "model was trained; take another")
-    is_given = pattern != config.mask_id
-    if config.orders == "infill":
-        has_gap = len(left_of_blank(~is_given)) > 0     # raises for what it cannot write
-        if has_gap and o.order != "infill":
-            raise InputError(f"--order={o.order:.40} cannot fill a blank with a model that was "
-                             "trained with --orders=infill; leave it out")
-    elif o.order == "infill":
-        raise InputError("--order=infill is for a model that was trained with --orders=infill")
-    # Unlike config.in_blocks this is true for aogpt too. left_to_right is blocks of one token.
-    in_blocks = config.block_length < config.block_size and config.orders != "infill"
-    if config.mode != "ar" and in_blocks:
-        block = torch.arange(o.length) // config.block_length
-        last_given = block.where(is_given, 0).max()
-        if (~is_given & (block < last_given)).any():
-            raise InputError("--prompt has words in a later block than a blank; a model that was "
-                             f"trained with --orders={config.orders} cannot make use of them")
+    return torch.tensor(ids + [config.mask_id] * (length - len(ids)))
+
+
+def check_pattern(config, pattern: torch.Tensor):
+    """Raises InputError where a model of one order would have to go back in it."""
+    order = config.times(torch.zeros(1, len(pattern)))[0].argsort()                 # (L,)
+    free = pattern[order] == config.mask_id
+    if config.mode not in ("mdlm", "aogpt") and (free[:-1] & ~free[1:]).any():
+        raise InputError(f"--prompt has words where {config.mode} should have written before; mdlm "
+                         "and aogpt can fill such a blank")
+
+
+def check_flags_for(o: SampleOptions, config):
+    """Raises InputError for a flag that would do nothing."""
+    useless = {}
     if config.mode not in ("mdlm", "aogpt"):
-        [own_order] = draw_orders(config, pattern[None], None, l2r_fraction=0.0)
-        free = pattern[own_order] == config.mask_id
-        if (free[:-1] & ~free[1:]).any():
-            raise InputError(f"--prompt has words where {config.mode} should have written before; "
-                             "mdlm and aogpt can fill such a blank")
-    return o, pattern
+        useless = dict.fromkeys(["steps", "order"], f"for {config.mode}")
+    elif config.mode == "mdlm" and hasattr(config, "block_length"):
+        useless["order"] = "for a model that was trained in blocks"
+    elif config.mode == "mdlm":
+        useless["cache"] = "for mdlm"
+    if "___" not in o.prompt and not o.prompt.startswith("FILE:"):
+        useless["blank"] = "without ___ in --prompt"
+    for name, where in useless.items():
+        if getattr(o, name) != getattr(SampleOptions, name):
+            raise InputError(f"--{name}={getattr(o, name)} means nothing {where}; leave it out")
 
 
-def story_row(story: int, ids: list, appeared: list, given: int, model, tokenizer, o):
-    """The line of the file for a story, and the pass of each token that was written for it.
+# ---- The command ---------------------------------------------------------------------------------
 
-    Only an end-of-text after the first `given` tokens, up to the last one of the prompt, ends the
-    story; one that was written into a blank does not."""
-    end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
-    kept = len(ids) if o.full_length else end
-    written = len(ids)
-    if model.config.mode == "ar" and not o.full_length:
-        written = end + 1       # ar can stop at the end-of-text; the others have written the rest
-    row = {
-        "story": story,
-        "text": tokenizer.decode(ids[:kept]),
-        "tokens": ids[:kept],
-        "pieces": token_texts(tokenizer, ids[:kept], model.config.mask_id),
-        "appeared": appeared[:kept],
-    }
-    return row, [step for step in appeared[:written] if step >= 0]
+def open_model(folder: str, device: str = "auto"):
+    """The best model of a run, the module of its variant, its tokenizer, and its kind of windows.
+
+    Raises OSError, InputError."""
+    path = os.path.join(folder, "best.pt")
+    model, variant, saved = load(path, pick_device(device), needs=("tokenizer", "windows"))
+    return model, variant, Tokenizer(**saved["tokenizer"]), saved["windows"]
 
 
-def write_stories(model, tokenizer, windows: str, pattern, o: SampleOptions):
-    """Stories into the file o.out: a line of settings, then one a story, written batch by batch.
+def rows_of(stories, tokens, appeared, pattern, config, tokenizer, o: SampleOptions):
+    """Yields what the file has of each story, from what `generate` returns.
 
-    Returns a summary, and the lines of the first three stories, with o.show of all."""
-    start = "story" if windows == "aligned" else "anywhere"
-    settings = asdict(o) | provenance(o.seed)
-    settings |= {"start": start, "mode": model.config.mode, "vocab_size": model.config.vocab_size}
-    places = (pattern != model.config.mask_id).nonzero()                        # (given, 1)
-    given = int(places[-1]) + 1 if len(places) else 0
-    rows, right, passes, written = [], 0, 0, 0
-    began = time.perf_counter()
-    bar = tqdm(total=o.num_samples, unit="story", leave=False, disable=None)
-    with open_locked(f"{o.out}.tmp") as f, bar:
-        f.truncate(0)
-        print(json.dumps({"settings": settings}), file=f)
-        for first in range(0, o.num_samples, o.batch_size):
-            stories = range(first, min(first + o.batch_size, o.num_samples))
-            tokens, appeared = generate(model, stories, pattern, o)
-            for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
-                row, steps = story_row(story, ids, steps, given, model, tokenizer, o)
-                print(json.dumps(row), file=f)
-                passes += len(set(steps))
-                written += len(steps)
-                if tokenizer.kind == "words" and TOY.log_probs(row["text"]) is not None:
-                    right += 1
-                if o.show or story < 3:
-                    rows.append(row)
-            f.flush()
-            bar.update(len(stories))
-    os.replace(f"{o.out}.tmp", o.out)
-    seconds = time.perf_counter() - began
-    summary = settings | {"seconds": seconds, "passes": passes / o.num_samples,
-                          "tokens_per_pass": written / passes}
+    Only an end-of-text after the last token of the prompt ends a story; one that was written into a
+    blank does not."""
+    places = (pattern != config.mask_id).nonzero().flatten().tolist()
+    given = places[-1] + 1 if places else 0
+    for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
+        end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
+        kept = len(ids) if o.full_length else end
+        written = len(ids)
+        if config.mode == "ar" and not o.full_length:
+            written = end + 1       # ar stops here; the others have written the rest too
+        passes = [step for step in steps[:written] if step >= 0]
+        yield {
+            "story": story,
+            "text": tokenizer.decode(ids[:kept]),
+            "tokens": ids[:kept],
+            "pieces": token_texts(tokenizer, ids[:kept], config.mask_id),
+            "appeared": steps[:kept],
+            "passes": len(set(passes)),
+            "written": len(passes),
+        }
+
+
+def summary_of(rows: list, tokenizer, o: SampleOptions, start: str) -> dict:
+    """Passes and tokens of the stories; of the toy, the share that obeys its grammar."""
+    passes = sum(row["passes"] for row in rows)
+    written = sum(row["written"] for row in rows)
+    summary = {"passes": passes / len(rows), "tokens_per_pass": written / passes}
     # What begins in the middle or is cut off cannot obey the grammar. All stories of the toy have
     # equally many words, so the mean is the length of each.
     whole = start == "story" and o.length >= TOY.mean_words() and not o.full_length
-    if tokenizer.kind == "words" and whole:         # of the toy, whose grammar is known
-        summary["grammatical"] = right / o.num_samples
-    return summary, rows
+    if tokenizer.kind == "words" and whole:
+        right = [TOY.log_probs(row["text"]) is not None for row in rows]
+        summary["grammatical"] = sum(right) / len(rows)
+    return summary
 
 
 def main():
-    flags = parse_flags(__doc__, SampleOptions, first=MOST_USED)
+    flags = parse_flags(__doc__, SampleOptions, first=MOST_USED,
+                        extras={"sampler": ["adaptive", "ancestral", "confidence", "drafts"]})
     if "out_dir" not in flags:
         raise InputError("which model? give --out_dir=DIR, the folder that train.py wrote")
-    model, tokenizer, windows = open_model(flags["out_dir"], flags.get("device", "auto"))
-    if model.head.weight.device.type == "cuda":
-        torch.set_float32_matmul_precision("high")      # TF32
+    model, variant, tokenizer, windows = open_model(flags["out_dir"], flags.get("device", "auto"))
+    config = model.config
     if flags.get("protocol") == "paper":
-        usual = PAPER.get(model.config.mode, {})
-        if flags.get("sampler", "confidence") != "confidence":
-            usual = usual | {"repetition_penalty": 1.0}     # which is for that sampler alone
-        flags = usual | flags
-    o, pattern = complete(build(SampleOptions, flags), model.config, tokenizer, windows)
-    if not o.out:
-        o = replace(o, out=os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl"))
-    summary, rows = write_stories(model, tokenizer, windows, pattern, o)
-    for row in rows:
+        from extras.paper import protocol_of
+        flags = protocol_of(config) | flags
+    o = build(SampleOptions, flags)
+    check_flags_for(o, config)
+    pattern = pattern_of(o, config, tokenizer, windows)
+    getattr(variant, "check_pattern", check_pattern)(config, pattern)
+    sampler = None
+    if o.sampler:
+        sampler = extra_file(o.sampler, needs="sampler").sampler(config, o, flags)
+    out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
+    o = replace(o, out=out, length=len(pattern), full_length=o.full_length or windows == "paper")
+
+    start = "story" if windows == "aligned" else "anywhere"
+    settings = asdict(o) | getattr(sampler, "keywords", {}) | provenance(o.seed)    # of a partial
+    settings |= {"start": start, "mode": config.mode, "vocab_size": config.vocab_size}
+    began = time.perf_counter()
+
+    def written():
+        for first in range(0, o.num_samples, o.batch_size):
+            stories = range(first, min(first + o.batch_size, o.num_samples))
+            tokens, appeared = generate(model, stories, pattern, o, variant, sampler)
+            yield from rows_of(stories, tokens, appeared, pattern, config, tokenizer, o)
+
+    rows = write_rows(o.out, settings, written(), o.num_samples)
+    summary = settings | summary_of(rows, tokenizer, o, start)
+    summary["seconds"] = time.perf_counter() - began
+
+    for row in rows if o.show else rows[:3]:
         if o.show:
-            play([(model.config.mode, row["pieces"], row["appeared"])])
+            play([(config.mode, row["pieces"], row["appeared"])])
         else:
             print(printable(row["text"]), end="\n\n")
     print("{num_samples} stories in {out}, {seconds:.1f} s, {passes:.3g} passes of "

@@ -5,7 +5,7 @@ What does a sampler lose by its own rule, and what by its network?
 
 Each NAME=FOLDER is a run of the toy. Every sampler of its mode writes 10,000 stories with it, and
 as many with the perfect network, which is the law itself. There only the rule can be at fault. Two
-of the rules for mdlm, threshold and remask, are not in samplers.py but below. A row has
+of the rules for mdlm, threshold and remask, are not in extras/ but below. A row has
 
     passes, tokens a pass       of a story, on average; a story has 48 tokens
     grammatical, kl, surprise   how far the stories are from the law, see `distance` in oracle.py
@@ -27,20 +27,20 @@ mdlm's samplers without blocks.
 """
 import itertools
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
-from cli import InputError, build, command, flag, parse_flags, provenance, write_json
 from experiments.held_out import Output, finished_run
 from experiments.oracle import distance, toy_oracle
-from model import Config
-from objectives import masking_batch
-from runs import open_model
-from samplers import SampleOptions, draw_masked, invert, states, uniforms
-from show import figure
+from extras import adaptive, ancestral, confidence, drafts
+from extras.unmask import logits_where
+from model import draw
+from sample import SampleOptions, generate, open_model
+from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
+from support.pictures import figure
 from toy import TOY
 
 # For each mode {sampler: {flag: its values}}; each combination of the values is a row.
@@ -58,7 +58,8 @@ SAMPLERS = {
         "any_order": {"steps": [48, 24, 12, 6]},
         "draft": {"draft": [4, 16, 48]}}}
 
-FOR_BLOCKS = "first_hitting", "adaptive"        # of runs of mdlm with --orders=blocks:N
+EXTRAS = {"ancestral": ancestral, "confidence": confidence, "adaptive": adaptive, "draft": drafts}
+FOR_BLOCKS = "first_hitting", "adaptive"        # of runs of mdlm with --variant=blocks
 SEED = 1337                                     # of the stories
 AT_ONCE = 1, 64                                 # stories whose writing is timed
 LAW = "the law"
@@ -72,34 +73,31 @@ class DenoiserOptions(Output):
 
 
 # ---- Two more rules for mdlm ---------------------------------------------------------------------
-# Each yields the tokens (B, L) after every pass. Before the first all of them are [MASK].
+# Each fits in the place of a sampler of extras/, and yields the tokens (B, L) after every pass.
 
-def reveal_the_sure(model, tokens, generators: list, surety: float):
+@torch.no_grad()
+def reveal_the_sure(model, tokens, times, noise, o, surety: float):
     """Each pass reveals every token of which some value has at least this probability.
 
     Where no token has one, it reveals the token that comes nearest. That is the rule of Fast-dLLM
     (Wu et al. 2025, arXiv 2505.22618) and LLaDA2. They take the likeliest value, but then all
-    stories would be the same. Ours draws one, by which it does not choose what to reveal."""
+    stories would be the same. Ours draws one, by which it does not choose what to reveal. It needs
+    no times, so these uniform numbers draw the tokens."""
     mask_id = model.config.mask_id
-    u = uniforms(generators, tokens.size(1), tokens.device)                     # (B, L)
     while (tokens == mask_id).any():
         masked = tokens == mask_id                                              # (B, L)
-        batch = masking_batch(model.config, tokens, masked)
-        select = F.pad(masked, (1, 0)).flatten().nonzero().T                    # (1, N)
-        [logits] = model(
-            batch.tokens, batch.key_pos, batch.target_pos, batch.t, select)     # (N, V)
-        p = logits.softmax(dim=-1)                                              # (N, V)
+        p = logits_where(model, tokens, masked).softmax(dim=-1)                    # (n, V)
         largest = torch.zeros(tokens.shape)
         largest = largest.masked_scatter(masked, p.amax(dim=-1))                # (B, L)
         nearest = largest.argmax(dim=1, keepdim=True)                           # (B, 1)
         sure = (largest >= surety).scatter(1, nearest, True)                    # (B, L)
-        drawn = invert(p, u[masked])                                            # (N,)
-        new = tokens.masked_scatter(masked, drawn)      # (B, L), and the known ones as they were
-        tokens = new.where(sure, tokens)
+        new = tokens.masked_scatter(masked, draw(p, times[masked]))
+        tokens = new.where(sure, tokens)            # (B, L), and the known ones as they were
         yield tokens
 
 
-def mask_again(model, tokens, generators: list, steps: int, eta: float):
+@torch.no_grad()
+def mask_again(model, tokens, times, noise, o, eta: float):
     """Each pass masks a share eta of the known tokens again, and reveals as many more.
 
     So a later pass can mend what an earlier one broke (ReMDM, Wang et al. 2025, arXiv 2503.00307),
@@ -107,107 +105,106 @@ def mask_again(model, tokens, generators: list, steps: int, eta: float):
     those of first_hitting."""
     mask_id = model.config.mask_id
     L = tokens.size(1)
+    u = noise(L)                                                                # (B, L)
 
     def first_of(some, count: int):
         """Which `count` tokens of some (B, L) come first, by their times."""
         place = times.masked_fill(~some, 2).argsort(dim=1)[:, :count]
         return torch.zeros_like(some).scatter(1, place, True)
 
-    for step in range(steps):
-        known = L * step // steps
-        known_after = L * (step + 1) // steps
+    for step in range(o.steps):
+        known = L * step // o.steps
+        known_after = L * (step + 1) // o.steps
         again = min(round(eta * known), L - known_after)        # the others are revealed already
-        if again or step == 0:
-            times = uniforms(generators, L, tokens.device)                      # (B, L)
-            u = uniforms(generators, L, tokens.device)                          # (B, L)
+        if again:
+            times, u = noise(L), noise(L)                                       # (B, L) each
         masked = tokens == mask_id                                              # (B, L)
-        now = first_of(masked, known_after - known + again)
-        new, _ = draw_masked(model, tokens, now, u, SampleOptions())
+        now = first_of(masked, known_after - known + again)                     # (B, L)
+        p = logits_where(model, tokens, now).softmax(dim=-1)                       # (n, V)
+        new = tokens.masked_scatter(now, draw(p, u[now]))
         tokens = new.masked_fill(first_of(~masked, again), mask_id)
         yield tokens
 
 
+RULES = {"threshold": reveal_the_sure, "remask": mask_again}
+
+
 # ---- Writing, measured ---------------------------------------------------------------------------
 
-@torch.no_grad()
-def passes_of(model, stories, sampler: str, settings: dict):
-    """Yields the tokens (B, T) of the stories with these numbers after every pass."""
-    generators = [np.random.default_rng((SEED, story)) for story in stories]
-    tokens = torch.full((len(stories), model.config.block_size), model.config.mask_id)
-    if sampler == "threshold":
-        yield from reveal_the_sure(model, tokens, generators, **settings)
-    elif sampler == "remask":
-        yield from mask_again(model, tokens, generators, **settings)
-    else:
-        o = SampleOptions(seed=SEED, **settings)
-        if model.config.mode == "mdlm":
-            o = replace(o, sampler=sampler)
-        yield from states(model, stories, tokens[0], o)
+def written_by(model, variant, stories, sampler: str, settings: dict) -> tuple:
+    """What `generate` returns of the stories with these numbers."""
+    o = build(SampleOptions, settings | {"seed": SEED, "full_length": True})
+    function = None         # that of the model
+    if sampler in EXTRAS:
+        function = EXTRAS[sampler].sampler(model.config, o, settings)
+    if sampler in RULES:
+        others = {name: value for name, value in settings.items() if name != "steps"}
+        function = partial(RULES[sampler], **others)
+    blank = torch.full((model.config.block_size,), model.config.mask_id)
+    return generate(model, stories, blank, o, variant, function)
 
 
-def write(model, tokenizer, num_samples: int, sampler: str, settings: dict) -> dict:
+def write(model, variant, tokenizer, num_samples: int, sampler: str, settings: dict) -> dict:
     """Passes of so many stories, and how far they are from the law."""
     T = model.config.block_size
     texts = []
     passes = 0
     for first in range(0, num_samples, 100):
         stories = range(first, min(first + 100, num_samples))
-        before = torch.full((len(stories), T), model.config.mask_id)
-        for tokens in passes_of(model, stories, sampler, settings):
-            changed = (tokens != before).any(dim=1)     # what is finished waits for its batch
-            passes += int(changed.sum())
-            before = tokens
+        tokens, appeared = written_by(model, variant, stories, sampler, settings)
         texts += [tokenizer.decode_story(ids) for ids in tokens.tolist()]
+        for steps in appeared.tolist():
+            passes += len(set(steps))       # what is finished waits for its batch
+    if sampler == "remask":         # a token that is masked again appears twice
+        passes = settings["steps"] * num_samples
     return {
         "passes": passes / num_samples,
         "tokens_per_pass": T * num_samples / passes,
         **distance(texts)}
 
 
-def seconds_a_story(model, at_once: int, sampler: str, settings: dict, o: DenoiserOptions):
+def seconds_a_story(model, variant, at_once: int, sampler: str, settings: dict, o) -> float:
     """The median over batches of o.seconds stories in all, or a few more. The first warms up."""
     ticks = []
     for first in range(0, at_once + o.seconds, at_once):
-        stories = range(first, first + at_once)
-        for tokens in passes_of(model, stories, sampler, settings):
-            pass
+        written_by(model, variant, range(first, first + at_once), sampler, settings)
         ticks.append(time.perf_counter())
     return float(np.median(np.diff(ticks))) / at_once
 
 
-def ways(config: Config):
+def ways(config):
     """Yields the samplers for such a network, each with each of its settings."""
+    in_blocks = config.mode == "mdlm" and hasattr(config, "block_length")
     for sampler, values in SAMPLERS[config.mode].items():
-        if config.in_blocks and sampler not in FOR_BLOCKS:
+        if in_blocks and sampler not in FOR_BLOCKS:
             continue
         for combination in itertools.product(*values.values()):
             settings = dict(zip(values, combination))
             yield sampler, settings
 
 
-def measure(network: str, model, tokenizer, o: DenoiserOptions):
+def measure(network: str, model, variant, tokenizer, o: DenoiserOptions):
     """Yields a row for each way to write."""
     config = model.config
-    kind = config.mode
-    if config.block_length < config.block_size:
-        kind += f" {config.orders}"
+    in_blocks = hasattr(config, "block_length")
+    orders = f"blocks:{config.block_length}" if in_blocks else ""
     for sampler, settings in ways(config):
+        how = sampler, settings
         row = {
             "network": network,
-            "sampler": f"{kind} {sampler}",
+            "sampler": " ".join(filter(None, [config.mode, orders, sampler])),
             "settings": settings}
-        row |= write(model, tokenizer, o.num_samples, sampler, settings)
+        row |= write(model, variant, tokenizer, o.num_samples, *how)
         row["seconds"] = []
         if o.seconds and network != LAW:
             for at_once in AT_ONCE:
-                seconds = seconds_a_story(model, at_once, sampler, settings, o)
-                row["seconds"].append(seconds)
+                row["seconds"].append(seconds_a_story(model, variant, at_once, *how, o))
         yield row
 
 
 # ---- All rows, and the figure --------------------------------------------------------------------
 
-def draw(rows: list, path: str):
+def draw_denoiser(rows: list, path: str):
     """Grammatical stories against tokens a pass, with the law left, with trained networks right."""
     left_out = "ancestral", "threshold", "remask"       # those that the table is enough for
     lines = {}          # {sampler: {network: its points}}
@@ -232,20 +229,20 @@ def main():
     commits = {}
     for name, folder in flags["named"].items():
         commits[name] = {"folder": folder, "commit": finished_run(folder)["commit"]}
-        model, tokenizer, _ = open_model(folder, "cpu")
+        model, variant, tokenizer, _ = open_model(folder, "cpu")
         if tokenizer.words != TOY.words():
             raise InputError(f"{folder} is no run of the toy, whose law is known")
-        law = toy_oracle(model.config.mode, model.config.orders)
-        networks += [(name, model), (LAW, law)]
+        law = toy_oracle(model.config.mode, getattr(model.config, "block_length", None))
+        networks += [(name, model, variant), (LAW, law, variant)]
     rows = []
-    for name, model in networks:
-        for row in measure(name, model, tokenizer, o):
+    for name, model, variant in networks:
+        for row in measure(name, model, variant, tokenizer, o):
             print(row, flush=True)
             rows.append(row)
             if o.json:
                 write_json(o.json, provenance(SEED) | {"runs": commits, "rows": rows})
     if o.plot:
-        draw(rows, o.plot)
+        draw_denoiser(rows, o.plot)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ How long should a block be? The dial from left to right to random order.
     python -m experiments.dial --text=stories --json=F --plot=G         real text, of texts.py
 
 It measures all runs out/dial-TEXT/MODE-N-SEED. run_all.sh trains them: mdlm (block diffusion) and
-aogpt (the same orders, one causal stream) with --orders=blocks:N.
+aogpt (the same orders, one causal stream) with --variant=blocks --block_length=N. Where N is the
+whole window there is one block, which takes no variant.
 
 On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
 
@@ -15,7 +16,7 @@ On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
     1, 2, 4 a pass  the share of 1,000 stories that obey the grammar, with so many tokens a pass.
                     mdlm cannot write more tokens a pass than a block has
     adaptive        the same of mdlm with --sampler=adaptive, and how many tokens a pass that is
-    drafts          the same of aogpt with --draft=16
+    drafts          the same of aogpt with --sampler=drafts --draft=16
     step            seconds of a training step
 
 and the same samplers write with a perfect network, the law. On real text, 1,250 steps of 8 windows
@@ -40,19 +41,20 @@ from typing import Literal
 import numpy as np
 import torch
 
-from cli import InputError, build, command, flag, parse_flags, provenance, write_json
+import model as plain
 from experiments.denoiser import LAW, write
-from experiments.held_out import COLOURS, Output, error_of, finished_run, of_neighbours
+from experiments.held_out import COLOURS, Output, error_of, finished_run, nats, of_neighbours
 from experiments.oracle import toy_oracle
-from objectives import evaluation_batch, losses_in_parts, mask_generator
+from extras import adaptive, blocks, drafts
 from prepare_data import Tokenizer, Windows, load_meta
-from runs import open_model
-from samplers import SampleOptions, generate
-from show import figure
-from train import window_losses
+from sample import SampleOptions, generate, open_model
+from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
+from support.pictures import figure
+from support.runs import random_numbers
+from train import rows_together, window_losses
 
 PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in each pass
-DRAFT = 16                  # tokens that aogpt guesses at once with --draft
+DRAFT = 16                  # tokens that aogpt guesses at once with --sampler=drafts
 STORIES = 8                 # of real text that are written at once, to count passes and seconds
 DRAWS = 8                   # masks or orders of a bound on real text
 
@@ -66,64 +68,75 @@ class DialOptions(Output):
 
 # ---- A run and its row ---------------------------------------------------------------------------
 
+def block_length(config) -> int:
+    """N, which without blocks is the window."""
+    return getattr(config, "block_length", config.block_size)
+
+
 @torch.no_grad()
-def above_law(model, x) -> float:
+def above_law(model, variant, x) -> float:
     """Nats per token that the model's bound on stories x (N, T) is above the law's.
 
     Both read the same batch, so each slot of both knows the same tokens."""
-    law = toy_oracle(model.config.mode, model.config.orders)
-    losses = []
-    for part in evaluation_batch(model.config, x, mask_generator(0)).split(16):
-        reads = part.tokens, part.key_pos, part.target_pos, part.t, part.select
-        log_p = law(*reads, stage=part.stage).double()                          # (G, S, V)
-        log_q = model(*reads, stage=part.stage).double().log_softmax(dim=-1)
-        kl = (log_p.exp() * (log_p - log_q)).sum(dim=-1)                        # (G, S)
-        losses.append((kl * part.weight).sum(dim=1))
-    return torch.cat(losses).mean().item()
+    config = model.config
+    law = toy_oracle(config.mode, getattr(config, "block_length", None))
+    x = x.repeat_interleave(rows_together(config), dim=0)                       # (B, T)
+    total = 0.0
+    for part in variant.bound_batch(config, x, random_numbers(0)).split(32):
+        select = part.select()                                                  # (n,)
+        reads = part.tokens, part.key_pos, part.target_pos, select
+        log_p = law(*reads).double()                                            # (n, V)
+        log_q = model(*reads).double().log_softmax(dim=-1)                      # (n, V)
+        kl = (log_p.exp() * (log_p - log_q)).sum(dim=-1)                        # (n,)
+        total += (kl * part.weight.flatten()[select]).sum().item()
+    return total / len(x)
 
 
-def written(model, tokenizer, o: DialOptions) -> dict:
+def written(model, variant, tokenizer, o: DialOptions) -> dict:
     """Shares of toy stories that obey the grammar, sampler by sampler."""
     config = model.config
-    sampler = "first_hitting" if config.mode == "mdlm" else "any_order"
+
+    def stories(sampler, settings):
+        return write(model, variant, tokenizer, o.num_samples, sampler, settings)
+
     found = {}
     for per in PER_PASS:
-        if config.mode == "aogpt" or per <= config.block_length:
+        if config.mode == "aogpt" or per <= block_length(config):
             steps = {"steps": config.block_size // per}
-            stories = write(model, tokenizer, o.num_samples, sampler, steps)
-            found[f"{per} a pass"] = stories["grammatical"]
+            found[f"{per} a pass"] = stories("own", steps)["grammatical"]
     if config.mode == "mdlm":
-        stories = write(model, tokenizer, o.num_samples, "adaptive", {})
-        found |= {"adaptive": stories["grammatical"], "its tokens": stories["tokens_per_pass"]}
+        row = stories("adaptive", {})
+        found |= {"adaptive": row["grammatical"], "its tokens": row["tokens_per_pass"]}
     if config.mode == "aogpt":
-        stories = write(model, tokenizer, o.num_samples, "draft", {"draft": DRAFT})
-        found |= {"drafts": stories["grammatical"], "their tokens": stories["tokens_per_pass"]}
+        row = stories("draft", {"draft": DRAFT})
+        found |= {"drafts": row["grammatical"], "their tokens": row["tokens_per_pass"]}
     return found
 
 
-def on_toy(model, tokenizer, o: DialOptions) -> dict:
+def on_toy(model, variant, tokenizer, o: DialOptions) -> dict:
     x = Windows("toy", "val", model.config.block_size).spread(o.num_samples)
-    above = above_law(model, torch.from_numpy(x))
-    return {"above the law": above} | written(model, tokenizer, o)
+    above = above_law(model, variant, torch.from_numpy(x))
+    return {"above the law": above} | written(model, variant, tokenizer, o)
 
 
-def on_stories(model, o: DialOptions) -> dict:
+def on_stories(model, variant, o: DialOptions) -> dict:
     """The losses on unseen stories; passes and seconds of a few that it writes."""
     config = model.config
     stories = Windows("unseen", "val", config.block_size)
     x = torch.from_numpy(stories.spread(min(len(stories), o.num_samples)))
-    draws = 1 if config.block_length == 1 else DRAWS
-    losses = window_losses(model, x, seed=0, draws=draws)                       # (N,)
+    draws = 1 if block_length(config) == 1 else DRAWS
+    losses = window_losses(model, variant, x, seed=0, draws=draws)              # (N,)
     found = {"bound": losses.mean().item(), "± s.e.": error_of(of_neighbours(losses))}
-    way, faster = "adaptive", {"sampler": "adaptive"}
+    way, faster = "adaptive", adaptive
     if config.mode == "aogpt":
-        batch = evaluation_batch(config, x, mask_generator(0), left_to_right=True)
-        found["left to right"] = losses_in_parts(model, batch).mean().item()
-        way, faster = str(DRAFT), {"draft": DRAFT}
+        forwards = torch.arange(x.size(1)).expand_as(x)                         # (N, T)
+        found["left to right"] = nats(model, x, forwards).mean().item()
+        way, faster = str(DRAFT), drafts
+    o = SampleOptions()
     blank = torch.full((config.block_size,), config.mask_id)
-    for name, flags in ("", {}), (f"{way}: ", faster):
+    for name, function in ("", None), (f"{way}: ", faster.sampler(config, o, {"draft": DRAFT})):
         began = time.perf_counter()
-        _, appeared = generate(model, range(STORIES), blank, SampleOptions(**flags))
+        _, appeared = generate(model, range(STORIES), blank, o, variant, function)
         found[f"{name}story, s"] = (time.perf_counter() - began) / STORIES
         passes = [len(set(steps)) for steps in appeared.tolist()]
         found[f"{name}tokens a pass"] = config.block_size / float(np.mean(passes))
@@ -133,7 +146,7 @@ def on_stories(model, o: DialOptions) -> dict:
 def measure(folder: Path, o: DialOptions) -> dict:
     """The row of one run."""
     run = finished_run(folder)
-    model, tokenizer, _ = open_model(folder, "cpu")
+    model, variant, tokenizer, _ = open_model(folder, "cpu")
     mode, N, seed = folder.name.split("-")
     first, last = run["curve"][0], run["curve"][-1]     # compiling takes place before the first
     seconds = last["seconds"] - first["seconds"]
@@ -144,15 +157,18 @@ def measure(folder: Path, o: DialOptions) -> dict:
         "commit": run["commit"],
         "step, s": seconds / max(1, last["step"] - first["step"])}
     if o.text == "toy":
-        return row | on_toy(model, tokenizer, o)
-    return row | on_stories(model, o)
+        return row | on_toy(model, variant, tokenizer, o)
+    return row | on_stories(model, variant, o)
 
 
 # ---- All rows, and the figure --------------------------------------------------------------------
 
 def law_row(N: int, o: DialOptions) -> dict:
     tokenizer = Tokenizer(**load_meta("toy")["tokenizer"])
-    return {"network": LAW, "N": N} | written(toy_oracle("mdlm", f"blocks:{N}"), tokenizer, o)
+    law, variant = toy_oracle("mdlm"), plain
+    if N < law.config.block_size:
+        law, variant = toy_oracle("mdlm", N), blocks
+    return {"network": LAW, "N": N} | written(law, variant, tokenizer, o)
 
 
 def means(rows: list, column: str) -> dict:

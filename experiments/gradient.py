@@ -27,11 +27,10 @@ from dataclasses import dataclass, replace
 import torch
 from tqdm import tqdm
 
-from cli import InputError, build, command, flag, parse_flags, provenance, write_json
-from model import Transformer
-from objectives import mask_generator, training_batch, weighted_losses
 from prepare_data import Windows
-from runs import open_model, read_run
+from sample import open_model
+from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
+from support.runs import random_numbers, read_run
 
 OBJECTIVES = "nelbo", "masked_ce"
 
@@ -45,14 +44,14 @@ class GradientOptions:
     json: str = flag("", "file for the results", file=(".json",))
 
 
-def gradient(model: Transformer, batch) -> torch.Tensor:
+def gradient(model, losses, batch) -> torch.Tensor:
     """All partial derivatives of the loss of a batch, as one vector."""
     model.zero_grad()
-    weighted_losses(model, batch).mean().backward()
+    losses(model, batch, batch.select()).mean().backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def measure(model: Transformer, windows: Windows, o: GradientOptions) -> dict:
+def measure(model, variant, windows: Windows, o: GradientOptions) -> dict:
     """{objective: noise scale, in windows}, and the cosine of the two mean gradients."""
     found = {}
     means, signals = [], []
@@ -62,7 +61,8 @@ def measure(model: Transformer, windows: Windows, o: GradientOptions) -> dict:
         for draw in tqdm(range(o.draws), leave=False, disable=None):
             step = number * o.draws + draw          # so the two see different windows and masks
             x = torch.from_numpy(windows.batch(step, o.batch_size))
-            g = gradient(model, training_batch(config, x, mask_generator(o.seed, step)))
+            batch = variant.training_batch(config, x, random_numbers(o.seed, step))
+            g = gradient(model, variant.losses, batch)
             total = total + g.double()
             squares += g.square().sum().item()
         mean = total / o.draws
@@ -86,15 +86,15 @@ def main():
     for name, folder in flags["named"].items():
         run = read_run(folder)
         runs[folder] = {"commit": run["commit"]}
-        model, *_ = open_model(folder, "cpu")
+        model, variant, *_ = open_model(folder, "cpu")
         config = model.config
         if config.mode != "mdlm":
             raise InputError(f"{folder} is a run of {config.mode}; give runs of mdlm")
         windows = Windows(run["settings"]["data"], "train", config.block_size, seed=o.seed)
         if not found:
             torch.manual_seed(o.seed)
-            found["untrained"] = measure(Transformer(config), windows, o)
-        found[name] = measure(model, windows, o)
+            found["untrained"] = measure(variant.Transformer(config), variant, windows, o)
+        found[name] = measure(model, variant, windows, o)
         print(found, flush=True)
     if o.json:
         facts = provenance(o.seed) | {"batch_size": o.batch_size, "draws": o.draws}

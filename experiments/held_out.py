@@ -28,12 +28,13 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cli import InputError, build, command, flag, parse_flags, provenance, write_json
-from objectives import losses_in_parts, mask_generator, masking_batch, order_batch
+import model as plain
 from prepare_data import Windows
-from runs import open_model, read_run
-from show import figure, in_legend
-from train import window_losses
+from sample import open_model
+from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
+from support.pictures import figure, in_legend
+from support.runs import random_numbers, read_run
+from train import losses_in_parts, window_losses
 
 NEIGHBOURS = 10     # windows whose mean is one number
 SEED = 1337         # of masks and orders
@@ -71,7 +72,7 @@ def nats(model, x, order):
     """(N,) nats per token of the windows x (N, T), written in the order (N, T) one by one."""
     config = model.config
     if config.mode != "mdlm":
-        return losses_in_parts(model, order_batch(config, x, order))
+        return losses_in_parts(model, plain.losses, plain.order_batch(config, x, order))
     return nats_in_turn(model, x, order, known=0)
 
 
@@ -81,13 +82,10 @@ def nats_in_turn(model, x, order, known: int):
     rank = order.argsort(dim=1)             # when the turn of each position comes
     total = torch.zeros(len(x), dtype=torch.float64)
     for turn in tqdm(range(known, T), leave=False, disable=None):
-        batch = masking_batch(model.config, x, rank >= turn)
+        batch = plain.mask_batch(model.config, x, rank >= turn)
         slot = 1 + order[:, turn:turn + 1]                      # (N, 1), BOS has slot 0
-        batch = batch._replace(
-            select=slot,
-            targets=batch.targets.gather(1, slot),
-            weight=torch.ones(slot.shape))
-        total += losses_in_parts(model, batch)
+        weight = torch.zeros_like(batch.weight).scatter(1, slot, 1.0)           # (N, T+1)
+        total += losses_in_parts(model, plain.losses, batch._replace(weight=weight))
     return total / (T - known)
 
 
@@ -98,11 +96,11 @@ def of_the_mean(scores, T: int):
     return -log_mean / T
 
 
-def in_orders(model, x, K: int) -> dict:
+def in_orders(model, variant, x, K: int) -> dict:
     """(N,) nats per token of the windows x (N, T) in each kind of order. ar has only one."""
-    if model.config.orders != "random":
+    if variant.__name__ in ("extras.blocks", "extras.infill"):
         raise InputError("--orders is for ar, and for mdlm and aogpt in random order")
-    generator = mask_generator(SEED)
+    generator = random_numbers(SEED)
     forwards = torch.arange(x.size(1)).expand_as(x)                             # (N, T)
     found = {"left to right": nats(model, x, forwards)}
     if model.config.mode == "ar":
@@ -139,24 +137,26 @@ def finished_run(folder: str) -> dict:
 
 
 def open_run(folder: str, data: str, device="auto") -> tuple:
-    """What finished_run returns, the best model, and the windows of data. Raises InputError."""
+    """What finished_run returns, the best model, its variant, and the windows of data.
+
+    Raises InputError."""
     run = finished_run(folder)
-    model, tokenizer, _ = open_model(folder, device)
+    model, variant, tokenizer, _ = open_model(folder, device)
     windows = Windows(data, "val", model.config.block_size)
     if tokenizer.to_dict() != windows.meta["tokenizer"]:
         raise InputError(f"{folder} has another tokenizer than data/{data}")
-    return run, model, windows
+    return run, model, variant, windows
 
 
 def measure(folder: str, o: HeldOutOptions) -> dict:
     """The scores of a run's best model, and by what it was chosen. Raises InputError."""
-    run, model, windows = open_run(folder, o.data)
+    run, model, variant, windows = open_run(folder, o.data)
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
     if o.orders:
-        found = in_orders(model, x, o.orders)
+        found = in_orders(model, variant, x, o.orders)
     else:
         draws = 1 if model.config.mode == "ar" else o.draws       # those of ar are exact
-        found = {"bound": window_losses(model, x, SEED, draws)}
+        found = {"bound": window_losses(model, variant, x, SEED, draws)}
         if model.config.mode == "aogpt":
             forwards = torch.arange(x.size(1)).expand_as(x)
             found["left to right"] = nats(model, x, forwards)

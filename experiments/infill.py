@@ -22,12 +22,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cli import InputError, build, command, flag, parse_flags, provenance, write_json
+import extras.infill
+import model as plain
 from experiments.held_out import COLOURS, Output, error_of, nats_in_turn, of_neighbours, open_run
 from experiments.oracle import toy_oracle
-from objectives import losses_in_parts, order_batch
-from samplers import SampleOptions, generate
-from show import figure, in_legend
+from sample import SampleOptions, generate
+from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
+from support.pictures import figure, in_legend
+from train import losses_in_parts
 
 LENGTHS = (1, 2, 4, 8, 16, 32)      # tokens of a blank, as far as a window has room for them
 PLACES = 4                          # blanks of a window, evenly spaced, the ends left out
@@ -44,29 +46,30 @@ class InfillOptions(Output):
 # ---- Scores: x (N, T) are windows; the blank begins at `start` and has `length` tokens -----------
 
 @torch.no_grad()
-def nats(model, x, start: int, length: int):
+def nats(model, variant, x, start: int, length: int):
     """(N,) −log p of the blank under the model, per token of it."""
     config = model.config
     place = torch.arange(x.size(1))
     inside = (place >= start) & (place < start + length)                        # (T,)
     order = place
     if config.mode != "ar":
-        again = place[start - 1:start] if config.orders == "infill" else place[:0]
+        again = place[start - 1:start] if variant is extras.infill else place[:0]
         order = torch.cat([place[~inside], again, place[inside]])               # (T or T+1,)
     order = order.expand(len(x), -1)
     if config.mode == "mdlm":
         return nats_in_turn(model, x, order, known=x.size(1) - length)
-    batch = order_batch(config, x, order)
-    return losses_in_parts(model, batch._replace(weight=inside[order] / length))
+    batch = plain.order_batch(config, x, order)
+    batch = batch._replace(weight=inside[order] / length)
+    return losses_in_parts(model, plain.losses, batch)
 
 
-def seconds_to_fill(model, x, start: int, length: int) -> float:
+def seconds_to_fill(model, variant, x, start: int, length: int) -> float:
     """Of one blank in the window x (T,), with a token a pass: the median of five, after one."""
     pattern = x.clone()
     pattern[start:start + length] = model.config.mask_id
     ticks = []
     for story in range(6):
-        generate(model, [story], pattern, SampleOptions())
+        generate(model, [story], pattern, SampleOptions(), variant)
         ticks.append(time.perf_counter())
     return float(np.median(np.diff(ticks)))
 
@@ -86,7 +89,7 @@ def mean_over(starts: list, score):
 
 def measure(folder: str, o: InfillOptions) -> dict:
     """What the file of --json has of a run. Raises InputError."""
-    run, model, windows = open_run(folder, o.data, device="cpu")
+    run, model, variant, windows = open_run(folder, o.data, device="cpu")
     toy = windows.meta["tokenizer"]["kind"] == "words"
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
     T = x.size(1) - toy         # the toy's last token is the end-of-text
@@ -96,17 +99,18 @@ def measure(folder: str, o: InfillOptions) -> dict:
         if length > T - 2:
             break
         starts = starts_of(length, T)
-        scores = mean_over(starts, lambda start: nats(model, x, start, length))
+        scores = mean_over(starts, lambda start: nats(model, variant, x, start, length))
         if toy:
-            scores -= mean_over(starts, lambda start: nats(law, x, start, length))
+            scores -= mean_over(starts, lambda start: nats(law, plain, x, start, length))
         blanks[length] = {
             "nats": scores.mean().item(),
             "nats_se": error_of(of_neighbours(scores))}
         if model.config.mode != "ar":
-            blanks[length]["seconds"] = seconds_to_fill(model, x[0], starts[1], length)
+            blanks[length]["seconds"] = seconds_to_fill(
+                model, variant, x[0], starts[1], length)
     found = {"commit": run["commit"], "blanks": blanks}
     if model.config.mode != "mdlm":
-        found["left to right"] = nats(model, x, 0, x.size(1)).mean().item()
+        found["left to right"] = nats(model, variant, x, 0, x.size(1)).mean().item()
     return found
 
 

@@ -14,10 +14,12 @@ import math
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
-from cli import command, parse_flags, print_table
+import extras.blocks
+import model as plain
 from diversity import read_samples
-from model import Config, slots_seen, take_slots
+from support.flags import command, parse_flags, print_table
 from toy import TOY, Grammar, split_words
 
 
@@ -138,73 +140,54 @@ def toy_conditionals(x) -> np.ndarray:
 # ---- In place of a Transformer -------------------------------------------------------------------
 
 class Oracle(torch.nn.Module):
-    """Answers as a Transformer of this config would that knew the law.
+    """Answers as a Transformer of this config and variant would that knew the law.
 
     conditionals(x)     p (N, T, V) of the tokens of x (N, T), given those that are not [MASK]"""
 
-    def __init__(self, config: Config, conditionals):
+    def __init__(self, config, conditionals, variant=plain):
         super().__init__()
         self.config = config
         self.conditionals = conditionals
-        self.head = torch.nn.Linear(1, 1)       # its device tells where the model is
+        network = variant.Transformer(config)
+        self.attend = network.attend        # who sees whom
+        self.head = network.head            # its device tells where the model is
+        if variant is extras.blocks:
+            self.seen_once = network.seen_once
 
-    def forward(self, tokens, key_pos, target_pos, t=None, select=None, cache=None,
-                stage=None):
-        """Log-probabilities; arguments and shapes are those of a Transformer."""
-        T = self.config.block_size
-        B, S = tokens.shape
-        key_pos = key_pos.expand(B, S)
-        target_pos = target_pos.expand(B, S)
-        tokens, key_pos, visible = self.what_slots_see(tokens, key_pos, cache, stage)
+    def forward(self, tokens, key_pos, target_pos, select, attend=None):
+        """Log-probabilities (n, V); arguments and shapes are those of a Transformer."""
+        T, mask_id = self.config.block_size, self.config.mask_id
 
-        # Each slot writes the n tokens that it sees into a story of its own. BOS and what it does
-        # not see go to a place in front, which is cut off.
-        place = (key_pos + 1)[:, None] * visible                                # (B, S, n)
-        held = tokens[:, None].expand_as(place)
-        known = torch.full((B, S, 1 + T), self.config.mask_id)
-        known = known.scatter(2, place, held)                                   # (B, S, 1+T)
-        known = known[:, :, 1:]                                                 # (B, S, T)
-        target = target_pos[:, :, None].clamp(min=0)        # nobody reads what mdlm's BOS says
-        if select is not None:
-            known = take_slots(known, select)                                   # (G, N, T)
-            target = take_slots(target, select)                                 # (G, N, 1)
+        # Which tokens does a slot see? Where all queries are 0, attention gives it the mean of what
+        # the slots that it sees offer: each a 1 at its position, and there its token. So at each
+        # position that is seen, the mean of tokens is the token times the mean of ones.
+        here = F.one_hot(key_pos.expand_as(tokens) + 1, T + 1)                  # (B, S, T+1)
+        offered = torch.cat([here, here * tokens[:, :, None]], dim=-1)          # (B, S, 2(T+1))
+        offered = offered[:, None].double()                                     # (B, 1, S, 2(T+1))
+        no_query = torch.zeros_like(offered)
+        seen = (attend or self.attend)(self, no_query, offered, offered)
+        ones, times_token = seen.flatten(0, 2)[select].chunk(2, dim=-1)         # (n, T+1) each
+        token = (times_token / ones).round()                                    # NaN: not seen
+        known = token.nan_to_num(mask_id).long()[:, 1:]     # (n, T) BOS tells nothing
 
         # Many slots know the same, so the law is asked about each different story once.
-        known = known.flatten(0, 1)
-        different, which = known.unique(dim=0, return_inverse=True)             # (K, T)
+        different, which = known.unique(dim=0, return_inverse=True)             # (K, T), (n,)
         p = torch.from_numpy(self.conditionals(different.numpy()))              # (K, T, V)
-        p = p[which, target.flatten()]                                          # (G·N, V)
-        log_p = p.clamp(min=1e-300).log().float()           # 0 times an infinity would be NaN
-        return log_p.view(*target.shape[:2], -1)
-
-    def what_slots_see(self, tokens, key_pos, cache, stage) -> tuple:
-        """Tokens and positions (B, n), and which of them each slot sees (B, S, n)."""
-        B, S = tokens.shape
-        if cache is not None:       # it keeps tokens and positions in the place of keys and values
-            [(kept_tokens, kept_positions)], slots, visible = cache
-            n = visible.size(-1)
-            seen = []
-            for kept, new in (kept_tokens, tokens), (kept_positions, key_pos):
-                kept = kept[:, 0, :, 0]
-                kept.scatter_(1, slots, new.to(kept.dtype))
-                seen.append(kept[:, :n].long())
-            return *seen, visible[:, 0]
-        if stage is not None:       # a [MASK] that is seen tells nothing
-            visible = slots_seen(stage)                                         # (1, S, S)
-        elif self.config.mode == "mdlm":
-            visible = (tokens != self.config.mask_id)[:, None]                  # (B, 1, S)
-        else:
-            everything = torch.ones(S, S, dtype=torch.bool)
-            visible = everything.tril()                                         # (S, S)
-        return tokens, key_pos, visible.expand(B, S, S)
+        target = target_pos.expand_as(tokens).flatten()[select]                 # (n,)
+        p = p[which, target]                                                    # (n, V)
+        return p.clamp(min=1e-300).log().float()        # 0 times an infinity would be NaN
 
 
-def toy_oracle(mode: str, orders: str = "random") -> Oracle:
-    config = Config(
-        mode, orders=orders, n_layer=1, n_head=1, n_embd=2,
+def toy_oracle(mode: str, N: int | None = None) -> Oracle:
+    """The law of the toy; with N as a model in blocks of N tokens knows it."""
+    sizes = dict(
+        n_layer=1, n_head=1, n_embd=2, n_hidden=1,
         vocab_size=len(TOY.words()) + 1,
         block_size=int(TOY.mean_words()) + 1)
-    return Oracle(config, toy_conditionals)
+    if N:
+        config = extras.blocks.Config(mode, block_length=N, **sizes)
+        return Oracle(config, toy_conditionals, extras.blocks)
+    return Oracle(plain.Config(mode, **sizes), toy_conditionals)
 
 
 # ---- How far samples are from the law ------------------------------------------------------------

@@ -23,8 +23,9 @@ from typing import Literal
 import torch
 
 from bench import begin, by_turns, training_step
-from cli import InputError, build, command, flag, parse_flags, print_table, provenance, write_json
 from model import Config
+from support.flags import (
+    InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
 
 
 @dataclass

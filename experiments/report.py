@@ -14,9 +14,9 @@ import re
 
 import numpy as np
 
-from cli import ROOT, InputError, command, parse_flags
 from experiments.held_out import COLOURS, HELPS, error_of
-from show import figure
+from support.flags import ROOT, InputError, command, parse_flags
+from support.pictures import figure
 
 DATA = ROOT / "results/data"
 MARKED = re.compile(r"<!--(\S+?)-->.*?<!--end-->", re.DOTALL)
@@ -61,13 +61,13 @@ TOY_COLUMNS = {
     "4 a pass": ("4", 1, 100, "%"),
     "adaptive": ("adaptive", 1, 100, "%"),
     "its tokens": ("its tokens a pass", 1, 1, ""),
-    "their tokens": ("--draft=16, tokens a pass", 1, 1, ""),
+    "their tokens": ("drafts of 16, tokens a pass", 1, 1, ""),
     "step, s": ("step, ms", 0, 1000, "")}
 STORY_COLUMNS = {
     "bound": ("bound", 2, 1, ""),
     "left to right": ("left to right, exact", 2, 1, ""),
     "adaptive: tokens a pass": ("adaptive, tokens a pass", 2, 1, ""),
-    "16: tokens a pass": ("--draft=16, tokens a pass", 2, 1, ""),
+    "16: tokens a pass": ("drafts of 16, tokens a pass", 2, 1, ""),
     "step, s": ("step, ms", 0, 1000, ""),
     "story, s": ("a story, s", 2, 1, "")}
 NETWORKS = {"mdlm": "`mdlm`", "aogpt": "`aogpt`", "the law": "perfect"}
@@ -335,7 +335,8 @@ def differences() -> dict:
         found |= {f"paper.{name}.{what}": text for what, text in texts.items()}
         found[f"paper.{name}.seed-1"] = above(of_mdlm[:1], mdlm[:1])
         rows.append([label, flags, *texts.values()])
-    head = ["what the paper has", "flags", "`mdlm` changes", "`ar` changes", "`mdlm` above `ar`"]
+    head = ["what the paper has", "flags, beside `--variant=paper`", "`mdlm` changes",
+            "`ar` changes", "`mdlm` above `ar`"]
     found["paper.table"] = table(head, rows)
     return found
 

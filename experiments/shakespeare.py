@@ -39,14 +39,15 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cli import ROOT, InputError, build, command, flag, parse_flags, provenance, write_json
 from experiments.others import import_file
-from model import Config, Transformer
-from objectives import evaluation_batch, losses_in_parts, mask_generator, training_batch
-from prepare_data import Windows, load_meta
-from runs import read_run
-from train import (
-    PRESETS, Settings, learning_rate, make_optimizers, maybe_compiled, prepare_machine, train_step)
+from extras.paper import Config, Transformer     # whose flags take differences away
+from model import bound_batch, losses, training_batch
+from prepare_data import Windows, load_meta, open_windows
+from support import machine
+from support.flags import (
+    ROOT, InputError, build, command, flag, parse_flags, provenance, write_json)
+from support.runs import random_numbers, read_run
+from train import PRESETS, Settings, learning_rate, losses_in_parts, make_optimizers, train_step
 
 # nanoGPT's README has these flags for a CPU; with the last one the last weights are kept.
 NANOGPT_FLAGS = """
@@ -247,36 +248,37 @@ def run_without(taken: list, seed: int) -> dict:
     dtype = "float32" if "bfloat16" in taken else "bfloat16"
     s = build(Settings, PRESETS["shakespeare"] | {"seed": seed, "dtype": dtype})
     device = torch.device("cpu")
-    prepare_machine(s, device)
+    machine.prepare(s, device)
     torch._dynamo.reset()           # else it compiles only the first few networks
     model = model_without(taken, seed)
+    model.softmax_attention = machine.attention_for(device)
     config = model.config
     optimizers = make_optimizers(model, s)
     if "decay of gains" in taken:
         optimizers = decay_of_matrices(model, s)
-    windows = Windows(s.data, "train", config.block_size, s.windows, s.seed)
+    windows = open_windows(s, "train", config.block_size)
     rng = np.random.default_rng(seed)
-    losses_of = maybe_compiled(s, device)
+    losses_of = machine.compiled(losses, s, device)
     for step in range(s.max_steps):
         x = windows.batch(step, s.batch_size)                                   # (B, T)
         if "windows end to end" in taken:
             x = draw_anywhere(windows, s.batch_size, rng)
-        batch = training_batch(config, torch.from_numpy(x), mask_generator(seed, step))
+        batch = training_batch(config, torch.from_numpy(x), random_numbers(seed, step))
         train_step(model, losses_of, optimizers, batch, s, learning_rate(s, step))
-    val = Windows(s.data, "val", config.block_size, s.windows, s.seed)
+    val = open_windows(s, "val", config.block_size)
     return score(model, torch.from_numpy(val.spread(s.eval_windows)))
 
 
 def score(model: Transformer, x: torch.Tensor) -> dict:
     """The losses of an ar on windows x (N, T)."""
     T = x.size(1)
-    batch = evaluation_batch(model.eval().config, x, None)
+    batch = bound_batch(model.config, x, None)
     late = torch.arange(T) >= T // 2                                            # (T,)
     weight = late / late.sum()                                                  # (T,)
     of_late = batch._replace(weight=weight.expand(x.shape))
     return {
-        "nats": losses_in_parts(model, batch).mean().item(),
-        "second half": losses_in_parts(model, of_late).mean().item()}
+        "nats": losses_in_parts(model, losses, batch).mean().item(),
+        "second half": losses_in_parts(model, losses, of_late).mean().item()}
 
 
 # ---- The tables ----------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli import build, command, flag, parse_flags
 from prepare_data import DATA_DIR, EOT, PrepareOptions, download_stories, prepare, read_stories
+from support.flags import build, command, flag, parse_flags
 
 UNSEEN = 400        # stories that are reported
 TRAIN, VALID = 5417, 300        # stories that are downloaded

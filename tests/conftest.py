@@ -1,5 +1,4 @@
 """Tests run in a folder of their own, on small models of random weights, with fixed seeds."""
-import contextlib
 import json
 import multiprocessing
 import os
@@ -22,14 +21,12 @@ import torch  # noqa: E402
 
 sys.path.insert(0, ROOT)
 
-import samplers  # noqa: E402
-from model import Config, Transformer  # noqa: E402
-from objectives import masking_batch  # noqa: E402
+import model as plain  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def arithmetic_as_it_was():
-    """train.prepare_cpu changes how this process computes; no test shall depend on another."""
+    """machine.prepare changes how this process computes; no test shall depend on another."""
     yield
     torch.set_flush_denormal(False)
     torch.use_deterministic_algorithms(False)
@@ -61,57 +58,14 @@ def stories_file():
     return path
 
 
-def small_model(mode="ar", seed=0, dtype=torch.float32, **fields):
+def small_model(mode="ar", seed=0, dtype=torch.float32, variant=plain, **fields):
     """Random weights, large enough that every input matters visibly in the output."""
     sizes = dict(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16, n_hidden=24)
     torch.manual_seed(seed)
-    model = Transformer(Config(mode, **sizes | fields)).to(dtype)
+    model = variant.Transformer(variant.Config(mode, **sizes | fields)).to(dtype)
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.4)
     return model.eval()
-
-
-# ---- Several tokens a step, written plainly ------------------------------------------------------
-
-def write_plainly(model, tokens, order, given, u, steps, o):
-    """samplers.write_in_order without a cache: each token of a group as if it came first."""
-    n = tokens.size(1) - given
-    for step in range(steps):
-        start = given + n * step // steps
-        end = given + n * (step + 1) // steps
-        written = tokens.clone()
-        for j in range(start, end):
-            changed = order.clone()
-            changed[:, start] = order[:, j]     # slot `start` sees nothing that comes after it
-            one = next(samplers.write_in_any_order(model, tokens, changed, start, u, o))
-            position = order[:, j:j + 1]                                        # (B, 1)
-            written.scatter_(1, position, one.gather(1, position))
-        tokens = written
-        yield tokens
-
-
-def unmask_plainly(model, tokens, reveal_step, u, o):
-    """samplers.unmask, predicting all tokens at every step."""
-    for step in range(int(reveal_step.max()) + 1):
-        batch = masking_batch(model.config, tokens, tokens == model.config.mask_id)
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t,
-                       stage=batch.stage)                                       # (B, T+1, V)
-        of_text = logits[:, 1:1 + tokens.size(1)]                               # (B, L, V)
-        now = reveal_step == step                                               # (B, L)
-        if now.any():
-            new, _ = samplers.draw(of_text[now], u[now], o)
-            tokens = tokens.masked_scatter(now, new)
-        yield tokens
-
-
-@contextlib.contextmanager
-def plain_samplers():
-    """In this block samplers.py takes the two above."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samplers, "write_in_order", write_plainly)
-        patch.setattr(samplers, "unmask", unmask_plainly)
-        yield
-
 
 # ---- Commands, as a user runs them ---------------------------------------------------------------
 
@@ -179,10 +133,6 @@ def run(script, *arguments, cwd=".", **environment):
     command = [sys.executable, os.path.join(ROOT, script), *arguments]
     environment = os.environ | environment
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
-
-
-def experiment(name, *arguments, **kwargs):
-    return run(f"experiments/{name}.py", *arguments, **kwargs)
 
 
 CLOCK = ("seconds", "tok_per_s")

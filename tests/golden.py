@@ -16,7 +16,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from cli import provenance  # noqa: E402
+from support.flags import provenance  # noqa: E402
 from toy import TOY  # noqa: E402
 
 FILE = ROOT / "tests" / "golden.json"
@@ -37,7 +37,7 @@ def prepare(folder: Path, run):
 
 def train(folder: Path, name: str, flags: str, run) -> tuple:
     """What a run of 20 steps has: its losses by name and step, and the sum of |weights|."""
-    given = {word.split("=")[0]: word for word in [*COMMON, *flags.split()]}    # the last one counts
+    given = {word.split("=")[0]: word for word in [*COMMON, *flags.split()]}  # the last counts
     run("train.py", f"--out_dir=out/{name}", *given.values(), cwd=folder)
     losses = {}
     for line in (folder / "out" / name / "log.jsonl").read_text().splitlines():

@@ -1,19 +1,23 @@
-"""compare.py: runs beside each other, and how likely a model finds a text of any length."""
+"""extras/compare.py and score.py: runs side by side, and how likely a model finds a whole text."""
 import itertools
 import json
 import math
-import shutil
+import re
 
+import numpy as np
 import pytest
 import torch
 
-import compare
-from cli import InputError
-from compare import score_text, score_texts
-from conftest import read_log, run, small_model
-from objectives import masking_batch, order_batch, weighted_losses
-from runs import open_model
-from test_show import texts_of
+import extras.blocks
+import extras.infill
+import model as plain
+from conftest import run, small_model
+from extras.compare import CompareOptions, score_files
+from extras.score import part_batch, score_text, score_texts
+from model import read_slots
+from sample import open_model
+from support.flags import InputError
+from support.runs import random_numbers
 from toy import toy_stories
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2]
@@ -21,224 +25,176 @@ TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2]
 
 # ---- Texts ---------------------------------------------------------------------------------------
 
-def nats_of_next(model, known: list, token: int) -> float:
-    """−log p of a token after the known ones, from one pass of the network and nothing else."""
-    config = model.config
-    n = len(known)
-    if config.mode == "mdlm":
-        tokens = [config.bos_id, *known] + [config.mask_id] * (config.block_size - n)
-        position = torch.arange(-1, config.block_size)[None]
-        logits = model(torch.tensor([tokens]), position, position)[0, 1 + n]
-    else:
-        position = torch.arange(-1, n)[None]
-        logits = model(torch.tensor([[config.bos_id, *known]]), position, position + 1)[0, -1]
-    return -logits.log_softmax(dim=0)[token].item()
-
-
 def plain_score(model, ids: list, stride: int) -> float:
-    """Token by token: the first window has no context, later parts what fits."""
+    """Token by token, as a model writes: the first window has no context, later parts what fits."""
     T = model.config.block_size
+    order = torch.arange(T)[None]
     nats = 0.0
-    for i in range(len(ids)):
+    for i, token in enumerate(ids):
         part_ends = T                       # of the part that this token belongs to
         while part_ends <= i:
             part_ends += stride
-        begins = max(0, min(part_ends, len(ids)) - T)
-        nats += nats_of_next(model, ids[begins:i], ids[i])
+        known = ids[max(0, min(part_ends, len(ids)) - T):i]
+        n = len(known)
+        window = torch.tensor([known + [model.config.mask_id] * (T - n)])
+        logits = read_slots(model, window, order, n, n + 1)[0, 0]               # (V,)
+        nats -= logits.log_softmax(dim=0)[token].item()
     return nats
 
 
 @pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
-@pytest.mark.parametrize("length, stride", [(1, 4), (5, 1), (8, 8), (9, 8), (17, 1), (17, 3)])
+@pytest.mark.parametrize("length, stride", [(0, 4), (5, 1), (9, 8), (17, 3)])
 @torch.no_grad()
 def test_the_chain_rule_token_by_token(mode, length, stride):
     model = small_model(mode, dtype=torch.float64)
-    found = score_text(model, TEXT[:length], "left_to_right", stride=stride)
+    found = score_text(model, plain, TEXT[:length], "left_to_right", stride=stride)
     assert found.nats == pytest.approx(plain_score(model, TEXT[:length], stride), abs=1e-9)
     assert found.tokens == length
     assert found.variance == 0
 
 
-@pytest.mark.parametrize("mode, orders", [
-    ("ar", "random"), ("mdlm", "random"), ("aogpt", "random"), ("mdlm", "blocks:2"),
-    ("aogpt", "blocks:2"), ("aogpt", "infill")])
-@pytest.mark.parametrize("order", ["left_to_right", "random"])
-def test_the_probabilities_of_all_texts_sum_to_one(mode, orders, order):
+IN_BLOCKS = dict(variant=extras.blocks, block_length=2)
+
+
+@pytest.mark.parametrize("mode, others, order", [
+    ("mdlm", {}, "random"), ("mdlm", IN_BLOCKS, "random"), ("aogpt", IN_BLOCKS, "random"),
+    ("aogpt", dict(variant=extras.infill), "left_to_right")])
+def test_the_probabilities_of_all_texts_sum_to_one(mode, others, order):
     """Also of texts longer than the window."""
-    model = small_model(mode, dtype=torch.float64, vocab_size=3, block_size=3, orders=orders)
-    texts = [list(text) for text in itertools.product(range(3), repeat=5)]
-    scores = [score_text(model, text, order, stride=2) for text in texts]    # in the same order
+    model = small_model(mode, dtype=torch.float64, vocab_size=3, block_size=3, **others)
+    variant = others.get("variant", plain)
+    texts = itertools.product(range(3), repeat=5)
+    scores = [score_text(model, variant, list(text), order, stride=2) for text in texts]
     assert sum(math.exp(-score.nats) for score in scores) == pytest.approx(1)
 
 
-def mean_over_masks(model, x, places: list) -> float:
-    """The bound on −log p(the tokens at these places | those before), all later ones masked."""
-    config = model.config
-    later = torch.arange(x.size(1)) > max(places)
-    means = []
-    for k in range(1, len(places) + 1):
-        losses = []
-        for chosen in itertools.combinations(places, k):
-            masked = later.clone()[None]
-            masked[0, list(chosen)] = True
-            batch = masking_batch(config, x, masked)
-            weight = torch.zeros_like(batch.weight)
-            weight[0, [1 + place for place in chosen]] = 1 / k
-            losses.append(weighted_losses(model, batch._replace(weight=weight)).item())
-        means.append(sum(losses) / len(losses))
-    return len(places) * sum(means) / len(means)
-
-
-def mean_over_orders(model, x, known: int) -> float:
-    """The bound of an any-order GPT on −log p(the tokens after the known ones)."""
-    L = x.size(1)
-    losses = []
-    for first in itertools.permutations(range(known)):
-        for last in itertools.permutations(range(known, L)):
-            batch = order_batch(model.config, x, torch.tensor([[*first, *last]]))
-            weight = torch.zeros(1, L)
-            weight[0, known:] = 1
-            losses.append(weighted_losses(model, batch._replace(weight=weight)).item())
-    return sum(losses) / len(losses)
-
-
-@pytest.mark.parametrize("mode, orders", [
-    ("mdlm", "random"), ("mdlm", "blocks:3"), ("aogpt", "random")])
-@torch.no_grad()
-def test_the_bound_is_the_mean_over_all_masks_or_orders(mode, orders):
+@pytest.mark.parametrize("mode, others", [("mdlm", {}), ("mdlm", IN_BLOCKS), ("aogpt", {})])
+def test_the_bound_is_the_mean_of_exact_scores_over_orders(mode, others):
     """A text of seven tokens, in windows of four with a stride of three."""
-    model = small_model(mode, dtype=torch.float64, block_size=4, orders=orders)
-    first = torch.tensor([TEXT[:4]])
-    second = torch.tensor([TEXT[3:7]])
-    if mode == "aogpt":
-        bound = mean_over_orders(model, first, 0) + mean_over_orders(model, second, 1)
-    elif orders == "random":
-        bound = mean_over_masks(model, first, [0, 1, 2, 3])
-        bound += mean_over_masks(model, second, [1, 2, 3])
-    else:
-        bound = mean_over_masks(model, first, [0, 1, 2]) + mean_over_masks(model, first, [3])
-        bound += mean_over_masks(model, second, [1, 2]) + mean_over_masks(model, second, [3])
-    found = score_text(model, TEXT[:7], draws=6000, stride=3)
-    error = math.sqrt(found.variance)
-    assert error < 0.05
-    assert abs(found.nats - bound) < 4 * error
+    model = small_model(mode, dtype=torch.float64, block_size=4, **others)
+    text = TEXT[:7]
+    variant = others.get("variant", plain)
+    bound = score_text(model, variant, text, draws=3000, stride=3)
+    exact = []
+    for seed in range(500):
+        score = score_text(model, variant, text, "random", stride=3, seed=seed)
+        exact.append(score.nats)
+    error = math.sqrt(bound.variance + np.var(exact) / 500)
+    assert error < 0.1
+    assert abs(bound.nats - np.mean(exact)) < 4 * error
+
+
+def test_what_is_known_comes_first():
+    """In every order of aogpt: of eight tokens with two new ones the last two slots count."""
+    config = small_model("aogpt").config
+    batch = part_batch(config, plain, torch.arange(8), 2, "bound", 50, random_numbers(0))
+    assert batch.weight.tolist() == [[0] * 6 + [1] * 2] * 50
 
 
 def test_each_text_has_draws_of_its_own():
     """Else the errors of many texts would not average out, as score_files takes them to do."""
-    model = small_model("mdlm")
-    first, second = score_texts(model, [TEXT[:5], TEXT[:5]])
+    first, second = score_texts(small_model("mdlm"), plain, [TEXT[:5], TEXT[:5]])
     assert first.nats != second.nats
-
-
-def test_what_cannot_be_scored():
-    model = small_model("ar")
-    with pytest.raises(InputError, match="without tokens"):
-        score_text(model, [])
-    with pytest.raises(InputError, match="--stride=9 must not exceed the window, 8"):
-        score_text(model, TEXT, stride=9)
-
 
 # ---- The command ---------------------------------------------------------------------------------
 
 def compare_runs(*arguments, cwd):
     """What the command prints, and the runs in its JSON."""
-    done = run("compare.py", *arguments, "--json=c.json", cwd=cwd)
-    assert done.returncode == 0, done.stderr
+    done = run("extras/compare.py", *arguments, "--json=c.json", cwd=cwd)
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout, json.loads((cwd / "c.json").read_text())["runs"]
 
 
 def test_whole_texts_are_scored(trained):
-    stories = toy_stories(seed=5)
-    two = [next(stories), next(stories)]
-    path = trained / "two.txt"
-    path.write_text("\r\n<|endoftext|>\r\n".join(two))
-    printed, runs = compare_runs("ar=out/ar", "mdlm=out/mdlm", "--text=two.txt", cwd=trained)
-    model, tokenizer, _ = open_model(str(trained / "out/ar"), "cpu")
-    T = model.config.block_size
+    two = list(itertools.islice(toy_stories(seed=5), 2))
+    (trained / "two.txt").write_text("\r\n<|endoftext|>\r\n".join(two))
+    printed, runs = compare_runs("ar=out/ar", "mdlm=out/mdlm", "--text=two.txt", "--device=cpu",
+                                 cwd=trained)
+    model, _, tokenizer, _ = open_model(trained / "out/ar", "cpu")
     ids = [[*tokenizer.encode(story), tokenizer.eot] for story in two]
-    nats = sum(plain_score(model, story, T // 2) for story in ids)
+    nats = sum(plain_score(model, story, model.config.block_size // 2) for story in ids)
     tokens = sum(map(len, ids))
-    ar = runs["ar"]["text"]
-    assert ar["texts"] == 2
-    assert ar["tokens"] == tokens
-    assert ar["nats per token"] == pytest.approx(nats / tokens, abs=1e-5)
-    assert ar["perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-5)
-    size = sum(len(story) for story in two)
-    assert ar["bits per byte"] == pytest.approx(nats / math.log(2) / size, abs=1e-5)
-    assert ar["± s.e."] == 0
+    per_token = runs["ar"]["text"].pop("nats per token")
+    assert f"{per_token:.4f}" in printed
+    assert per_token == pytest.approx(nats / tokens, abs=1e-5)
+    assert runs["ar"]["text"] == pytest.approx({
+        "texts": 2,
+        "tokens": tokens,
+        "± s.e.": 0,
+        "bits per byte": per_token * tokens / math.log(2) / len("".join(two)),
+        "perplexity": math.exp(per_token)}, rel=1e-5)
     assert 0 < runs["mdlm"]["text"]["± s.e."] < 0.1
-    assert f"{ar['nats per token']:.4f}" in printed
 
 
-def test_a_model_of_continuous_text_scores_every_character(trained):
-    """White space at the ends too, and no end of the text."""
-    checkpoint = torch.load(trained / "out/ar/best.pt")
-    checkpoint["windows"] = "random"
-    checkpoint["tokenizer"] = {"kind": "bytes"}
-    checkpoint["config"]["vocab_size"] = 257
+def copy_of_run(source, folder, scale, **changes):
+    """A best.pt whose embeddings are random with this scale, and with other entries."""
+    checkpoint = torch.load(source) | changes
+    width = checkpoint["config"]["n_embd"]
+    rows = plain.Config(vocab_size=checkpoint["config"]["vocab_size"]).padded_vocab
     for name in "embed.weight", "head.weight":
-        checkpoint["model"][name] = torch.zeros(320, 16)
-    (trained / "out/bytes").mkdir()
-    torch.save(checkpoint, trained / "out/bytes/best.pt")
-    path = trained / "short.txt"
+        checkpoint["model"][name] = scale * torch.randn(rows, width)
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(checkpoint, folder / "best.pt")
+
+
+def test_a_model_of_continuous_text_scores_every_character(trained, tmp_path):
+    """White space at the ends too, and no end of the text."""
+    best = trained / "out/ar/best.pt"
+    config = torch.load(best)["config"] | {"vocab_size": 257}
+    copy_of_run(best, tmp_path, 0, windows="random", tokenizer={"kind": "bytes"}, config=config)
+    path = tmp_path / "short.txt"
     path.write_bytes("\ufeff naïve \r\n".encode())
-    o = compare.CompareOptions(text=str(path))
-    found = compare.score_files(str(trained / "out/bytes"), o)
+    found = score_files(tmp_path, CompareOptions(text=str(path)))
     assert found["tokens"] == len(" naïve \n".encode())
-    assert found["nats per token"] == pytest.approx(math.log(257), abs=1e-5)
+    assert found["bits per byte"] == pytest.approx(math.log2(257), abs=1e-5)
     path.write_text("")
     with pytest.raises(InputError, match="is empty"):
-        compare.score_files(str(trained / "out/bytes"), o)
+        score_files(tmp_path, CompareOptions(text=str(path)))
 
 
-def write_run(folder, curve):
-    """What compare.py reads of a run; curve: each evaluation's step, seconds and loss."""
-    folder.mkdir()
+def write_run(folder, curve, data="t", **final):
+    """What is read of a run: each evaluation's step, seconds and loss, and what is said at the end.
+    """
+    folder.mkdir(parents=True)
     config = {"seed": 1,
-              "config": {"block_size": 8},
-              "settings": {"data": "t", "windows": "aligned"}}
+              "config": {"block_size": 8, "mode": "ar"},
+              "settings": {"data": data, "windows": "aligned"}}
     (folder / "config.json").write_text(json.dumps(config))
-    with open(folder / "log.jsonl", "w") as file:
-        for step, seconds, loss in curve:
-            entry = {"step": step,
-                     "seconds": seconds,
-                     "val_nll": loss,
-                     "val_nll_se": 0.1}
-            print(json.dumps(entry), file=file)
+    entries = []
+    for step, seconds, loss in curve:
+        losses = dict(val_nll=float(loss), val_nll_se=0.1, val_floor=1.5)
+        entries.append(dict(step=step, seconds=seconds, **losses))
+    lines = map(json.dumps, [*entries, final])
+    (folder / "log.jsonl").write_text("\n".join(lines) + "\n")
 
 
 def test_equal_steps_and_equal_seconds(tmp_path):
-    write_run(tmp_path / "a", [(10, 1, 4), (20, 3, 2)])
-    write_run(tmp_path / "b", [(10, 1, 6), (30, 2, 5)])
-    _, runs = compare_runs("a=a", "b=b", cwd=tmp_path)
-    a = runs["a"]["table"]
-    b = runs["b"]["table"]
-    assert a["at 20 steps"] == 2
-    assert a["at 2 s"] == 3
-    assert b["at 20 steps"] == 5.5
-    assert b["at 2 s"] == 5
-    assert a["true law"] is None        # unknown
-
-
-def test_compare_command(trained):
-    printed, runs = compare_runs("ar=out/ar", "mdlm=out/mdlm", "--plot=c.svg", cwd=trained)
-    assert "cannot be compared" not in printed
-    *_, evaluation, final = read_log(trained / "out/mdlm")
-    mdlm = runs["mdlm"]["table"]
-    assert mdlm["best"] == final["final_nll"]
-    assert mdlm["true law"] == evaluation["val_floor"]
-    assert runs["ar"]["table"]["at 30 steps"] is not None
-    texts = texts_of(trained / "c.svg")
-    for label in ("ar (exact)", "mdlm (upper bound)", "the true law"):
-        assert texts.count(label) == 1
-
-
-def test_losses_on_other_data_are_not_compared_in_silence(trained):
-    shutil.copytree(trained / "out/ar", trained / "out/far")
-    path = trained / "out/far/config.json"
-    config = json.loads(path.read_text())
-    config["settings"]["data"] = "elsewhere"
-    path.write_text(json.dumps(config))
-    printed, _ = compare_runs("ar=out/ar", "far=out/far", cwd=trained)
+    """The best loss is that of the last evaluation, which has many draws, where there was one."""
+    write_run(tmp_path / "a", [(10, 1, 4), (20, 3, 2)], final_nll=2.25, final_nll_se=0.01)
+    write_run(tmp_path / "b", [(10, 1, 6), (30, 2, 5)], data="elsewhere")
+    printed, runs = compare_runs("a=a", "b=b", cwd=tmp_path)
+    assert list(runs["a"]["table"].values()) == [2.25, 0.01, "final", 2, 3, 1.5]
+    assert list(runs["b"]["table"].values()) == [5, 0.1, "quick", 5.5, 5, 1.5]
+    assert re.search("\na +2.2500 +0.0100 +final +2.0000 +3.0000 +1.5000\n", printed)
     assert "! losses on other data, windows or block_size cannot be compared" in printed
+
+
+def test_any_name_stands_in_the_legend(tmp_path):
+    names = "$$", "_x", "a$b$c"
+    for i in range(3):
+        write_run(tmp_path / str(i), [(1, 1, 2), (2, 2, 1)])
+    compare_runs(*[f"{name}={i}" for i, name in enumerate(names)], "--plot=c.svg", cwd=tmp_path)
+    texts = re.findall("<!-- +(.*) -->", (tmp_path / "c.svg").read_text())
+    assert {f"{name} (exact)" for name in names} <= set(texts)
+
+
+def test_a_run_that_has_diverged_is_shown(trained, tmp_path):
+    write_run(tmp_path / "bad", [(1, 1, 7e11), (2, 2, 3e300)])
+    copy_of_run(trained / "out/ar/best.pt", tmp_path / "bad", 3e4)
+    (tmp_path / "t.txt").write_text("One day, a girl named Anna found a blue ball.")
+    printed, runs = compare_runs("bad=bad", "--text=t.txt", cwd=tmp_path)
+    assert max(map(len, printed.splitlines())) < 100
+    assert " 7e+11 " in printed
+    assert printed.rstrip().endswith(" inf")
+    assert runs["bad"]["text"]["nats per token"] > 1000
+    assert runs["bad"]["text"]["perplexity"] is None

@@ -3,31 +3,23 @@ import itertools
 import json
 import math
 import warnings
-from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 
 import diversity
-from cli import InputError
+import model as plain
 from conftest import run, small_model
 from diversity import (
-    bleu, closest_length, entropy, interval, largest_counts, measure, ngrams,
-    of_counts, of_sums, pieces, read_samples, real_text, score, self_bleu)
-from objectives import evaluation_batch, losses_in_parts
-from prepare_data import EOT, Tokenizer
+    entropy, interval, measure, of_counts, of_sums, read_samples, self_bleu)
+from extras.real_text import Corpus
+from prepare_data import EOT, PrepareOptions, Tokenizer, prepare
+from support.flags import InputError
 from toy import TOY, toy_stories
+from train import window_losses
 
 WORDS = Tokenizer("words", words=TOY.words())
-
-
-def random_samples(rng, samples, vocabulary=6, longest=14):
-    result = []
-    for length in rng.integers(longest + 1, size=samples):
-        ids = rng.integers(vocabulary, size=length)
-        result.append([f"w{i}" for i in ids])
-    return result
 
 
 def values_of(metrics) -> dict:
@@ -47,44 +39,15 @@ def nltk_self_bleu(samples):
     return np.array(scores)
 
 
-def plain_self_bleu(samples):
-    scores = []
-    for i, words in enumerate(samples):
-        others = samples[:i] + samples[i + 1:]
-        length = closest_length(len(words), map(len, others))
-        scores.append(bleu(words, largest_counts(others), length))
-    return np.array(scores)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_self_bleu_is_the_plain_one_and_nltks(seed):
-    rng = np.random.default_rng(seed)
-    samples = random_samples(rng, 25, vocabulary=2 + seed)
-    samples += [samples[3], samples[3]]
-    samples += [[], ["lonely"], ["w0"] * 14]
-    scores = self_bleu(samples)
-    assert scores.tolist() == plain_self_bleu(samples).tolist()
-    assert scores == pytest.approx(nltk_self_bleu(samples), abs=1e-12)
-
-
-def test_the_three_sentences_of_the_docstring():
-    sentences = ["a a a b", "a b", "a a c"]
-    samples = [sentence.split() for sentence in sentences]
-    for i, expected in enumerate([3, 2, 2]):
-        others = samples[:i] + samples[i + 1:]
-        mine = Counter(ngrams(samples[i], 1))
-        matched = mine & largest_counts(others)
-        assert matched.total() == expected
-
-
-def test_self_bleu_of_extremes():
-    same = ["a b c d e".split()] * 3
-    assert list(self_bleu(same)) == [1, 1, 1]
-    disjoint = ["a b c d e".split(), "f g h i j".split()]
-    assert list(self_bleu(disjoint)) == [0, 0]
-    empty = [[], []]
-    assert list(self_bleu(empty)) == [0, 0]
-
+@pytest.mark.parametrize("vocabulary", [2, 4])
+def test_self_bleu_is_nltks(vocabulary):
+    rng = np.random.default_rng(vocabulary)
+    samples = []
+    for length in rng.integers(15, size=25):
+        ids = rng.integers(vocabulary, size=length)
+        samples.append([f"w{i}" for i in ids])
+    samples += [samples[3], [], ["lonely"], ["w0"] * 14]
+    assert self_bleu(samples) == pytest.approx(nltk_self_bleu(samples), abs=1e-12)
 
 # ---- The other metrics of words ------------------------------------------------------------------
 
@@ -108,30 +71,11 @@ def test_hand_worked_example():
         "entropy of words": nats})
 
 
-def test_edge_cases():
-    texts = ["a b c d e f"] * 30
-    same = values_of(measure(texts, {}, None))
-    assert same["distinct-1"] == 1 / 30
-    assert same["entropy of openings"] == 0
-    assert same["self-BLEU"] == 1
-
-
-@pytest.mark.parametrize("text", ["", "one", "a b"])
-def test_texts_of_less_than_four_words(text):
-    values = values_of(measure([text, ""], {}, None))
-    assert all(map(math.isfinite, values.values()))
-
-
 def test_the_interval_of_a_mean_is_1_96_standard_errors():
     x = np.random.default_rng(0).random(20)
     error = x.std(ddof=1) / math.sqrt(20)
-    expected = x.mean(), 1.96 * error
-    assert of_sums(x) == pytest.approx(expected)
-
-    def mean(keep):
-        return x[keep].mean()
-
-    assert interval(mean, np.arange(20)) == pytest.approx(expected)
+    found = interval(lambda keep: x[keep].mean(), np.arange(20))
+    assert found == of_sums(x) == pytest.approx((x.mean(), 1.96 * error))
 
 
 def test_95_of_100_intervals_hold_the_truth():
@@ -149,153 +93,113 @@ def test_95_of_100_intervals_hold_the_truth():
 # ---- Quality -------------------------------------------------------------------------------------
 
 def test_a_judge_scores_what_evaluation_scores():
-    model = small_model("ar", vocab_size=WORDS.vocab_size, block_size=48)
+    """Of an empty text nothing, and of a long one as much as the window holds."""
+    model = small_model("ar", vocab_size=WORDS.vocab_size, block_size=47)
     texts = list(itertools.islice(toy_stories(3), 40))
-    encoded = [WORDS.encode(text) for text in texts]
-    nats, count = score(model, encoded)
-    assert count.tolist() == [47] * 40
-    x = torch.tensor(encoded)       # (40, 47), which is shorter than block_size
-    batch = evaluation_batch(model.config, x, None)
-    expected = 47 * losses_in_parts(model, batch).numpy()
-    assert nats == pytest.approx(expected, rel=1e-5)
-    judges = {"j": (model, WORDS)}
-    values = values_of(measure(texts, judges, None))
-    mean = nats.sum() / count.sum()
-    assert values["nats/token, judge j"] == pytest.approx(mean)
+    x = torch.tensor([WORDS.encode(text) for text in texts])                    # (40, 47)
+    expected = window_losses(model, plain, x, seed=0).mean().item()
+    longer = [f"{text} She took it" for text in texts]
+    values = values_of(measure([*longer, ""], {"j": (model, plain, WORDS)}, None))
+    assert values["nats/token, judge j"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_toys_own_metrics(trained, monkeypatch):
-    monkeypatch.chdir(trained)
+def test_the_toys_own_metrics(corpus):
     right = list(itertools.islice(toy_stories(1337), 10))       # copied from training
     right += itertools.islice(toy_stories(99), 30)
     wrong = ["One day, a boy named Lily found a ball."] * 10
-    corpus = diversity.load_corpus("t")
     values = values_of(measure(right + wrong, {}, corpus))
     assert values["grammatical"] == 0.8
     assert values["copied stories"] == pytest.approx(0.2, abs=0.03)
     assert values["new words"] == 0
     log_p = np.concatenate([TOY.log_probs(text) for text in right])
-    nats = values["nats/token, true law, of those"]
-    assert nats == pytest.approx(-log_p.mean())
+    assert values["nats/token, true law, of those"] == pytest.approx(-log_p.mean())
 
 
-def test_words_that_the_training_text_does_not_have():
-    corpus = diversity.Corpus(Tokenizer("bytes"), set(), {"the", "cat", "sat"})
+def test_words_that_the_training_text_does_not_have(corpus):
+    corpus.words = {"the", "cat", "sat"}
+    corpus.tokenizer = Tokenizer("bytes")
     texts = ['"The cat," sat — the catter! T', "The cat zat. The c"]
-    values = values_of(measure(texts, {}, corpus))
-    assert values["new words"] == 2 / 9
+    assert values_of(measure(texts, {}, corpus))["new words"] == 2 / 9
 
 
 # ---- Real text -----------------------------------------------------------------------------------
 
 @pytest.fixture
-def held_out(trained, monkeypatch):
-    """The tokens of the toy's validation split."""
+def corpus(trained, monkeypatch):
+    """The toy."""
     monkeypatch.chdir(trained)
-    return np.fromfile("data/t/val.bin", np.uint16)
+    return Corpus("t")
 
 
-def all_of(**settings) -> list:
-    return pieces("t", "val", 10 ** 6, settings, WORDS)
+def settings(length=None, start="story", full_length=False, num_samples=10 ** 6) -> dict:
+    return dict(length=length, start=start, full_length=full_length, num_samples=num_samples)
 
 
-def test_real_stories_are_spread_evenly(held_out):
-    whole = {"length": None, "start": "story", "full_length": False}
-    stories = WORDS.decode(held_out).split(EOT)[1:]
-    stories = [story.strip() for story in stories]
-    assert all_of(**whole) == stories
-    first, middle, last = pieces("t", "val", 3, whole, WORDS)
+def test_real_stories_are_spread_evenly(corpus):
+    tokens = corpus.read("val")
+    stories = [story.strip() for story in WORDS.decode(tokens).split(EOT)[1:]]
     halfway = (len(stories) - 1) // 2
-    assert first == stories[0]
-    assert middle == stories[halfway]
-    assert last == stories[-1]
-    cut = all_of(**whole | {"length": 10})
-    expected = WORDS.decode(held_out[1:11])
-    assert cut[0] == expected
+    assert corpus.pieces("val", 3, settings()) == [stories[0], stories[halfway], stories[-1]]
+    assert corpus.pieces("val", 3, settings(10))[0] == WORDS.decode(tokens[1:11])
+    # Training text makes up for what is not held out.
+    texts, held_out = corpus.texts_like(settings(num_samples=len(stories) + 3))
+    assert len(texts) == len(stories) + 3
+    assert texts[:held_out] == stories
 
 
-def test_real_pieces_longer_than_a_story_do_not_overlap(held_out):
-    texts = all_of(length=70, start="story", full_length=True)
-    covered = 70 * len(texts) / len(held_out)
-    assert 0.6 < covered < 1.01
-    assert texts[0] == WORDS.decode(held_out[1:71])
+@pytest.mark.parametrize("start, length", [("story", 70), ("anywhere", 20)])
+def test_real_pieces_do_not_overlap(corpus, start, length):
+    """They may be longer than a story, or begin anywhere."""
+    tokens = corpus.read("val")
+    texts = corpus.pieces("val", 10 ** 6, settings(length, start, full_length=True))
+    assert 0.6 < length * len(texts) / len(tokens) < 1.01
+    first = 1 if start == "story" else 0
+    assert texts[0] == WORDS.decode(tokens[first:first + length])
 
 
-def test_training_text_makes_up_for_what_is_not_held_out(held_out):
-    settings = {"length": None, "start": "story", "full_length": False}
-    stories = all_of(**settings)
-    count = len(stories) + 3
-    settings["num_samples"] = count
-    texts, number = real_text("t", settings, WORDS)
-    assert len(texts) == count
-    assert texts[:number] == stories
-
-
-def test_real_pieces_from_anywhere(held_out):
-    texts = all_of(length=20, start="anywhere", full_length=True)
-    assert len(texts) == len(held_out) // 20
-    assert texts[1] == WORDS.decode(held_out[20:40])
+def test_a_continuous_text_has_no_stories(workdir):
+    (workdir / "t.txt").write_text("Hello there. " * 100)
+    prepare(PrepareOptions(text="t.txt", tokenizer="bytes"))
+    with pytest.raises(InputError, match="data/t-bytes holds fewer than 2 marked stories"):
+        Corpus("t-bytes").texts_like(settings())
 
 
 # ---- The command ---------------------------------------------------------------------------------
 
-def write_samples(path, texts, **settings):
-    rows = [{"text": text} for text in texts]
-    if settings:
-        rows.insert(0, {"settings": settings})
-    lines = [json.dumps(row) for row in rows]
-    path.write_text("\n\n".join(lines))     # blank lines are skipped
-
-
 def test_samples_are_read_with_settings_and_without(workdir):
-    texts = ["x", "y"]
-    said = {"length": 9, "seed": 1}
-    write_samples(workdir / "a.jsonl", texts, **said)
-    write_samples(workdir / "b.jsonl", texts)
+    stories = '{"text": "x"}\n\n{"text": "y"}'
+    (workdir / "a.jsonl").write_text('{"settings": {"length": 9}}\n' + stories)
+    (workdir / "b.jsonl").write_text(stories)
     (workdir / "c.txt").write_text(f"x\n{EOT}\ny")
-    found, unsaid = read_samples("b.jsonl")
-    assert found == texts
-    assert unsaid["length"] is None
-    assert read_samples("c.txt") == (texts, unsaid)
-    assert read_samples("a.jsonl") == (texts, unsaid | said)
-
-
-@pytest.mark.parametrize("line", ["no json", "5", '{"words": "a b"}'])
-def test_a_line_without_a_text_is_named(workdir, line):
-    odd = workdir / "odd.jsonl"
-    odd.write_text('{"text": "a b"}\n\n' + line)
-    with pytest.raises(InputError, match="odd.jsonl, line 3"):
-        read_samples("odd.jsonl")
+    for file, length in ("a.jsonl", 9), ("b.jsonl", None), ("c.txt", None):
+        texts, said = read_samples(file)
+        assert texts == ["x", "y"]
+        assert said["length"] == length
 
 
 def test_diversity_command(trained):
     for mode in ("ar", "mdlm"):
         done = run("sample.py", f"--out_dir=out/{mode}", "--num_samples=30", cwd=trained)
         assert done.returncode == 0, done.stderr
-    done = run("diversity.py", "ar=out/ar/samples.jsonl", "mdlm=out/mdlm/samples.jsonl", "--data=t",
-               "--judge=out/ar", "--json=d.json", cwd=trained)
+    sets = [f"{mode}=out/{mode}/samples.jsonl" for mode in ("ar", "mdlm")]
+    flags = ["--data=t", "--judge=out/ar", "--json=d.json"]
+    done = run("diversity.py", *sets, *flags, cwd=trained)
     assert done.returncode == 0, done.stderr
     assert "real text" in done.stdout
     assert "!" not in done.stdout
-    results = json.loads((trained / "d.json").read_text())
-    columns = results["columns"]
+    columns = json.loads((trained / "d.json").read_text())["columns"]
     assert columns["real text"]["grammatical"] == [1, 0]
     assert columns["ar"]["grammatical"][0] < 0.1
     assert columns["ar"]["nats/token, judge out/ar"][0] > 0
 
 
-def test_seeds_and_notes():
-    """The first set has two seeds; the second has fewer samples, and a prompt."""
-    settings = {"num_samples": 3, "length": 48, "prompt": ""}
-    first = ["a b", "a b", "a b"], settings         # distinct-1 is 1/3
-    second = ["a b", "c d", "e f"], settings        # distinct-1 is 1
-    changed = {"num_samples": 2, "prompt": "a"}
-    odd = ["a b", "c d"], settings | changed
-    sets = {"ours": [first, second], "odd": [odd]}
-    options = diversity.DiversityOptions()
-    columns, notes = diversity.columns_of(sets, options, None, {})
-    mean, deviation = columns["ours"]["distinct-1"]
-    assert mean == pytest.approx(2 / 3)
-    expected = np.std([1 / 3, 1], ddof=1)
-    assert deviation == pytest.approx(expected)
-    assert notes == ["odd's num_samples is 2, not 3", "odd's prompt is 'a', not ''"]
+def test_of_several_seeds_the_mean_and_deviation_are_shown():
+    """And it is noted what of the settings differs from set to set."""
+    said = {"num_samples": 3, "prompt": ""}
+    first = ["a b", "a b", "a b"], said         # distinct-1 is 1/3
+    second = ["a b", "c d", "e f"], said        # distinct-1 is 1
+    sets = {"ours": [first, second], "odd": [(["a b", "c d"], said | {"prompt": "a"})]}
+    columns, notes = diversity.columns_of(sets, None, {})
+    expected = 2 / 3, np.std([1 / 3, 1], ddof=1)
+    assert columns["ours"]["distinct-1"] == pytest.approx(expected)
+    assert notes == ["odd's prompt is 'a', not ''"]

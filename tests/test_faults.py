@@ -1,23 +1,22 @@
-"""What happens to runs: they are killed, the disk is full, files are damaged, a machine is poor."""
-import errno
+"""What happens to runs: they are stopped, the disk is full, files are damaged, nobody reads."""
 import os
-import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
-import objectives
-import runs
 import train
 from conftest import ROOT, TINY, Running, read_log, run, small_model
-from runs import load
+from support import runs
+from support.flags import command
+from support.runs import Run, load, read_checkpoint
+from train import Settings
 
 FILES = ["best.pt", "ckpt.pt", "config.json", "log.jsonl", "loss.png"]
 
@@ -37,88 +36,62 @@ def contents(path):
         checkpoint.pop(name, None)
     for name in "resume", "out_dir":
         checkpoint.get("settings", {}).pop(name, None)
-    return plain(checkpoint)
+    return as_lists(checkpoint)
 
 
-def plain(value):
+def as_lists(value):
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, dict):
-        return {name: plain(entry) for name, entry in value.items()}
+        return {name: as_lists(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [plain(entry) for entry in value]
+        return [as_lists(entry) for entry in value]
     return value
+
+
+def refused(*arguments, cwd):
+    """What a command says, in one line, when it refuses."""
+    done = run(*arguments, cwd=cwd)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    return done.stderr
 
 
 # ---- Runs that are stopped -----------------------------------------------------------------------
 
-def arguments_of(mode, name):
-    """A run that saves every 30 ms, so that many signals come while it writes."""
-    special = {
-        "ar": ["--dropout=0.1", "--token_noise=0.1"],
-        "mdlm": ["--optimizer=muon", "--grad_accum=2"],
-        "aogpt": []}
-    return [f"--mode={mode}", f"--out_dir=out/{name}-{mode}", *TINY, *special[mode],
-            "--max_steps=300", "--eval_interval=5", "--save_minutes=0.0005"]
+KINDS = {
+    "ar": "--mode=ar --dropout=0.1 --token_noise=0.1",
+    "mdlm": "--mode=mdlm --optimizer=muon --grad_accum=2",
+    "infill": "--mode=aogpt --variant=infill",
+    "paper": "--mode=mdlm --variant=paper --time_embedding=add --objective=masked_ce "
+             "--schedule=cosine"}
 
 
-def leave_alone(folder, mode):
-    done = run("train.py", *arguments_of(mode, "alone"), cwd=folder)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_was_stopped_ends_as_one_that_was_left_alone(trained, kind):
+    """Ctrl-C saves the step that it interrupts; a kill loses what came after a checkpoint."""
+    flags = [*TINY, *KINDS[kind].split(), "--max_steps=200", "--eval_interval=100"]
+    alone, stopped = trained / f"out/alone-{kind}", trained / f"out/stopped-{kind}"
+    assert run("train.py", *flags, f"--out_dir={alone}", cwd=trained).returncode == 0
+    flags.append(f"--out_dir={stopped}")
+    process = Running("train.py", *flags, cwd=trained)
+    process.wait_for((stopped / "ckpt.pt").exists)
+    if kind == "mdlm":
+        assert process.end(signal.SIGKILL).returncode == -signal.SIGKILL
+    else:
+        done = process.end(signal.SIGINT)
+        assert done.returncode == 128 + signal.SIGINT
+        assert "stopped and saved; go on with: python " in done.stderr
+        assert done.stderr.endswith(" --resume\n")
+    assert read_checkpoint(stopped / "ckpt.pt")["step"] < 200
+    done = run("train.py", *flags, "--resume", cwd=trained)
     assert done.returncode == 0, done.stderr
-
-
-def kill_and_resume(folder, mode):
-    """It is killed twice, perhaps stopped in between, and resumed each time. Returns the kills."""
-    rng = random.Random(mode)
-    checkpoint = folder / f"out/killed-{mode}/ckpt.pt"
-    kills = 0
-    while True:
-        arguments = arguments_of(mode, "killed")
-        if checkpoint.exists():
-            arguments.append("--resume")
-        else:                               # a best.pt without it is not written over
-            checkpoint.with_name("best.pt").unlink(missing_ok=True)
-        if kills == 2:
-            done = run("train.py", *arguments, cwd=folder)
-            assert done.returncode == 0, done.stderr
-            return kills
-        process = Running("train.py", *arguments, cwd=folder)
-        if rng.random() < 0.8:              # while it trains, else perhaps while it starts
-            process.wait_for(lambda: process.said()[0].startswith("preset"))
-        time.sleep(rng.uniform(0, 0.3))
-        kind = rng.choice([signal.SIGKILL] * 4 + [signal.SIGTERM, signal.SIGINT])
-        done = process.end(kind)
-        if done.returncode == 0:            # it was at its end
-            return kills
-        if kind == signal.SIGKILL:
-            assert done.returncode in (-signal.SIGKILL, 255)    # 255 if it was still being forked
-            kills += 1
-        elif done.returncode == 128 + kind:
-            assert "stopped and saved; go on with: python " in done.stderr
-            assert done.stderr.endswith(" --resume\n")
-        else:                               # it had not begun to train
-            early = done.stderr.endswith("KeyboardInterrupt\n") or done.returncode == -kind
-            assert early or "interrupted; " in done.stderr, done
-        if checkpoint.exists():
-            assert load(checkpoint)[1]["step"] <= 300
-
-
-def test_killed_at_random_moments(trained):
-    """A run of each mode ends as one that was left alone."""
-    modes = ["mdlm", "aogpt", "ar"]
-    with ThreadPoolExecutor(3) as pool:
-        killed = [pool.submit(kill_and_resume, trained, mode) for mode in modes]
-        alone = [pool.submit(leave_alone, trained, mode) for mode in modes]
-        assert sum(future.result() for future in killed) > 0
-        for future in alone:
-            future.result()
-    for mode in modes:
-        assert_same_run(trained / f"out/alone-{mode}", trained / f"out/killed-{mode}")
+    assert_same_run(alone, stopped)
 
 
 def test_the_disk_is_full_while_a_checkpoint_is_written(trained):
     """The limit on a file's size stands in for a full disk; ckpt.pt, the largest file, is above."""
-    arguments = ["--mode=mdlm", *TINY, "--max_steps=400", "--out_dir=out/full"]
+    arguments = ["--mode=mdlm", *TINY, "--max_steps=200", "--out_dir=out/full"]
     checkpoint = trained / "out/full/ckpt.pt"
     limit = (trained / "out/mdlm/ckpt.pt").stat().st_size * 9 // 10
 
@@ -139,17 +112,71 @@ def test_the_disk_is_full_while_a_checkpoint_is_written(trained):
     run_on_full_disk("--resume")
     assert checkpoint.read_bytes() == before
     assert run("train.py", *arguments, "--resume", cwd=trained).returncode == 0
-    assert run("train.py", *arguments[:-1], "--out_dir=out/roomy", cwd=trained).returncode == 0
-    assert_same_run(trained / "out/full", trained / "out/roomy")
 
 
-def test_preparing_data_is_stopped(workdir):
-    process = Running("prepare_data.py", "--name=t", "--max_tokens=10000000", cwd=workdir)
-    process.wait_for(lambda: list(workdir.glob("data/*/train.bin")))
-    done = process.end(signal.SIGTERM)
-    assert done.returncode == 2
-    assert "nothing was kept" in done.stderr
-    assert os.listdir("data") == []
+# ---- Signals, and outputs that nobody reads any more ---------------------------------------------
+
+def test_the_end_of_the_terminal_saves(tmp_path, monkeypatch):
+    """It sends its signal twice, and then nobody reads what is said; only a second Ctrl-C stops at
+    once. A signal that nohup ignores stays ignored."""
+    def write(*_):
+        raise BrokenPipeError
+
+    run = Run(Settings(out_dir=str(tmp_path / "r"), quiet=True), small_model(), [], {}, None)
+    monkeypatch.setattr(runs.os, "write", write)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with run.training():
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not run.asked_to_stop()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    with run.training():
+        for kind in signal.SIGHUP, signal.SIGHUP, signal.SIGTERM:
+            os.kill(os.getpid(), kind)
+        assert run.asked_to_stop()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGHUP, before)
+    run.log_file.close()
+
+
+def in_shell(line, cwd):
+    """A line of bash, started in a process group of its own, as a terminal does it.
+
+    PYTHON stands for the interpreter. The line ends with the exit codes of its pipeline."""
+    line = f"trap : INT; PYTHON={sys.executable}; {line}; echo ${{PIPESTATUS[@]}} >&3"
+    codes, ours = os.pipe()
+    process = subprocess.Popen(
+        ["bash", "-c", line.replace("&3", f"&{ours}")], cwd=cwd, text=True, pass_fds=[ours],
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    os.close(ours)
+    return process, os.fdopen(codes)
+
+
+def test_ctrl_c_saves_when_it_ends_the_reader_too(trained):
+    """`| tee log` is sent the same signal, so nobody reads what is said before the checkpoint."""
+    always = "--max_steps=100000 --save_minutes=100 --eval_interval=1 --eval_windows=2"
+    flags = " ".join([*TINY, always, "--out_dir=out/teed"])
+    process, codes = in_shell(f"$PYTHON {ROOT}/train.py {flags} | tee teed.log", trained)
+    for line in process.stdout:
+        if line.startswith("step 3:"):
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert codes.read().split()[0] == "130"
+    assert "Traceback" not in errors
+    assert errors.endswith(" --resume\n")
+    saved = read_checkpoint(trained / "out/teed/ckpt.pt")["step"]
+    assert saved == read_log(trained / "out/teed")[-1]["step"] >= 3
+
+
+def test_a_command_ends_its_work_after_its_reader(trained):
+    flags = " ".join([*TINY, "--out_dir=out/head"])
+    process, codes = in_shell(f"$PYTHON {ROOT}/train.py {flags} 2>&1 | true", trained)
+    _, errors = process.communicate(timeout=100)
+    assert codes.read().split()[0] == "0"
+    assert errors == ""
+    assert (trained / "out/head/loss.png").exists()
 
 
 # ---- Damaged and foreign files -------------------------------------------------------------------
@@ -163,122 +190,92 @@ class Malice:
 
 @pytest.mark.parametrize("name, value, said", [
     ("step", Malice(), "holds code"),
-    ("format", 2, "format 2, this code reads 1"),
-    ("config", {"mode": "mlm"}, "ar, mdlm, aogpt"),
+    ("format", 1, "format 1, this code reads 2"),
+    ("variant", "extras.none", "No module named"),
+    ("config", {"heads": 2}, "unexpected keyword"),
     ("model", {}, "Missing key")])
 def test_a_foreign_checkpoint_gets_one_line(trained, workdir, name, value, said):
     checkpoint = torch.load(trained / "out/mdlm/best.pt", weights_only=True)
-    checkpoint[name] = value
-    torch.save(checkpoint, "m.pt")
-    with pytest.raises(OSError, match="m.pt is not a usable checkpoint") as e:
+    torch.save(checkpoint | {name: value}, "m.pt")
+    with pytest.raises(OSError, match=f"m.pt is not a usable checkpoint: .*{said}") as e:
         load("m.pt")
-    assert said in str(e.value)
     assert "\n" not in str(e.value)
     assert not os.path.exists("stolen")
 
 
-def test_damaged_checkpoints_get_one_line(trained, workdir):
+def test_a_damaged_checkpoint_is_named(trained, workdir):
     whole = (trained / "out/mdlm/best.pt").read_bytes()
     middle = len(whole) // 2
     flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1:]
     for damaged in flipped, whole[:-100], b"", b"a text":
-        (workdir / "best.pt").write_bytes(damaged)
-        done = run("sample.py", "--out_dir=.")
-        assert done.returncode == 2
-        assert done.stderr.count("\n") == 1
-        assert "best.pt is not a usable checkpoint" in done.stderr
+        Path("best.pt").write_bytes(damaged)
+        with pytest.raises(OSError, match="best.pt is not a usable checkpoint"):
+            load("best.pt")
+    said = refused("sample.py", "--out_dir=.", cwd=workdir)
+    assert "best.pt is not a usable checkpoint" in said
 
 
-def refuses_to_resume(folder):
-    """What train.py says, in one line, when it cannot go on with out/mine."""
-    done = run("train.py", "--out_dir=out/mine", "--resume", "--device=cpu", cwd=folder)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    return done.stderr
-
-
-def test_lost_files_and_other_data_are_noticed(trained, workdir):
+def test_lost_lines_and_other_data_are_noticed(trained, workdir):
     shutil.copytree(trained / "out/ar", "out/mine")
     shutil.copytree(trained / "data/t", "data/t")
+    resume = ["train.py", "--out_dir=out/mine", "--resume", "--device=cpu"]
     log = workdir / "out/mine/log.jsonl"
     whole = log.read_bytes()
     log.write_bytes(whole[:-800])
-    assert "has lost lines" in refuses_to_resume(workdir)
+    assert "has lost lines" in refused(*resume, cwd=workdir)
     log.write_bytes(whole)
-    best = workdir / "out/mine/best.pt"
-    best.rename("kept.pt")
-    assert "best.pt is gone" in refuses_to_resume(workdir)
-    os.rename("kept.pt", best)
     run("prepare_data.py", "--name=t", "--max_tokens=30000", "--seed=2")
-    assert "data/t is not what" in refuses_to_resume(workdir)
+    assert "data/t is not what" in refused(*resume, cwd=workdir)
     assert log.read_bytes() == whole
-
-
-@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks(workdir, monkeypatch, capsys, code):
-    def no_lock(file, how):
-        raise OSError(code, "not here")
-
-    monkeypatch.setattr(runs.fcntl, "flock", no_lock)
-    file = runs.open_locked("log.jsonl")
-    print("a line", file=file)
-    assert Path("log.jsonl").read_text() == "a line\n"
-    assert "log.jsonl cannot be locked (not here)" in capsys.readouterr().err
-
-
-def test_a_compiler_that_fails_when_it_is_called(monkeypatch, capsys):
-    def compile(function, dynamic):
-        def fails(*arguments):
-            raise RuntimeError("not in this Python")
-        return fails
-
-    monkeypatch.setattr(torch, "compile", compile)
-    s = train.Settings(compile="true")
-    losses_of = train.maybe_compiled(s, torch.device("cpu"))
-    model = small_model("ar")
-    x = torch.zeros(2, 8, dtype=torch.long)
-    batch = objectives.training_batch(model.config, x, None)
-    for _ in range(2):
-        assert torch.equal(losses_of(model, batch), objectives.weighted_losses(model, batch))
-    assert capsys.readouterr().err.count("going on without it") == 1
 
 
 # ---- Everywhere ----------------------------------------------------------------------------------
 
-def test_a_poor_machine(trained, tmp_path):
-    """All that a newcomer runs, on a path with spaces, with source that can't be written, no home,
-    display, compiler or network, one thread and 40 columns."""
-    source, work = tmp_path / "the source", tmp_path / "my work"
-    source.mkdir()
+def test_a_poor_machine(tmp_path):
+    """In a folder with a blank in its name, without a home, a compiler or a network."""
+    work = tmp_path / "my work"
     work.mkdir()
-    for name in os.listdir(ROOT):
-        if name.endswith(".py"):
-            shutil.copy(os.path.join(ROOT, name), source)
-            (source / name).chmod(0o444)
-    source.chmod(0o555)
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": "/nonexistent",
         "OMP_NUM_THREADS": "1",
-        "COLUMNS": "40",
         "LC_ALL": "C",
         "CXX": "none",
         "HTTPS_PROXY": "http://127.0.0.1:1",
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "a cache"),
-        "PYTHONDONTWRITEBYTECODE": "1"}
+        "TORCHINDUCTOR_CACHE_DIR": str(work)}
 
     def poor(script, *arguments):
-        command = [sys.executable, str(source / script), *arguments]
+        command = [sys.executable, f"{ROOT}/{script}", *arguments]
         done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stdout + done.stderr
+        return done.stderr
 
     poor("prepare_data.py", "--name=my words", "--max_tokens=30000")
-    tiny = [*TINY, "--data=my words"]
-    assert "going on without" in poor("train.py", "--mode=mdlm", *tiny, "--compile=auto")
-    environment["MPLCONFIGDIR"] = str(tmp_path / "fonts")       # else they are listed each time
-    poor("train.py", "--mode=ar", *tiny, "--out_dir=my ar")
+    tiny = [*TINY, "--data=my words", "--out_dir=my ar"]
+    assert "going on without" in poor("train.py", *tiny, "--compile=auto")
     poor("sample.py", "--out_dir=my ar", "--num_samples=20", "--show")
-    poor("compare.py", "ar=my ar", "mdlm=out/my words-mdlm", "--plot=a plot.png")
-    poor("diversity.py", "ar=my ar/shown.jsonl", "--data=my words", "--judge=my ar")
+
+
+@pytest.mark.parametrize("error, said", [
+    (FileNotFoundError(2, "No such file or directory"),
+     r"No such file or directory \(at test_faults.py:\d+\)\n"),
+    (OSError("the disk is full; free some space"), "x.py: the disk is full; free some space\n")])
+def test_an_error_of_the_system_says_where(error, said, monkeypatch, capsys):
+    def main():
+        raise error
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["x.py"])
+    with pytest.raises(SystemExit):
+        command(main, "")
+    assert re.search(f"{said}$", capsys.readouterr().err)
+
+
+def test_training_in_a_thread(trained, monkeypatch):
+    """Where no signal can be waited for."""
+    monkeypatch.chdir(trained)
+    monkeypatch.setattr(sys, "argv", ["train.py", *TINY, "--out_dir=out/thread"])
+    thread = threading.Thread(target=train.main)
+    thread.start()
+    thread.join()
+    assert read_log(trained / "out/thread") == read_log(trained / "out/ar")

@@ -1,106 +1,119 @@
-"""The files beside each other: who imports whom, who may exit, what README and exercises say."""
+"""The files beside each other: who imports whom, who may exit, and what the pages say."""
 import ast
+import copy
 import math
+import pickle
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-import cli
 import conftest
 from conftest import small_model
-from objectives import masking_batch, weighted_losses
+from extras import blocks, infill, paper
+from model import losses, mask_batch
+from test_model import every_text
 
 ROOT = Path(conftest.ROOT)
-
-# What each file may import of the others.
-BELOW = {
-    "cli": [],
-    "toy": [],
-    "model": ["cli"],
-    "objectives": ["cli", "model"],
-    "samplers": ["cli", "model", "objectives"],
-    "prepare_data": ["cli", "toy"],
-    "show": ["cli"],
-    "runs": ["cli", "model", "prepare_data"],
-    "compare": ["cli", "model", "objectives", "prepare_data", "runs", "show"],
-    "sample": ["cli", "model", "objectives", "prepare_data", "runs", "samplers", "show", "toy"],
-    "train": ["cli", "model", "objectives", "prepare_data", "runs", "samplers", "show"],
-    "diversity": ["cli", "objectives", "prepare_data", "runs", "toy"],
-    "bench": ["cli", "model", "objectives", "train"]}
-
-
-def tree(name):
-    return ast.parse((ROOT / f"{name}.py").read_text("utf-8"))
+# Each file of the root may import those before it. extras/ may be imported inside functions.
+ROOT_FILES = ["toy", "model", "prepare_data", "sample", "train", "bench", "diversity"]
+FOLDERS = ["support", "extras", "experiments", "tests"]
+FILES = [path.relative_to(ROOT) for folder in [".", *FOLDERS[:2]]
+         for path in sorted((ROOT / folder).glob("*.py"))]
 
 
 def imports_of(nodes) -> set:
+    """The modules and folders that are imported: {"torch", "support", …}."""
     names = set()
     for node in nodes:
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names.add(node.module)
+            names.add(node.module.split(".")[0])
     return names
 
 
-@pytest.mark.parametrize("name", BELOW)
-def test_imports_run_one_way(name):
-    imported = imports_of(ast.walk(tree(name))) & BELOW.keys()
-    assert sorted(imported) == BELOW[name]
-    order = list(BELOW)
-    for other in imported:
-        assert order.index(other) < order.index(name)
-
-
-def test_every_file_has_its_place():
-    assert sorted(BELOW) == sorted(path.stem for path in ROOT.glob("*.py"))
-
-
-def test_no_command_imports_matplotlib_at_its_start():
-    """It takes a second, and only what draws needs it."""
-    for name in BELOW:
-        for imported in imports_of(tree(name).body):
-            assert not imported.startswith("matplotlib")
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_imports_run_one_way(file):
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    imported, at_start = imports_of(ast.walk(tree)), imports_of(tree.body)
+    if file.stem == "model":
+        assert imported <= {"torch", *sys.stdlib_module_names}
+    allowed = {"support"}
+    if file.parent.name != "support":
+        allowed |= {"extras", *ROOT_FILES}
+    if file.parent == Path("."):
+        assert "extras" not in at_start
+        allowed -= set(ROOT_FILES[ROOT_FILES.index(file.stem):])
+    assert imported & {*ROOT_FILES, *FOLDERS} <= allowed
+    assert "matplotlib" not in at_start     # it takes a second, and only what draws needs it
 
 
 def test_only_commands_exit():
     """leave_processes ends those that torchrun started beside the first."""
+    code = "\n".join((ROOT / file).read_text("utf-8") for file in FILES)
     exits = set()
-    for name in BELOW:
-        for function in ast.walk(tree(name)):
-            if isinstance(function, ast.FunctionDef):
-                code = ast.unparse(function)
-                if re.search(r"SystemExit|sys\.exit|os\._exit|\b(exit|quit)\(", code):
-                    exits.add(f"{name}.{function.name}")
-    assert exits == {"cli.command", "train.exit_stopped", "runs.leave_processes"}
+    for function in ast.walk(ast.parse(code)):
+        if isinstance(function, ast.FunctionDef):
+            if re.search(r"SystemExit|sys\.exit|os\._exit|\b(exit|quit)\(", ast.unparse(function)):
+                exits.add(function.name)
+    assert exits == {"command", "exit_stopped", "leave_processes"}
+
+
+def test_no_code_asks_the_device_that_happens_to_be_first():
+    unnamed = r"(synchronize|get_device_name|get_device_properties|memory_\w+|\w+_memory_\w+)\(\)"
+    for path in ROOT.rglob("*.py"):
+        if path.parent.name != "tests":
+            assert not re.search(unnamed, path.read_text()), path
+
+
+# ---- As a library --------------------------------------------------------------------------------
+
+@torch.no_grad()
+@pytest.mark.parametrize("mode, variant", [
+    ("ar", conftest.plain), ("mdlm", blocks), ("aogpt", infill), ("mdlm", paper)])
+def test_a_model_can_be_copied_and_pickled(mode, variant):
+    model = small_model(mode, variant=variant)
+    x = torch.arange(16).view(2, 8) % 11
+    batch = variant.bound_batch(model.config, x, torch.Generator().manual_seed(0))
+    expected = variant.losses(model, batch, batch.select())
+    for again in copy.deepcopy(model), pickle.loads(pickle.dumps(model)):
+        assert again.config == model.config
+        assert torch.equal(variant.losses(again, batch, batch.select()), expected)
+
+
+def test_it_is_used_from_another_folder(tmp_path):
+    """Whatever is there is imported without a command, and leaves nothing behind."""
+    names = [".".join(file.with_suffix("").parts) for file in FILES if file.stem != "__init__"]
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {', '.join(names)}"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert not list(tmp_path.iterdir())
 
 
 # ---- The pages -----------------------------------------------------------------------------------
 
 def source(*folders) -> str:
     """All code of these folders."""
-    texts = []
-    for folder in folders:
-        for path in sorted((ROOT / folder).glob("*.py")):
-            texts.append(path.read_text("utf-8"))
-    return "\n".join(texts)
+    paths = [path for folder in folders for path in sorted((ROOT / folder).glob("*.py"))]
+    return "\n".join(path.read_text("utf-8") for path in paths)
 
 
 @pytest.mark.parametrize("page", ["README.md", "exercises.md"])
 def test_files_and_flags_of_commands_are_there(page):
     text = (ROOT / page).read_text("utf-8")
-    fields = re.findall(r"^    (\w+): ", source(".", "experiments"), re.MULTILINE)
+    fields = re.findall(r"^    (\w+): ", source(".", *FOLDERS), re.MULTILINE)
     of_others = ["help", "standalone", "nproc_per_node", "top_k"]       # and of an exercise
-    for flag in re.findall(r"(?<!<!)--(\w+)", text):      # not the marks of report.py
-        assert flag in [*fields, *of_others]
+    for name in re.findall(r"(?<!<!)--(\w+)", text):      # not the marks of report.py
+        assert name in [*fields, *of_others]
     for script in re.findall(r"python (\w+\.py)", text):
         assert (ROOT / script).exists()
-    for name in re.findall(r"\bexperiments\.(\w+)", text):
-        assert (ROOT / f"experiments/{name}.py").exists()
+    for folder, name in re.findall(r"\b(experiments|extras)\.(\w+)", text):
+        assert (ROOT / folder / f"{name}.py").exists()
 
 
 def test_links_lead_somewhere():
@@ -110,74 +123,50 @@ def test_links_lead_somewhere():
                 assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-def python_block(page, begins: str) -> str:
-    """The one that begins so."""
+def run_block(page, begins: str, names: dict) -> dict:
+    """The names after the page's block of Python that begins so."""
     text = (ROOT / page).read_text("utf-8")
-    return re.search(rf"```python\n({begins}.+?)```", text, re.DOTALL)[1]
+    exec(re.search(rf"```python\n({begins}.+?)```", text, re.DOTALL)[1], names)
+    return names
 
 
 @torch.no_grad()
 def test_readmes_ten_lines():
-    """They have the loss of objectives.py, for the same masks, and write a story."""
+    """They have the loss of model.py, for the same masks, and write a story."""
     network = small_model("mdlm")
     config = network.config
-    position = torch.arange(-1, config.block_size)[None]                        # (1, T+1)
+    T = config.block_size
 
     def model(tokens):
-        begun = F.pad(tokens, (1, 0), value=config.bos_id)
-        return network(begun, position, position)[:, 1:]
+        batch = mask_batch(config, tokens, tokens == config.mask_id)
+        slots = torch.arange(batch.tokens.numel()).view(-1, T + 1)[:, 1:]
+        return network(*batch[:3], slots.flatten()).view(-1, T, config.vocab_size)
 
-    x = torch.randint(config.bos_id, (5, config.block_size))
-    names = dict(torch=torch, F=F, model=model, x=x, MASK=config.mask_id, B=5, T=config.block_size)
-    exec(python_block("README.md", "k = "), names)
-    batch = masking_batch(config, x, names["masked"])
-    losses = weighted_losses(network, batch._replace(weight=batch.weight / names["k"]))
-    assert names["loss"].item() == pytest.approx(losses.mean().item(), abs=1e-5)
+    x = torch.randint(config.bos_id, (5, T))
+    names = run_block("README.md", "k = ", dict(
+        torch=torch, F=F, model=model, x=x, MASK=config.mask_id, B=5, T=T))
+    batch = mask_batch(config, x, names["masked"])
+    expected = losses(network, batch, batch.select()).mean().item()
+    assert names["loss"].item() == pytest.approx(expected, abs=1e-5)
     assert names["story"].max() < config.mask_id
 
 
+@torch.no_grad()
 def test_the_first_exercise():
     """Its number, computed without sampling."""
-    names = {}
-    exec(python_block("exercises.md", "import torch"), names)
+    names = run_block("exercises.md", "import torch", {})
     model, x = names["model"], names["x"]
     exact = 0.0
-    for masked in torch.cartesian_prod(*[torch.tensor([False, True])] * 4)[1:]:     # (4,)
-        k = int(masked.sum())
-        batch = masking_batch(model.config, x, masked[None])
-        exact += weighted_losses(model, batch).item() / k / math.comb(4, k) / 4
-    assert abs(names["losses"].mean() - exact) < 0.02
+    for masked in every_text(2, 4).bool()[1:]:                                  # (4,)
+        batch = mask_batch(model.config, x, masked[None])
+        masks_of_k = math.comb(4, int(masked.sum()))
+        exact += losses(model, batch, batch.select()).item() / masks_of_k / 4
+    assert abs(names["nats"].mean() - exact) < 0.02
     assert f"Expect {exact:.4f} " in (ROOT / "exercises.md").read_text("utf-8")
 
 
 def test_what_exercises_name_is_there():
     """Tests, functions and options."""
-    text = (ROOT / "exercises.md").read_text("utf-8")
-    code = source(".", "tests", "experiments")
-    for name in re.findall(r"`(\w+_\w+)`", text):
+    code = source(".", *FOLDERS)
+    for name in re.findall(r"`(\w+_\w+)`", (ROOT / "exercises.md").read_text("utf-8")):
         assert re.search(rf"\b{name}\b", code), name
-
-
-# ---- The commit ----------------------------------------------------------------------------------
-
-def git(*arguments):
-    command = ["git", "-c", "user.name=n", "-c", "user.email=e", *arguments]
-    subprocess.run(command, check=True, capture_output=True)
-
-
-def test_a_commit_is_dirty_when_anything_but_the_results_has_changed(workdir, monkeypatch):
-    monkeypatch.setattr(cli, "ROOT", workdir)
-    assert cli.provenance(0)["commit"] == ""            # there is no repository
-    code, result = workdir / "code.py", workdir / "results/r.json"
-    result.parent.mkdir()
-    for path in code, result:
-        path.write_text("1")
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "m")
-    clean = cli.provenance(0)["commit"]
-    assert len(clean) >= 7
-    result.write_text("2")
-    assert cli.provenance(0)["commit"] == clean
-    code.write_text("2")
-    assert cli.provenance(0)["commit"] == f"{clean}-dirty"

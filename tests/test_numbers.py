@@ -1,4 +1,4 @@
-"""The numbers of the pages are those of the data. test_golden.py says that today's code makes them."""
+"""The pages have the numbers of the data, which today's code makes, as test_golden.py says."""
 import pytest
 
 from experiments import report
@@ -26,5 +26,7 @@ def test_the_pages_have_the_numbers_of_the_data(found):
     ("large.masked_ce.plain.nats", "large.ar.plain.nats"),
     ("large.ar.eight.nats", "large.masked_ce.eight.nats")])
 def test_inequalities_that_a_page_states_in_words(found, smaller, larger):
-    small, large = (float(found[name].rstrip("%").split(" ")[0]) for name in (smaller, larger))
-    assert small < large
+    def number(name):
+        return float(found[name].rstrip("%").split(" ")[0])
+
+    assert number(smaller) < number(larger)

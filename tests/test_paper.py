@@ -1,4 +1,4 @@
-"""Against the published code's formulas (arXiv 2603.22075), written again as plainly as can be.
+"""extras/paper.py against the published code's formulas, written again as plainly as can be.
 
 All is in float64: the network, the losses, the schedule, and the sampler, its bug included."""
 import math
@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.stats import kstest
 from torch.testing import assert_close      # in float64 within 1e-7
 
-from cli import InputError, build
-from conftest import small_model
-from model import PAPER_MDLM, Config, Transformer
-from objectives import order_batch, paper_batch, weighted_losses
-from prepare_data import Windows
-from sample import PAPER
-from samplers import SampleOptions, generate
-from train import PRESETS, Settings, learning_rate, resolve
+import model as plain
+from conftest import run, small_model
+from extras import confidence, paper
+from prepare_data import open_windows
+from sample import SampleOptions, generate
+from support.flags import build
+from test_model import check_step, predict, rng, row_losses, tokens
+from train import Settings, learning_rate, resolve
 
 
 # ---- The network ---------------------------------------------------------------------------------
@@ -85,160 +86,114 @@ def network(model, tokens, t=None):
 
 def exact_model(mode, **fields):
     """Random weights in float64, and the table of positions too."""
-    fields |= dict(dtype=torch.float64, target_embedding=False)
-    model = small_model(mode, **fields)
+    model = small_model(
+        mode, dtype=torch.float64, variant=paper, target_embedding=False, **fields)
     config = model.config
-    position = torch.arange(-1, config.block_size)
-    angle = angles(position, config.n_embd // config.n_head)
+    angle = angles(torch.arange(-1, config.block_size), config.n_embd // config.n_head)
     table = torch.stack([angle.cos(), angle.sin()])
     assert_close(model.rotary, table, atol=1e-6, rtol=0)
     model.rotary = table
     return model
 
 
-def some_tokens(rows):
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(11, (rows, 8), generator=generator)
-
-
 @torch.no_grad()
 def test_ar_is_the_papers_network():
     """Its queries turn by where they stand; ours do with target_rotation=False."""
     model = exact_model("ar", target_rotation=False)
-    x = some_tokens(3)
-    order = torch.arange(8).expand_as(x)
-    batch = order_batch(model.config, x, order)
-    ours = model(batch.tokens, batch.key_pos, batch.target_pos)                 # (3, 8, V)
-    losses = weighted_losses(model, batch)
-    for i in range(3):
-        theirs = network(model, batch.tokens[i])                                # (8, V)
-        assert_close(ours[i], theirs)
-        assert_close(losses[i], F.cross_entropy(theirs, x[i]))
+    x = tokens(model)
+    batch = paper.training_batch(model.config, x, rng())
+    ours = predict(model, batch)                                                # (3, 8, V)
+    for row, logits, loss, targets in zip(batch.tokens, ours, row_losses(model, batch), x):
+        theirs = network(model, row)                                            # (8, V)
+        assert_close(logits, theirs)
+        assert_close(loss, F.cross_entropy(theirs, targets))
+
+
+def timed_batch(model):
+    batch = paper.training_batch(model.config, tokens(model, rows=8), rng(2))
+    return batch._replace(t=batch.t.double(), weight=batch.weight.double())
 
 
 @torch.no_grad()
 def test_mdlm_is_the_papers_network():
     """With an untied head and the timestep; BOS is one more visible token at its left."""
-    model = exact_model("mdlm", **PAPER_MDLM)
-    generator = torch.Generator().manual_seed(2)
-    x = some_tokens(4)
-    batch = paper_batch(model.config, x, generator)
-    batch = batch._replace(t=batch.t.double())
-    ours = model(batch.tokens, batch.key_pos, batch.target_pos, batch.t)
+    model = exact_model("mdlm", **paper.OF_MDLM)
+    batch = timed_batch(model)
     rows = zip(batch.tokens, batch.t.tolist())
-    theirs = torch.stack([network(model, row, t) for row, t in rows])           # (4, 9, V)
-    assert_close(ours, theirs)
-    masked = batch.tokens == model.config.mask_id
-    assert masked.any()
+    theirs = torch.stack([network(model, row, t) for row, t in rows])           # (8, 9, V)
+    masked = batch.tokens == model.config.mask_id                               # (8, 9)
+    slots = masked.flatten().nonzero()[:, 0]
+    assert_close(model(*batch[:3], slots, t=batch.t), theirs[masked])
     loss = F.cross_entropy(theirs[masked], batch.targets[masked])       # pooled over the batch
-    losses = weighted_losses(model, batch)
-    assert_close(losses.mean(), loss, atol=1e-6, rtol=0)
-
-
-# ---- Initial weights -----------------------------------------------------------------------------
-
-SIZES = dict(vocab_size=500, block_size=16, n_layer=2, n_head=4, n_embd=256, n_hidden=64)
+    ours = paper.losses(model, batch, batch.select())
+    assert_close(ours.mean(), loss, atol=1e-6, rtol=0)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("init, expected", [("paper", 16), ("scaled", 1)])
-def test_the_first_logits_of_a_tied_head(init, expected):
-    """By PyTorch's own initial weights their standard deviation is √C, by ours 1."""
-    torch.manual_seed(0)
-    config = Config("ar", init=init, shared_init=False, **SIZES)
-    model = Transformer(config)
-    x = torch.randint(500, (8, 16))
-    position = torch.arange(16)[None]
-    logits = model(x, position, position)                                       # (8, 16, V)
-    own = F.one_hot(x, 500).bool()
-    assert logits[~own].std() == pytest.approx(expected, rel=0.1)
+@pytest.mark.parametrize("mode", ["ar", "mdlm", "aogpt"])
+def test_without_flags_it_is_the_plain_network(mode):
+    found = []
+    for variant in paper, plain:
+        torch.manual_seed(0)
+        model = variant.Transformer(variant.Config(mode, vocab_size=11, n_layer=2))
+        batch = variant.training_batch(model.config, tokens(model, rows=2), rng())
+        found.append(torch.cat([p.flatten() for p in model.parameters()]))
+        found.append(predict(model, batch))
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
 
-
-@torch.no_grad()
-def test_the_papers_initial_weights_are_pytorchs_own():
-    torch.manual_seed(0)
-    config = Config("ar", init="paper", shared_init=False, **SIZES)
-    model = Transformer(config)
-    qkv = model.blocks[0].attention.qkv.weight
-    largest = 1 / math.sqrt(256)
-    assert qkv.abs().max() <= largest
-    assert qkv.std() == pytest.approx(largest / math.sqrt(3), rel=0.02)     # uniform
-
-
-@torch.no_grad()
-def test_the_time_does_not_drown_the_tokens():
-    torch.manual_seed(0)
-    config = Config("mdlm", vocab_size=99, time_embedding="add", shared_init=False, n_layer=1)
-    model = Transformer(config)
-    time = model.embed_time(torch.rand(50)).norm(dim=2)
-    token = model.embed.weight.norm(dim=1)
-    assert time.max() < token.mean()
+def test_parameter_counts():
+    sizes = run("extras/paper.py").stdout.split()
+    assert sizes[1::3] == ["123,551,232", "162,739,968"]
 
 
 # ---- Training ------------------------------------------------------------------------------------
 
-def test_the_papers_schedule():
+def test_its_masks_and_what_the_network_is_told():
+    config = paper.Config("mdlm", vocab_size=11, **paper.OF_MDLM)
+    x = torch.zeros(2000, 512, dtype=torch.long)
+    batch = paper.cosine_batch(config, x, rng())
+    assert kstest(batch.t.numpy(), "uniform").pvalue > 1e-3
+    share = (batch.tokens == config.mask_id)[:, 1:].double().mean(dim=1)
+    ratio = torch.sin(math.pi / 2 * batch.t).square()
+    assert (share - ratio).abs().max() < 0.12       # 5 standard deviations at a ratio of one half
+    assert_close(paper.timestep(config, ratio), batch.t, atol=1e-3, rtol=0)
+    for found, expected in zip(batch, plain.masked_ce_batch(config, x, rng())):
+        assert torch.equal(found, expected)
+
+
+def test_a_step_is_the_same_in_parts_and_compiled():
+    model = exact_model("mdlm", **paper.OF_MDLM)
+    check_step(model, timed_batch(model), paper.losses)
+
+
+def test_its_windows(trained, monkeypatch):
+    """A random 5% of the chunks of the training split are held out."""
+    monkeypatch.chdir(trained)
+    s = Settings(data="t", windows="paper")
+    train, val = [open_windows(s, split, 48) for split in ("train", "val")]
+    text = np.fromfile("data/t/train.bin", np.uint16)
+    text = text[text != text.max()]             # without end-of-text
+    chunks = text[:len(text) // 48 * 48].reshape(-1, 48)
+    assert len(val) == len(chunks) // 20
+    found = np.concatenate([train.batch(0, len(train)), val.spread(len(val))])
+    assert sorted(map(tuple, found)) == sorted(map(tuple, chunks))
+
+
+def test_the_preset_and_its_schedule(trained, monkeypatch):
     """500 steps of warm-up, counted from 1, then a cosine to 5%, in which ours is a step behind."""
-    s = build(Settings, PRESETS["paper"])
-
-    def theirs(step):
-        if step < 500:
-            return 3e-4 * step / 500
-        progress = (step - 500) / (20_000 - 500)
-        cosine = 0.5 * (1 + math.cos(math.pi * progress))
-        return 3e-4 * (0.05 + 0.95 * cosine)
-
+    monkeypatch.chdir(trained)
+    s, variant, config, _ = resolve({"preset": "paper", "mode": "mdlm", "data": "t"})
+    assert variant is paper
+    expected = dict(paper.OF_MDLM, init="paper", shared_init=False, target_embedding=False)
+    assert vars(config) | expected == vars(config)
+    recipe = dict(dtype="float32", windows="paper", batch_size=32, weight_decay=0.01, grad_clip=1.0)
+    assert vars(s) | recipe == vars(s)
     for step in (0, 1, 250, 498, 499):
-        assert learning_rate(s, step) == pytest.approx(theirs(step + 1), rel=1e-12)
+        assert learning_rate(s, step) == pytest.approx(3e-4 * (step + 1) / 500)
     for step in (500, 501, 10_000, 19_999):
-        assert learning_rate(s, step) == pytest.approx(theirs(step), rel=1e-12)
-    assert s.batch_size == 32
-    assert s.weight_decay == 0.01
-    assert s.grad_clip == 1
-    assert s.eval_windows == 1600
-
-
-def test_the_papers_validation_is_on_its_first_held_out_chunks(trained, monkeypatch):
-    monkeypatch.chdir(trained)
-    val = Windows("t", "val", 48, "paper")
-    assert len(val) > 5
-    for window, start in zip(val.spread(5), val.starts):
-        chunk = val.tokens[start:start + 48]
-        assert np.array_equal(window, chunk)
-
-
-ASKED = {"mode": "mdlm", "data": "t", "block_size": 48}
-
-
-def test_the_preset_paper_is_what_it_says(trained, monkeypatch):
-    monkeypatch.chdir(trained)
-    config, s, _, _ = resolve(ASKED | {"preset": "paper"})
-    for name, value in PAPER_MDLM.items():
-        assert getattr(config, name) == value
-    assert config.init == "paper"
-    assert not config.shared_init
-    assert s.dtype == "float32"
-    assert s.windows == "paper"
-
-
-def test_only_rows_of_the_uniform_schedule_come_in_pairs(trained, monkeypatch):
-    monkeypatch.chdir(trained)
-    flags = ASKED | {"preset": "paper", "grad_accum": 32}
-    resolve(flags)
-    with pytest.raises(InputError, match="a multiple of 64"):
-        resolve(flags | {"schedule": "uniform"})
-
-
-def test_where_no_preset_is_asked_the_machine_decides(trained, monkeypatch):
-    monkeypatch.chdir(trained)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    config, s, why, _ = resolve(ASKED)
-    assert s.preset == "controlled"
-    assert why == "CUDA is present"
-    assert config.objective == "nelbo"
-    _, s, _, _ = resolve(ASKED | {"device": "cpu"})
-    assert s.preset == "toy"
-
+        cosine = 0.5 * (1 + math.cos(math.pi * (step - 500) / (20_000 - 500)))
+        assert learning_rate(s, step) == pytest.approx(3e-4 * (0.05 + 0.95 * cosine))
 
 # ---- Its sampler ---------------------------------------------------------------------------------
 
@@ -246,57 +201,47 @@ def papers_logits(model, tokens, t):
     """(L, V) of the tokens (L,) at time t; the more often a token has been written, the smaller."""
     config = model.config
     slots = F.pad(tokens, (1, 0), value=config.bos_id)      # and nothing beyond
-    position = torch.arange(-1, len(tokens))[None]
-    times = torch.tensor([t]).double()
-    [logits] = model(slots[None], position, position, times)
-    logits = logits[1:]
+    logits = network(model, slots, t)[1:]
     for token in range(config.vocab_size):
-        count = tokens.tolist().count(token)
-        penalty = min(1.3 ** count, 5.0)
-        logits[:, token] /= penalty     # whatever their sign, which is the bug
+        penalty = 1.3 ** tokens.tolist().count(token)
+        logits[:, token] /= min(penalty, 5.0)       # whatever their sign, which is the bug
     return logits
 
 
 def papers_sampler(model, seed, story, length, steps):
-    """Its loop, for one story. The random numbers are ours, of which a story's first two rows are
-    for other samplers."""
+    """Its loop, for one story. The random numbers are ours, of which the first two rows go to what
+    other samplers need."""
     rng = np.random.default_rng((seed, story))
     rng.random(2 * length)
     tokens = torch.full((length,), model.config.mask_id)
     for step in range(steps):
         t = 1 - step / steps
-        logits = papers_logits(model, tokens, t)
         temperature = max(0.8 * (0.4 + 0.6 * t), 0.1)
-        p = (logits / temperature).softmax(dim=1)                               # (L, V)
+        p = (papers_logits(model, tokens, t) / temperature).softmax(dim=1)      # (L, V)
         u = torch.from_numpy(rng.random((length, 1)))
         cdf = p.cumsum(dim=1)
         new = torch.searchsorted(cdf, u * cdf[:, -1:], right=True)              # (L, 1)
         masked = tokens == model.config.mask_id
-        confidence = p.gather(1, new)[:, 0]
-        confidence[~masked] = -1
-        left = masked.sum().item()
-        keep = max(1, left // (steps - step))
+        confidence = p.gather(1, new)[:, 0].where(masked, -1)
+        keep = max(1, int(masked.sum()) // (steps - step))
         surest = confidence.argsort(descending=True)[:keep]
         tokens[surest] = new[surest, 0]
     return tokens
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("steps, kept", [
-    (12, [1] * 8 + [2] * 4),
-    (16, [1] * 16),
-    (3, [5, 5, 6])])
-def test_the_papers_sampler(steps, kept):
-    model = exact_model("mdlm", block_size=20, vocab_size=5, **PAPER_MDLM)
+@pytest.mark.parametrize("steps, kept", [(12, [1] * 8 + [2] * 4), (3, [5, 5, 6])])
+def test_its_sampler(steps, kept):
+    model = exact_model("mdlm", block_size=20, vocab_size=5, **paper.OF_MDLM)
     blank = torch.full((16,), model.config.mask_id)
-    o = SampleOptions(
-        **PAPER["mdlm"], protocol="paper", steps=steps, final_temperature=0.32)
-    ours, appeared = generate(model, range(20), blank, o)
-    for story in range(20):
-        theirs = papers_sampler(model, o.seed, story, 16, steps)
-        assert torch.equal(ours[story], theirs)
-    first = appeared[0].tolist()
-    assert [first.count(step) for step in range(steps)] == kept
+    flags = paper.protocol_of(model.config) | dict(protocol="paper", steps=steps)
+    o = build(SampleOptions, flags)
+    write = confidence.sampler(model.config, o, flags)
+    theirs = [papers_sampler(model, o.seed, story, 16, steps) for story in range(20)]
+    model.float()
+    ours, appeared = generate(model, range(20), blank, o, paper, write)
+    assert torch.equal(ours, torch.stack(theirs))
+    assert torch.bincount(appeared[0]).tolist() == kept
     o.protocol = "own"      # without the bug
-    changed, _ = generate(model, range(20), blank, o)
+    changed, _ = generate(model, range(20), blank, o, paper, write)
     assert not torch.equal(ours, changed)

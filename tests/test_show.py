@@ -1,4 +1,4 @@
-"""Stories in the terminal and as a moving picture, and the figures of numbers."""
+"""Stories in the terminal and as a moving picture."""
 import json
 import os
 import pty
@@ -9,47 +9,35 @@ from xml.etree import ElementTree
 
 import pytest
 
-from conftest import ROOT, run
-from show import draw_moving, layout, token_texts
+from conftest import run
+from extras.show import draw_moving
+from support.pictures import layout
 
 
 def write_samples(path, pieces, appeared, **settings):
     """A file as sample.py writes it, whose story 1 has these pieces."""
-    how = {"mode": "ar",
-           "sampler": "first_hitting",
-           "order": "random",
-           "draft": None,
-           "steps": 3}
+    how = {"mode": "ar", "sampler": "", "order": "", "steps": 0}
     first = {"settings": how | settings}
     other = {"story": 0, "pieces": ["No"], "appeared": [0]}
     story = {"story": 1, "pieces": pieces, "appeared": appeared}
-    with open(path, "w") as file:
-        for line in (first, other, story):
-            print(json.dumps(line), file=file)
+    lines = [json.dumps(line) for line in (first, other, story)]
+    path.write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture
 def samples(tmp_path):
-    """A folder with a file of each mode."""
+    """A folder with two files."""
     write_samples(tmp_path / "ar.jsonl", ["One", " day", ","], [0, 1, 2])
-    write_samples(tmp_path / "mdlm.jsonl",
-                  ["A", " <b>", "↵", "So", " it", "."],
-                  [-1, 3, 0, 2, 1, 0],
-                  mode="mdlm",
-                  steps=4)
-    write_samples(tmp_path / "aogpt.jsonl",
-                  ["Tom", " ran", "."],
-                  [1, 1, 3],
-                  mode="aogpt",
-                  draft=2)
+    mdlm = ["A", " <b>", "↵", "So", " it", "."], [-1, 3, 0, 2, 1, 0]
+    write_samples(tmp_path / "mdlm.jsonl", *mdlm, mode="mdlm", steps=4)
     return tmp_path
 
 
-def show_in_a_terminal(*arguments, cwd) -> list:
+def show_in_a_terminal(*arguments, cwd, terminal="xterm") -> list:
     """The pictures that show.py draws, one over another, in a terminal of 60 columns, 20 lines."""
     leader, follower = pty.openpty()
-    environment = os.environ | {"COLUMNS": "60", "LINES": "20"}
-    command = [sys.executable, os.path.join(ROOT, "show.py"), *arguments]
+    environment = os.environ | {"COLUMNS": "60", "LINES": "20", "TERM": terminal}
+    command = [sys.executable, "-m", "extras.show", *arguments]
     process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=follower)
     os.close(follower)
     written = b""
@@ -63,31 +51,25 @@ def show_in_a_terminal(*arguments, cwd) -> list:
     return written.decode().split("\x1b[J")
 
 
-# ---- Stories -------------------------------------------------------------------------------------
-
-def test_show_in_a_pipe(samples):
-    """It prints the stories alone, with their line breaks."""
-    done = run("show.py", "ar=ar.jsonl", "mdlm=mdlm.jsonl", "--story=1", cwd=samples)
+def test_where_nothing_can_move_it_prints_the_stories_alone(samples):
+    """That is a pipe, or a terminal that obeys no codes. The stories keep their line breaks."""
+    files = ["ar=ar.jsonl", "mdlm=mdlm.jsonl", "--story=1"]
+    stories = "One day,\n\nA <b>\nSo it.\n\n"
+    done = run("extras/show.py", *files, cwd=samples)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "One day,\n\nA <b>\nSo it.\n\n"
+    assert done.stdout == stories
+    [shown] = show_in_a_terminal(*files, cwd=samples, terminal="dumb")
+    assert shown.replace("\r\n", "\n") == stories
 
 
 def test_show_in_a_terminal(samples):
     """Each token has its place in its panel, is hidden before its step, and then marked as new."""
     pictures = show_in_a_terminal("x=ar.jsonl", "y=mdlm.jsonl", "--story=1", cwd=samples)
     *moving, last = pictures
-    assert re.findall(r"\x1b\[(\d+)G([^\x1b\r\n]+)", last) == [
-        ("1", "x, left to right, 3 steps"),
-        ("31", "y, first hitting, 4 steps"),
-        ("1", "One"),
-        ("5", "day"),
-        ("8", ","),
-        ("31", "A"),
-        ("33", "<b>"),
-        ("36", "↵"),
-        ("37", "So"),
-        ("40", "it"),
-        ("42", ".")]
+    titles = [("1", "x, left to right, one by one"), ("31", "y, 4 steps")]
+    assert re.findall(r"\x1b\[(\d+)G([^\x1b\r\n]+)", last) == titles + [
+        ("1", "One"), ("5", "day"), ("8", ","),
+        ("31", "A"), ("33", "<b>"), ("36", "↵"), ("37", "So"), ("40", "it"), ("42", ".")]
     assert "\x1b[7m" not in last
     assert "░" not in last
     hidden = [len(re.findall("░+", picture)) for picture in moving]
@@ -115,62 +97,24 @@ def test_a_moving_picture(tmp_path):
     texts = [text.text for text in root.iter(f"{svg}text")]
     assert texts == ["ar & co", "One", "<b>", "!", "mdlm", "a", "b", "."]
     times = [animation.get("keyTimes") for animation in root.iter(f"{svg}animate")]
-    assert times == ["0;0.000", "0;0.200", "0;0.400",
-                     "0;0.800", "0;0.000", "0;0.000"]
+    assert times == [f"0;0.{digits}00" for digits in "024800"]
     colours = [token.find(f"{svg}rect").get("fill") for token in root.iter(f"{svg}g")]
-    blue = colours[0]
-    green = colours[3]
+    blue, *_, green = colours
     assert colours == [blue, blue, blue, green, "#e4e4e4", green]
-    assert blue != green
 
 
-def test_the_titles_say_how_the_stories_were_written(samples):
-    files = [f"{mode}={mode}.jsonl" for mode in ("ar", "mdlm", "aogpt")]
-    done = run("show.py", *files, "--story=1", "--picture=modes.svg", cwd=samples)
-    assert done.returncode == 0, done.stderr
-    titles = re.findall('bold">([^<]*)<', (samples / "modes.svg").read_text())
-    assert titles == ["ar, left to right, 3 steps",
-                      "mdlm, first hitting, 4 steps",
-                      "aogpt, random order, drafts of 2"]
-
-
-@pytest.mark.parametrize("arguments, said", [
-    (["ar=ar.jsonl", "--story=7"], "ar.jsonl has no story 7"),
-    (["ar=ar.jsonl", "--picture=a.png"], "--picture=a.png must end in .svg"),
-    (["ar=text.txt"], "text.txt is not a file that sample.py wrote"),
-    (["ar=none.jsonl"], "No such file"),
-    (["ar.jsonl"], "give NAME=FILE"),
-])
-def test_what_show_cannot_show(samples, arguments, said):
-    (samples / "text.txt").write_text("Once upon a time\n")
-    done = run("show.py", *arguments, cwd=samples)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_what_sample_writes_can_be_shown(trained):
+    """The settings of every kind of file have what the title needs."""
+    for mode, sampler in ("ar", ""), ("mdlm", "adaptive"), ("aogpt", "drafts"):
+        flags = [f"--out_dir=out/{mode}", f"--out={mode}.jsonl", f"--sampler={sampler}"]
+        done = run("sample.py", *flags, cwd=trained)
+        assert done.returncode == 0, done.stderr
+        done = run("extras/show.py", f"{mode}={mode}.jsonl", "--story=1", cwd=trained)
+        assert done.returncode == 0, done.stderr
 
 
 def test_layout_breaks_between_words():
-    pieces = ["ab", " cd", " e", "f", " ghijkl", ".", " m"]
-    assert list(layout(pieces, 7)) == [
-        (0, 0, "ab"),
-        (0, 3, "cd"),
-        (1, 0, "e"),
-        (1, 1, "f"),
-        (2, 0, "ghijkl"),
-        (2, 6, "."),
-        (3, 0, "m")]
-
-
-def test_token_texts_are_of_one_line():
-    """A masked token is a gap; a code that would move the terminal's cursor is a space."""
-    class Letters:
-        def pieces(self, ids):
-            return [chr(i) for i in ids]
-
-    ids = [ord("a"), 999, ord("\n"), ord("\x1b"), ord("b")]
-    assert token_texts(Letters(), ids, mask_id=999) == ["a", " ░░░", "↵", " ", "b"]
-
-
-def texts_of(path) -> list:
-    """What is written in an SVG of matplotlib's."""
-    return re.findall("<!-- (.*) -->", path.read_text())
+    lines = ["", "", "", ""]
+    for line, column, text in layout(["ab", " cd", " e", "f", " ghijkl", ".", " m"], 7):
+        lines[line] = lines[line].ljust(column) + text
+    assert lines == ["ab cd", "ef", "ghijkl.", "m"]

@@ -19,6 +19,8 @@ def folder(workdir, monkeypatch):
     """A folder with the project's files and a small toy, for a kernel that has one core."""
     for path in Path(ROOT).glob("*.py"):
         shutil.copy(path, workdir)
+    for name in "extras", "support":
+        shutil.copytree(Path(ROOT, name), workdir / name)
     prepare(PrepareOptions(max_tokens=20000))
     monkeypatch.setenv("NANOMDLM_TOUR_STEPS", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -79,10 +81,8 @@ def test_every_cell_runs(folder):
     # After one step the model knows little, so every number is far above the law's.
     rows = law_table(said["law"])
     assert len(rows) == 8 + 1
-    for law, left_to_right, bound, error in rows:
-        assert law + 20 < left_to_right
-        assert law + 20 < bound
-        assert 0 < error < 5
+    for law, left_to_right, bound, _ in rows:
+        assert law + 20 < min(left_to_right, bound)
 
     # Both models learned from the text that was there, and stand in the table.
     assert said["train-two"].count("on data/shakespeare, 1 steps") == 2
@@ -96,7 +96,7 @@ def test_every_cell_runs(folder):
 def test_without_a_network_it_goes_on_with_the_toy(folder, monkeypatch):
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")     # where nobody listens
     said = execute(folder, "set-up", "shakespeare")
-    first, second = said["shakespeare"].splitlines()
+    *_, first, second = said["shakespeare"].splitlines()
     assert first.startswith("Tiny Shakespeare could not be downloaded")
     assert second == "The next cells take the toy instead."
 
@@ -115,6 +115,5 @@ def test_the_outputs_that_are_kept_are_small_and_of_one_execution():
 
     # On average over the stories no score is below the law.
     [of_law] = [cell for cell in cells if cell.id == "law"]
-    law, left_to_right, bound, error = law_table(printed(of_law))[-1]
-    assert law < left_to_right
-    assert law < bound
+    law, left_to_right, bound, _ = law_table(printed(of_law))[-1]
+    assert law < min(left_to_right, bound)

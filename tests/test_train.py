@@ -1,38 +1,35 @@
 """Training as a user runs it: what a run leaves, how it goes on, and that each step is right."""
+import itertools
 import json
-import math
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import textwrap
-import time
-import types
-from dataclasses import replace
+from dataclasses import asdict, replace
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 from scipy import stats
 
-import runs
+import extras.paper
+import model as plain
 import train
-from cli import InputError
 from conftest import ROOT, TINY, Running, read_log, run, small_model
-from model import Transformer
-from objectives import (
-    evaluation_batch, mask_generator, order_batch, paper_batch, training_batch, weighted_losses)
-from prepare_data import Tokenizer, Windows
-from runs import Run, load
+from extras.muon import Muon
+from extras.start_from import start_from
+from model import bound_batch, losses, masked_ce_batch, training_batch
+from prepare_data import Tokenizer
+from support import machine
+from support.flags import InputError
+from support.runs import Run, load, random_numbers, read_checkpoint
 from toy import TOY
-from train import (Muon, Settings, evaluate, make_optimizers, prepare_machine, resolve, start_from,
-                   train_step, window_losses)
+from train import Settings, evaluate, make_optimizers, resolve, train_step
 
 MODES = ["ar", "mdlm", "aogpt"]
 CPU = torch.device("cpu")
-WORDS = Tokenizer("words", words=TOY.words())
 
 
 def train_command(folder, out_dir, *flags):
@@ -50,22 +47,17 @@ def refused(folder, out_dir, *flags) -> str:
     return done.stderr
 
 
-def step_of(path) -> int:
-    """After how many steps a checkpoint was written."""
-    _, checkpoint = load(path)
-    return checkpoint["step"]
-
-
-def validation_windows(n):
-    """(n, 48) of data/t."""
-    windows = Windows("t", "val", 48)
-    return torch.from_numpy(windows.spread(n))
-
-
 def values_of(name, log) -> dict:
     """{step: value} of the lines that have one of this name."""
     return {entry["step"]: entry[name] for entry in log if name in entry}
 
+
+def losses_by_hand(model, batch):
+    """(B,) with logits of every slot."""
+    S = batch.tokens.numel()
+    logits = model(batch.tokens, batch.key_pos, batch.target_pos, torch.arange(S))      # (B·S, V)
+    nll = F.cross_entropy(logits, batch.targets.flatten(), reduction="none")            # (B·S,)
+    return (nll.view(batch.weight.shape) * batch.weight).sum(dim=1)
 
 # ---- What a run leaves ---------------------------------------------------------------------------
 
@@ -79,217 +71,58 @@ def test_a_run_leaves_what_it_promises(trained, mode):
     nll = values_of("val_nll", log)
     assert list(nll) == [10, 20, 30]
     assert nll[30] < nll[20] < nll[10] < 6
-    counts = json.loads((trained / "data/t/meta.json").read_text())["splits"]["val"]
-    bits = nll[30] / math.log(2) * counts["tokens"] / counts["bytes"]
-    assert values_of("val_bpb", log)[30] == pytest.approx(bits)
     assert values_of("val_floor", log)[30] == pytest.approx(0.386, abs=0.05)
     facts = json.loads((out / "config.json").read_text())
     assert facts["config"]["mode"] == mode
     for name in "command", "date", "seed", "machine":
         assert facts[name]
     said = (trained / f"{mode}.txt").read_text()
-    assert said.startswith("preset toy (as asked)")
+    assert said.startswith(f"preset toy: {mode} on data/t, 30 steps")
     assert f"python sample.py --out_dir=out/{mode}" in said
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("mode", MODES)
-def test_the_last_evaluation_averages_many_draws(trained, monkeypatch, mode):
-    """Its line in the log is that of the best model, above the toy's law window by window."""
-    monkeypatch.chdir(trained)
-    model, best = load(f"out/{mode}/best.pt")
-    x = validation_windows(20)
-    law = Windows("t", "val", 48).law(20)                                       # (20,)
-    generator = mask_generator(1337)
-    draws = []
-    for _ in range(1 if mode == "ar" else train.FINAL_DRAWS):
-        batch = evaluation_batch(model.config, x, generator)
-        draws.append(weighted_losses(model, batch))
-    losses = torch.stack(draws).mean(dim=0).numpy()                             # (20,)
-    above = losses - law
-    final = read_log(trained / "out" / mode)[-1]
-    assert final == pytest.approx({
-        "step": 30,
-        "best_step": best["step"],
-        "final_nll": losses.mean(),
-        "final_nll_se": stats.sem(losses),
-        "above_law": above.mean(),
-        "above_law_se": stats.sem(above)}, abs=1e-5)
-    assert f"{final['above_law']:.4f}" in (trained / f"{mode}.txt").read_text()
-
-
-def test_many_draws_have_less_noise():
-    model = small_model("mdlm")
-    x = torch.randint(11, (1, 8)).expand(400, 8)        # one window, so that only masks differ
-    one = window_losses(model, x, seed=1)
-    many = window_losses(model, x, seed=1, draws=16)
-    ratio = many.std().item() / one.std().item()
-    assert ratio == pytest.approx(1 / 4, rel=0.2)
-
-
-def test_a_story_before_training_and_at_every_evaluation(trained):
-    """It doesn't change the run, and the last one is the first of those at the end."""
+def test_stories_on_the_way_do_not_change_a_run(trained):
     done = train_command(trained, "told", "--quiet=false")
-    before, *shown = re.findall(r"^(?:before training: |    )(.+)$", done.stdout, re.MULTILINE)
-    assert len(shown) == 3
-    assert before != shown[0]
-    story, *_ = re.findall(r"over windows\)\n\n(.+)\n", done.stdout)
-    assert textwrap.shorten(story, 300, placeholder=" …") == shown[2]
+    assert done.stdout.count("before training: ") == 1
+    assert done.stdout.count("\n    ") == 3
     assert read_log(trained / "out/told") == read_log(trained / "out/ar")
-    assert "before training" not in (trained / "ar.txt").read_text()
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_best_checkpoint_scores_what_the_log_says(trained, monkeypatch, mode):
-    monkeypatch.chdir(trained)
-    model, checkpoint = load(f"out/{mode}/best.pt")
-    nll = values_of("val_nll", read_log(trained / "out" / mode))
-    assert checkpoint["val_nll"] == min(nll.values())
-    x = validation_windows(20)
-    found = evaluate(model, x, seed=1337)
-    assert found["val_nll"] == pytest.approx(checkpoint["val_nll"], abs=1e-5)
-    assert Tokenizer(**checkpoint["tokenizer"]).words == TOY.words()
-    assert "optimizers" not in checkpoint
 
 
 def test_the_best_is_the_lowest_and_not_the_last(tmp_path):
     """Also of a run that goes on."""
     s = Settings(out_dir=str(tmp_path / "r"))
-    trained_on = {"tokenizer": {}, "windows": "aligned", "data": {}}
+    trained_on = {"variant": "model", "tokenizer": {}, "windows": "aligned", "data": {}}
 
     def best_of(s, losses, checkpoint=None):
         run = Run(s, small_model(), [], trained_on, checkpoint)
-        run.bar = types.SimpleNamespace(write=print)
         for loss in losses:
             run.step += 1
-            run.record_evaluation({"val_nll": loss}, story="")
+            run.record_evaluation({"val_nll": loss})
         run.checkpoint()
         run.log_file.close()
-        return step_of(tmp_path / "r/best.pt")
+        _, _, best = load(tmp_path / "r/best.pt")
+        return best["step"]
 
     assert best_of(s, [3.0, 2.0, 2.5]) == 2
-    checkpoint = runs.read_checkpoint(tmp_path / "r/ckpt.pt")
+    checkpoint = read_checkpoint(tmp_path / "r/ckpt.pt")
     assert best_of(replace(s, resume=True), [2.2, 1.9, 2.0], checkpoint) == 5
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_each_step_has_its_own_noise(trained, mode):
-    """Of a single window nothing is learned, so only masks, orders and dropout can differ."""
-    flags = [f"--mode={mode}", "--lr=0", "--train_stories=1", "--batch_size=2"]
-    if mode == "ar":
-        flags.append("--dropout=0.5")
-    train_command(trained, f"noise-{mode}", *flags)
-    losses = values_of("train_loss", read_log(trained / f"out/noise-{mode}"))
-    assert len(set(losses.values())) == 3
-
-
 def test_checkpoints_come_by_the_clock(trained):
-    """One comes at once, so that the folder is taken, then none for minutes, and one at a stop."""
+    """One comes at once, so that the folder is taken, then none for minutes, and one at a stop.
+    Until then no other process can train in the folder."""
     flags = ["--max_steps=100000", "--save_minutes=100", "--out_dir=out/clock"]
     process = Running("train.py", *TINY, *flags, cwd=trained)
     out = trained / "out/clock"
     log = out / "log.jsonl"
     process.wait_for(log.exists)
     process.wait_for(lambda: log.read_text().count("\n") >= 8)
-    assert step_of(out / "ckpt.pt") == 10
-    assert step_of(out / "best.pt") > 10
+    assert read_checkpoint(out / "ckpt.pt")["step"] == 10
+    assert "another process is writing out/clock" in refused(trained, "clock", *flags, "--resume")
     done = process.end(signal.SIGINT)
     assert "finishing this step" in done.stderr
-    assert "--resume" in done.stderr
     *_, last = read_log(out)
-    assert step_of(out / "ckpt.pt") >= last["step"]
-
-
-# ---- A run goes on -------------------------------------------------------------------------------
-
-def test_a_resumed_run_keeps_its_settings(trained, monkeypatch):
-    """Only flags that contradict them are refused."""
-    monkeypatch.chdir(trained)
-    config, s, why, checkpoint = resolve({"out_dir": "out/mdlm", "resume": True})
-    assert config.mode == "mdlm"
-    assert config.n_embd == 16
-    assert s.lr == 2e-3
-    assert s.batch_size == 8
-    assert checkpoint["step"] == 30
-    again = {"out_dir": "out/mdlm", "resume": True, "mode": "mdlm", "preset": "auto", "warmup": 5}
-    assert resolve(again)[0] == config
-    others = dict(mode="ar", n_embd=32, data="toy", lr=0.5, preset="laptop")
-    for name, value in others.items():
-        words = f"made with --{name}=.+, not {value}; leave the flag out"
-        with pytest.raises(InputError, match=words):
-            resolve(again | {name: value})
-    allowed = dict(grad_accum=2, quiet=False, save_minutes=1.0)
-    _, s, _, _ = resolve(again | allowed)
-    for name, value in allowed.items():
-        assert getattr(s, name) == value
-
-
-@pytest.mark.parametrize("flags, fraction", [
-    ({}, 0.1), ({"orders": "infill"}, 0.5), ({"orders": "infill", "l2r_fraction": 0.2}, 0.2)])
-def test_infill_is_trained_from_left_to_right_in_half_of_the_rows(flags, fraction):
-    config, *_ = resolve({"mode": "aogpt", "preset": "toy"} | flags)
-    assert config.l2r_fraction == fraction
-
-
-def test_a_run_from_before_a_setting_was_added_goes_on_with_its_default(trained):
-    shutil.copytree(trained / "out/ar", trained / "out/older")
-    path = trained / "out/older/ckpt.pt"
-    checkpoint = torch.load(path)
-    for name in "grad_clip", "init_from":
-        del checkpoint["settings"][name]
-    for name in "token_noise", "target_rotation":
-        del checkpoint["config"][name]
-    torch.save(checkpoint, path)
-    more = ["--resume", "--max_steps=40"]
-    train_command(trained, "older", *more)
-    shutil.copytree(trained / "out/ar", trained / "out/newer")
-    train_command(trained, "newer", *more)
-    assert read_log(trained / "out/older") == read_log(trained / "out/newer")
-
-
-def test_more_steps_may_be_asked_for_and_fewer_not(trained):
-    shutil.copytree(trained / "out/aogpt", trained / "out/longer")
-    done = run("train.py", "--out_dir=out/longer", "--resume", "--max_steps=45", cwd=trained)
-    assert done.returncode == 0, done.stderr
-    before, after = read_log(trained / "out/aogpt"), read_log(trained / "out/longer")
-    assert after[:6] == before[:6]              # the seventh was the last evaluation
-    assert list(values_of("val_nll", after)) == [10, 20, 30, 40, 45]
-    assert after[-1]["step"] == 45
-    assert "final_nll" in after[-1]
-    said = refused(trained, "longer", "--mode=aogpt", "--resume", "--max_steps=44")
-    assert "has made 45 steps" in said
-    facts = json.loads((trained / "out/longer/config.json").read_text())
-    assert facts["settings"]["max_steps"] == 45
-    assert "--out_dir=out/aogpt" in facts["command"]        # the one that began
-
-
-def test_the_precision_is_decided_once_for_a_run(trained, monkeypatch):
-    facts = json.loads((trained / "out/ar/config.json").read_text())
-    _, checkpoint = load(trained / "out/ar/ckpt.pt")
-    decided = facts["settings"]["dtype"]
-    assert decided in ("bfloat16", "float32")
-    assert checkpoint["settings"]["dtype"] == decided
-
-    def changed(device):
-        return decided == "float32"
-
-    monkeypatch.chdir(trained)
-    monkeypatch.setattr(train, "bfloat16_is_faster", changed)
-    monkeypatch.setattr(train, "prepare_cpu", lambda: None)
-    _, resumed, _, _ = resolve({"out_dir": "out/ar", "resume": True})
-    fresh = Settings()
-    for s in resumed, fresh:
-        prepare_machine(s, CPU)
-    assert resumed.dtype == decided
-    assert fresh.dtype != decided
-
-
-def test_a_run_is_locked(trained):
-    flags = ["--max_steps=100000", "--out_dir=out/busy"]
-    process = Running("train.py", *TINY, *flags, cwd=trained)
-    process.wait_for((trained / "out/busy/ckpt.pt").exists)
-    assert "another process is writing out/busy" in refused(trained, "busy", *flags, "--resume")
-    process.end(signal.SIGINT)
+    assert read_checkpoint(out / "ckpt.pt")["step"] >= last["step"] > 30
 
 
 def test_a_loss_that_is_not_finite_stops_it(trained):
@@ -299,242 +132,194 @@ def test_a_loss_that_is_not_finite_stops_it(trained):
     assert not (trained / "out/wild/ckpt.pt").exists()
 
 
-def test_a_signal_is_obeyed_where_nobody_reads_what_is_said(tmp_path, monkeypatch):
-    """Ctrl-C stops `tee` too."""
-    def write(*_):
-        raise BrokenPipeError
+# ---- A run goes on -------------------------------------------------------------------------------
 
-    s = Settings(out_dir=str(tmp_path / "r"))
-    run = Run(s, small_model(), [], {}, None)
-    monkeypatch.setattr(runs.os, "write", write)
-    with run.training():
-        assert not run.asked_to_stop()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert run.asked_to_stop()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    run.log_file.close()
-
-
-# ---- Several processes ---------------------------------------------------------------------------
-
-def launch(processes, out_dir, *flags, cwd):
-    """train.py in so many processes, started but not waited for."""
-    launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    script = [os.path.join(ROOT, "train.py"), *TINY, f"--out_dir=out/{out_dir}", *flags]
-    return subprocess.Popen([sys.executable, "-m", *launcher, *script], cwd=cwd, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def test_a_resumed_run_keeps_its_settings(trained, monkeypatch):
+    """Only flags that contradict them are refused; auto decides anew, but not on what is fixed."""
+    monkeypatch.chdir(trained)
+    again = {"out_dir": "out/mdlm", "resume": True}
+    s, _, config, checkpoint = resolve(again | {"mode": "mdlm", "preset": "auto", "warmup": 5})
+    assert (config.mode, config.n_embd, s.lr, s.batch_size) == ("mdlm", 16, 2e-3, 8)
+    assert checkpoint["step"] == 30
+    assert s.dtype in ("bfloat16", "float32")       # auto was decided once
+    for name, value in dict(mode="ar", n_embd=32, data="toy", lr=0.5, preset="laptop").items():
+        words = f"made with --{name}=.+, not {value}; leave the flag out"
+        with pytest.raises(InputError, match=words):
+            resolve(again | {name: value})
+    auto = dict(device="auto", dtype="auto", compile="auto", windows="auto")
+    others = dict(grad_accum=2, quiet=False, save_minutes=1.0)
+    s, *_ = resolve(again | auto | others)
+    expected = auto | others | {"windows": "aligned"}
+    assert asdict(s) | expected == asdict(s)
 
 
-def assert_close(one, other):
-    """The same log within 1e-4: two processes add up gradients in another order than one."""
-    for a, b in zip(read_log(one), read_log(other), strict=True):
+def test_more_steps_may_be_asked_for_and_fewer_not(trained):
+    shutil.copytree(trained / "out/aogpt", trained / "out/longer")
+    done = run("train.py", "--out_dir=out/longer", "--resume", "--max_steps=45", cwd=trained)
+    assert done.returncode == 0, done.stderr
+    before, after = read_log(trained / "out/aogpt"), read_log(trained / "out/longer")
+    assert after[:6] == before[:6]              # the seventh was the last evaluation
+    assert list(values_of("val_nll", after)) == [10, 20, 30, 40, 45]
+    assert "final_nll" in after[-1]
+    said = refused(trained, "longer", "--mode=aogpt", "--resume", "--max_steps=44")
+    assert "has made 45 steps" in said
+
+
+def test_two_processes_train_as_one(trained):
+    """But for the order in which gradients are added up."""
+    flags = ["--mode=mdlm", "--dtype=float32"]
+    train_command(trained, "one", *flags)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    script = [f"{ROOT}/train.py", *TINY, *flags, "--grad_accum=2", "--out_dir=out/two"]
+    done = subprocess.run([sys.executable, *launcher, *script], cwd=trained, text=True,
+                          capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("2 x cpu") == 1
+    one, two = (read_log(trained / "out" / name) for name in ("one", "two"))
+    for a, b in zip(one, two, strict=True):
         assert a == pytest.approx(b, abs=1e-4)
-
-
-@pytest.mark.parametrize("mode", ["mdlm", "aogpt"])
-def test_two_processes_train_as_one(trained, mode):
-    flags = [f"--mode={mode}", "--dtype=float32"]
-    train_command(trained, f"one-{mode}", *flags)
-    process = launch(2, f"two-{mode}", *flags, "--grad_accum=2", cwd=trained)
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    assert said.count("2 x cpu") == 1
-    assert_close(trained / f"out/one-{mode}", trained / f"out/two-{mode}")
-
-
-def test_a_process_dies_and_another_number_goes_on(trained):
-    """The other process ends too, the checkpoint is good, and one process comes to the same end."""
-    flags = ["--mode=mdlm", "--dtype=float32", "--max_steps=400", "--eval_interval=100"]
-    train_command(trained, "alive", *flags)
-    checkpoint = trained / "out/dying/ckpt.pt"
-    process = launch(2, "dying", *flags, cwd=trained)
-    while not checkpoint.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    children = ["pgrep", "-P", str(process.pid)]
-    listed = subprocess.run(children, capture_output=True, text=True)
-    *_, worker = listed.stdout.split()
-    os.kill(int(worker), signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert step_of(checkpoint) in range(10, 400, 10)
-    train_command(trained, "dying", *flags, "--resume", "--grad_accum=2")
-    assert_close(trained / "out/alive", trained / "out/dying")
-
-
-def test_several_processes_on_a_mac_train_on_its_cpu(monkeypatch):
-    backends = []
-    monkeypatch.setattr(runs, "WORLD_SIZE", 2)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.distributed, "init_process_group",
-                        lambda backend, timeout: backends.append(backend))
-    assert runs.join_processes("auto").type == "cpu"
-    assert backends == ["gloo"]
 
 
 # ---- Evaluation ----------------------------------------------------------------------------------
 
-def test_evaluation_is_repeatable_and_leaves_training_alone():
-    model = small_model("mdlm")
-    x = torch.randint(11, (12, 8))
-    state = torch.get_rng_state()
-    before = [p.clone() for p in model.parameters()]
-    first = evaluate(model, x, seed=1)
-    assert evaluate(model, x, seed=1) == first
-    assert evaluate(model, x, seed=2) != first
-    assert torch.equal(state, torch.get_rng_state())
-    for old, new in zip(before, model.parameters()):
-        assert torch.equal(old, new)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("mode", MODES)
 def test_evaluation_by_hand(mode):
-    model = small_model(mode)
+    """It can be repeated, leaves the random numbers of training alone, and knows no dropout."""
+    model = small_model(mode, dropout=0.5)
     config = model.config
     x = torch.randint(11, (6, 8))
-    nll = weighted_losses(model, evaluation_batch(config, x, mask_generator(1)))
-    expected = {
-        "val_nll": nll.mean().item(),
-        "val_nll_se": stats.sem(nll)}
+    rows = 2 if mode == "mdlm" else 1       # for a pair of masks
+    batch = bound_batch(config, x.repeat_interleave(rows, dim=0), random_numbers(1))
+    nll = losses_by_hand(model, batch).view(6, rows).mean(dim=1)                # (6,)
+    expected = {"val_nll": nll.mean().item(), "val_nll_se": stats.sem(nll)}
     if mode == "aogpt":
-        left_to_right = torch.arange(8).expand(6, 8)
-        batch = order_batch(config, x, left_to_right)
-        expected["val_nll_l2r"] = weighted_losses(model, batch).mean().item()
+        batch = plain.order_batch(config, x, torch.arange(8).expand(6, 8))
+        expected["val_nll_l2r"] = losses_by_hand(model, batch).mean().item()
     if mode == "mdlm":
-        batch = paper_batch(config, x, mask_generator(1, 1))
-        masked = batch.tokens == config.mask_id
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos)[masked]
-        expected["val_masked_ce"] = F.cross_entropy(logits, batch.targets[masked]).item()
-    assert evaluate(model, x, seed=1) == pytest.approx(expected, rel=1e-5)
+        batch = masked_ce_batch(config, x, random_numbers(1, 1))
+        masked = (batch.tokens == config.mask_id).flatten().nonzero()[:, 0]
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, masked)
+        expected["val_masked_ce"] = F.cross_entropy(logits, batch.targets.flatten()[masked]).item()
+    model.train()
+    state = torch.get_rng_state()
+    found = evaluate(model, plain, x, seed=1)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert evaluate(model, plain, x, seed=1) == found
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("device, expected", [("cpu", [1] * 12), ("meta", [10, 2])])
+def test_a_gpu_evaluates_many_windows_at_once(device, expected):
+    """Of 50,257 words and 512 tokens; the device meta stands for a GPU."""
+    net = small_model("ar", vocab_size=50257).to(device)
+    parts = []
+
+    def count(net, batch, select):
+        assert batch.tokens.device.type == select.device.type == device
+        parts.append(len(batch.targets))
+        return torch.zeros(len(batch.targets))
+
+    batch = bound_batch(net.config, torch.zeros(12, 512, dtype=torch.long), None)
+    assert len(train.losses_in_parts(net, count, batch)) == 12
+    assert parts == expected
 
 
 # ---- A run starts from another -------------------------------------------------------------------
 
 @torch.no_grad()
-@pytest.mark.parametrize("mode, fields", [
-    ("ar", {}),
-    ("aogpt", {}),
-    ("mdlm", {}),
-    ("mdlm", {"time_embedding": "add"})])
-def test_a_run_starts_from_another(trained, monkeypatch, mode, fields):
-    """What the other mode adds changes nothing yet: aogpt, left to right, is the ar it was. The
-    rest asks the same weights another question."""
+@pytest.mark.parametrize("mode, variant, fields", [
+    ("ar", plain, {}),
+    ("aogpt", plain, {}),
+    ("mdlm", extras.paper, {"time_embedding": "add"})])
+def test_a_run_starts_from_another(trained, monkeypatch, mode, variant, fields):
+    """What the other mode adds has no effect yet: aogpt, left to right, is the ar it was."""
     monkeypatch.chdir(trained)
-    source, _ = load("out/ar/best.pt")
-    x = validation_windows(10)
-
-    def losses_after_start(**fields):
-        config = replace(source.config, mode=mode, **fields)
-        model = Transformer(config).eval()
-        assert not torch.equal(model.embed.weight, source.embed.weight)
-        start_from("out/ar", model, WORDS)
-        weights = model.state_dict()
-        for name, weight in source.state_dict().items():
-            assert torch.equal(weight, weights[name])
-        batch = evaluation_batch(model.config, x, mask_generator(0), left_to_right=True)
-        return weighted_losses(model, batch)
-
-    losses = losses_after_start(**fields)
-    assert torch.equal(losses, losses_after_start())        # a timestep has no effect yet
+    source, _, _ = load("out/ar/best.pt")
+    x = torch.randint(100, (10, 48))
+    config = variant.Config(**asdict(source.config) | fields | {"mode": mode})
+    model = variant.Transformer(config).eval()
+    assert not torch.equal(model.embed.weight, source.embed.weight)
+    start_from("out/ar", model, Tokenizer("words", words=TOY.words()))
+    weights = model.state_dict()
+    for name, weight in source.state_dict().items():
+        assert torch.equal(weight, weights.pop(name))
+    assert not any(weight.any() for weight in weights.values())
     if mode != "mdlm":
-        batch = evaluation_batch(source.config, x, mask_generator(0))
-        assert torch.equal(losses, weighted_losses(source, batch))
+        batch = bound_batch(config, x, random_numbers(0), l2r_fraction=1.0)
+        assert torch.equal(losses_by_hand(model, batch), losses_by_hand(source, batch))
 
 
 def test_a_run_starts_from_another_of_the_same_sizes_only(trained, monkeypatch):
     monkeypatch.chdir(trained)
-    source, _ = load("out/ar/best.pt")
-    words = ["zebra", *TOY.words()[1:]]
-    other_words = Tokenizer("words", words=words)
+    source, _, _ = load("out/ar/best.pt")
+    other_words = Tokenizer("words", words=["zebra", *TOY.words()[1:]])
     with pytest.raises(InputError, match="another tokenizer"):
         start_from("out/ar", source, other_words)
-    plain = Transformer(replace(source.config, target_embedding=False))
-    with pytest.raises(InputError, match="out/aogpt has embed_target.weight, this"):
-        start_from("out/aogpt", plain, WORDS)
-    said = refused(trained, "on", "--mode=mdlm", "--init_from=out/ar", "--n_hidden=32")
+    flags = ["--mode=aogpt", "--init_from=out/ar"]
+    said = refused(trained, "on", *flags, "--n_hidden=32")
     assert "--init_from=out/ar has --n_hidden=16, not 32" in said
     assert not os.path.exists("out/on")
-
-
-def test_a_run_that_started_from_another_is_not_begun_anew(trained):
-    flags = ["--mode=aogpt", "--init_from=out/ar"]
     train_command(trained, "on", *flags, "--max_steps=10")
     first, *_ = read_log(trained / "out/on")
     fresh, *_ = read_log(trained / "out/aogpt")
     assert first["train_loss"] < fresh["train_loss"] - 0.05
-    train_command(trained, "on", *flags, "--max_steps=20", "--resume")
-    assert read_log(trained / "out/on")[0] == first
+
+
+# ---- What each step is given ---------------------------------------------------------------------
+
+def test_each_step_has_its_own_dropout(trained):
+    """Nothing is learned here, and of a single window, so nothing else can differ."""
+    flags = ["--mode=ar", "--lr=0", "--train_stories=1", "--batch_size=2", "--dropout=0.5"]
+    train_command(trained, "noise", *flags)
+    found = values_of("train_loss", read_log(trained / "out/noise"))
+    assert len(set(found.values())) == 3
+
+
+def test_no_two_seeds_share_their_noise():
+    """Nor do masks and the dropout of two processes: no generator has the seed of another."""
+    drawn = set()
+    for seed, step in itertools.product([1, 2], range(30)):
+        for rank in (), (1,), (2,):
+            drawn.add(random_numbers(seed, step, *rank).initial_seed())
+    assert len(drawn) == 2 * 30 * 3
 
 
 # ---- A training step -----------------------------------------------------------------------------
 
-def settings(**values):
-    return Settings(**{"batch_size": 8, "dtype": "float32", **values})
-
-
 def some_batch(model, seed=0):
-    generator = torch.Generator().manual_seed(seed)
+    generator = random_numbers(seed)
     x = torch.randint(10, (8, 8), generator=generator)
     return training_batch(model.config, x, generator)
 
 
-def test_dropout_is_for_training_alone():
-    x = torch.randint(10, (4, 8))
-    model, without = small_model(dropout=0.5), small_model()
-    expected = evaluate(without, x, seed=1)
-    assert evaluate(model, x, seed=1) == expected
-    s = settings()
-    optimizers = make_optimizers(model, s)
-    losses = set()
-    for _ in range(3):
-        batch = some_batch(model)
-        loss, _ = train_step(model, weighted_losses, optimizers, batch, s, lr=0.0)
-        losses.add(loss.item())
-    assert len(losses) == 3
-    assert evaluate(model, x, seed=1) == expected
-
-
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_step_is_that_of_the_settings(mode, optimizer):
-    """Also in parts; the norm is that of the whole gradient before it is clipped."""
-    s = settings(optimizer=optimizer, grad_clip=0.01, beta2=0.5, weight_decay=0.3, grad_accum=2)
-    model, plain = small_model(mode), small_model(mode)
-    optimizers = make_optimizers(model, s)
-    rest, matrices = [], []
-    for name, p in plain.named_parameters():
-        if optimizer == "muon" and name.startswith("blocks") and p.dim() == 2:
-            matrices.append(p)
-        else:
-            rest.append(p)
-    adamw = torch.optim.AdamW(rest, lr=0.01, betas=(0.9, 0.5), weight_decay=0.3)
-    plain_optimizers = [adamw]
-    if matrices:
-        assert len(matrices) == 8
-        muon = Muon(matrices, dict(lr=0.01, weight_decay=0.3))
-        plain_optimizers.append(muon)
+def test_a_step_is_that_of_the_settings(mode):
+    """Also in parts; the norm is that of the whole gradient before it is clipped, and every group
+    of weights gets the learning rate."""
+    s = Settings(batch_size=8, dtype="float32", grad_clip=0.01, grad_accum=2)
+    model, by_hand = small_model(mode), small_model(mode)
+    [optimizer], [expected_optimizer] = make_optimizers(model, s), make_optimizers(by_hand, s)
+    last = optimizer.param_groups[0]["params"].pop()
+    optimizer.add_param_group({"params": [last]})
     for seed in range(3):
         batch = some_batch(model, seed)
-        loss, norm = train_step(model, weighted_losses, optimizers, batch, s, lr=0.01)
-        plain.zero_grad()
-        expected = weighted_losses(plain, batch).mean()
+        loss, norm = train_step(model, losses, [optimizer], batch, s, lr=0.01)
+        by_hand.zero_grad()
+        expected = losses_by_hand(by_hand, batch).mean()
         expected.backward()
         assert loss == pytest.approx(expected.item(), rel=1e-4)
-        whole_norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.01)
+        whole_norm = torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 0.01)
         assert norm == pytest.approx(whole_norm.item(), rel=1e-3)
-        assert norm > 0.01
-        for plain_optimizer in plain_optimizers:
-            plain_optimizer.step()
-    for a, b in zip(model.parameters(), plain.parameters()):
+        expected_optimizer.param_groups[0]["lr"] = 0.01
+        expected_optimizer.step()
+    for a, b in zip(model.parameters(), by_hand.parameters()):
         assert torch.allclose(a, b, atol=1e-4)
 
 
 def test_muon_is_pytorchs_in_the_precision_of_training():
     """Ten steps end where those of torch.optim.Muon do, but for the rounding of its bfloat16."""
-    generator = torch.Generator().manual_seed(0)
+    generator = random_numbers(0)
     for shape in (24, 64), (64, 24), (32, 32):
         start = torch.randn(shape, generator=generator)
         ours = start.clone().requires_grad_()
@@ -552,37 +337,22 @@ def test_muon_is_pytorchs_in_the_precision_of_training():
         assert (ours - theirs).norm() < 0.01 * moved
 
 
-def test_muon_evens_out_singular_values():
-    """In float64 they are what the polynomial makes of the gradient's, applied five times."""
-    torch.manual_seed(0)
-    p = torch.zeros(24, 64, dtype=torch.float64)
-    p.grad = torch.randn(24, 64, dtype=torch.float64)
-    s = torch.linalg.svdvals(p.grad) / p.grad.norm()
-    for _ in range(5):
-        s = 3.4445 * s - 4.775 * s ** 3 + 2.0315 * s ** 5
-    expected, _ = s.sort(descending=True)
-    muon = Muon([p], dict(lr=1.0, weight_decay=0.1))
-    muon.step()
-    found = torch.linalg.svdvals(p)
-    assert found == pytest.approx(0.2 * 64 ** 0.5 * expected, rel=1e-9)
-
-
 def test_bfloat16_compiled_follows_float32(trained):
     """In 200 steps of a run, the mean losses of 10 steps differ by less than 0.01 nats per token.
     Compiled code gives the same bits again."""
     flags = ["--mode=mdlm", "--max_steps=200", "--eval_interval=100", "--n_embd=32"]
     fast = ["--dtype=bfloat16", "--compile=true"]
 
-    def losses(name, *more):
+    def train_losses(name, *more):
         done = train_command(trained, name, *flags, *more)
         assert "torch.compile failed" not in done.stderr
         return values_of("train_loss", read_log(trained / "out" / name))
 
-    exact = losses("slow", "--dtype=float32")
-    compiled = losses("fast", *fast)
+    exact = train_losses("slow", "--dtype=float32")
+    compiled = train_losses("fast", *fast)
     assert len(exact) == 20
     assert compiled == pytest.approx(exact, abs=0.01)
-    assert compiled == losses("again", *fast)
+    assert compiled == train_losses("again", *fast)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -592,3 +362,27 @@ def test_cuda_follows_the_cpu(trained, mode):
     final = read_log(trained / f"out/cuda-{mode}")[-1]
     expected = read_log(trained / "out" / mode)[-1]
     assert abs(final["final_nll"] - expected["final_nll"]) < 0.02
+
+
+# ---- Compilers -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("results, goes_on", [
+    ([RuntimeError("torch.compile is not supported on Python 3.99+")], True),
+    ([torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")], False),
+    ([RuntimeError("DefaultCPUAllocator: can't allocate memory")], False),
+    ([torch.zeros(8), RuntimeError("a fault of this code")], False)])
+def test_only_a_first_step_that_fails_is_a_failed_compilation(monkeypatch, results, goes_on):
+    """Then it goes on without. Too little memory is none, at any step."""
+    monkeypatch.setattr(torch, "compile", lambda function: mock.Mock(side_effect=results))
+    losses_of = machine.compiled(losses, Settings(compile="true"), CPU)
+    model = small_model("ar")
+    batch = some_batch(model)
+    arguments = model, batch, batch.select()
+    if goes_on:
+        for _ in range(2):
+            assert torch.equal(losses_of(*arguments), losses(*arguments))
+        return
+    with pytest.raises(RuntimeError) as raised:
+        for _ in range(2):
+            losses_of(*arguments)
+    assert raised.value is results[-1]

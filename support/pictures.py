@@ -1,27 +1,17 @@
 """
-Watch stories being written, several models side by side; and the figures that other commands draw.
+What is shown: stories in a terminal while they are written, and figures of numbers.
 
-    python show.py ar=out/toy-ar/samples.jsonl mdlm=out/toy-mdlm/samples.jsonl
-    python show.py ar=out/toy-ar/samples.jsonl --story=3 --picture=ar.svg
-
-The first shows them in the terminal, the second writes a moving picture for a web page. The files
-are those that sample.py writes. They hold the pass at which each token appeared, and a pass of one
-story is shown beside the same pass of the others.
-
-In this file a panel is one story to be shown: (title, pieces, steps). Each token has a piece, which
-is the text it adds to the story, and a step, the pass at which it appeared, or -1 if it was given.
+A panel is one story to be shown: (title, pieces, steps). Each token has a piece, which is the text
+it adds to the story, and a step, the pass at which it appeared, or -1 if it was given.
 """
 import collections
 import contextlib
-import html
-import itertools
-import json
+import os
 import shutil
 import sys
 import time
-from dataclasses import dataclass
 
-from cli import InputError, build, command, flag, parse_flags, printable, text_width
+from support.flags import printable, text_width
 
 
 # ---- Text: what each token adds, and where it stands ---------------------------------------------
@@ -81,8 +71,8 @@ def last_step(panels: list) -> int:
 def play(panels: list):
     """Shows the panels side by side while their tokens appear; the new ones are in reverse colours.
 
-    Into a pipe, where nothing can move, it prints the finished stories below one another."""
-    if not sys.stdout.isatty():
+    Into a pipe, or where nothing can move, it prints the finished stories below one another."""
+    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         for title, pieces, steps in panels:
             print("".join(pieces).replace("↵", "\n").strip(), end="\n\n")
         return
@@ -112,49 +102,6 @@ def lines_at(now: int, panels: list, width: int) -> list:
                 text = f"\x1b[7m{text}\x1b[0m"
             lines[1 + line] += f"\x1b[{left + column}G{text}"
     return [lines[line] for line in range(len(lines))]
-
-
-# ---- As a moving picture -------------------------------------------------------------------------
-
-WIDTH = 84                                      # columns of a line
-COLOURS = ["#d7e3f4", "#d7ecd9", "#f8e3cf"]     # behind the tokens of the first panel, and so on
-GREY = "#e4e4e4"                                # of a gap, and behind a token that was given
-
-
-def draw_moving(panels: list, path: str):
-    """An SVG in which the panels' tokens appear; then the stories rest, and it begins again.
-
-    The panels stand below one another. A viewer that cannot move pictures shows the stories whole.
-    A column is 8 units wide and a line 20 high."""
-    last = max(1, last_step(panels))
-    parts = []
-    y = 0                                           # where the panel begins
-    for (title, pieces, steps), colour in zip(panels, itertools.cycle(COLOURS)):
-        parts.append(f'<text x="8" y="{y + 24}" font-weight="bold">{html.escape(title)}</text>')
-        line = 0
-        for step, (line, column, text) in zip(steps, layout(pieces, WIDTH)):
-            x = 8 * (1 + column)
-            top = y + 32 + 20 * line
-            fill = GREY if step < 0 else colour
-            begin = 0.8 * max(0, step) / last       # the stories rest for the last fifth
-            parts.append(moving_token(x, top, text, fill, begin))
-        y += 60 + 20 * line
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {8 * (WIDTH + 2)} {y + 8}" '
-            'font-size="13" font-family="ui-monospace, Menlo, Consolas, monospace">')
-    white = '<rect width="100%" height="100%" fill="white"/>'
-    with open(path, "w", encoding="utf-8") as file:
-        print(head, white, *parts, "</svg>", sep="\n", file=file)
-
-
-def moving_token(x: int, top: int, text: str, fill: str, begin: float) -> str:
-    """A gap, and over it the token on its colour, which shows after the share `begin` of 12 s."""
-    width = 8 * text_width(text)
-    box = f'x="{x - 1}" y="{top}" width="{width + 2}" height="18" rx="3"'
-    return (f'<rect {box} fill="{GREY}"/>'
-            f'<g><rect {box} fill="{fill}"/>'
-            f'<text x="{x}" y="{top + 14}" textLength="{width}">{html.escape(text)}</text>'
-            f'<animate attributeName="opacity" calcMode="discrete" values="0;1" '
-            f'keyTimes="0;{begin:.3f}" dur="12s" repeatCount="indefinite"/></g>')
 
 
 # ---- Figures of numbers --------------------------------------------------------------------------
@@ -210,57 +157,3 @@ def draw_curve(axes, name: str, run: dict, key: str):
     axes.errorbar(x, loss, error, marker="o", ms=3, capsize=2, label=label)
     if "val_floor" in curve[-1]:
         axes.axhline(curve[-1]["val_floor"], color="k", ls="--", lw=1, label="the true law")
-
-
-# ---- The command ---------------------------------------------------------------------------------
-
-@dataclass
-class ShowOptions:
-    """what to show"""
-    story: int = flag(0, "which story of each file, counted from 0", low=0)
-    picture: str = flag("", "file for a moving picture, instead of the terminal", file=(".svg",))
-
-
-def read_panel(name: str, path: str, story: int) -> tuple:
-    """The panel of one story in a file that sample.py wrote. Raises InputError."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            title = f"{name}, {how_written(json.loads(file.readline())['settings'])}"
-            for line in file:
-                row = json.loads(line)
-                if row["story"] == story:
-                    steps = [int(step) for step in row["appeared"]]
-                    pieces = [on_one_line(piece) for piece in row["pieces"]]
-                    if len(pieces) != len(steps):
-                        raise ValueError("not as many pieces as passes")
-                    return on_one_line(title), pieces, steps
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as e:
-        reason = f"{type(e).__name__}: {e}"
-        raise InputError(f"{path} is not a file that sample.py wrote ({reason})") from e
-    raise InputError(f"{path} has no story {story}; choose another --story")
-
-
-def how_written(settings: dict) -> str:
-    """For a title, what the settings say; for example "first hitting, 24 steps"."""
-    order = f"{settings['order']:.20} order"
-    ways = {"ar": "left to right", "mdlm": settings["sampler"], "aogpt": order}
-    way = ways.get(settings["mode"], settings["mode"]).replace("_", " ")
-    if settings["draft"]:
-        return f"{way}, drafts of {settings['draft']}"
-    if way == "adaptive":
-        return f"{way}, risk {settings['risk']:g}"
-    return f"{way}, {settings['steps']} steps"
-
-
-def main():
-    flags = parse_flags(__doc__, ShowOptions, named="NAME=FILE")
-    o = build(ShowOptions, flags)
-    panels = [read_panel(name, path, o.story) for name, path in flags["named"].items()]
-    if o.picture:
-        draw_moving(panels, o.picture)
-    else:
-        play(panels)
-
-
-if __name__ == "__main__":
-    command(main, "nothing was written")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the numbers of results/ again:
+# Makes the numbers of results/ again, from two files of TinyStories, or from a download:
 #
-#     ./run_all.sh TRAIN VALID          two files of TinyStories; without them they are downloaded
+#     experiments/run_all.sh TRAIN VALID        in the folder of train.py
 #
 # Each line of the list below makes one file in results/data, which takes about as many minutes on
 # one core of a CPU as it says. A file that is there is not made again, and no run in out/ is
@@ -38,7 +38,7 @@ toy() { run "$1" --preset=toy "${@:2}"; }
 flags_of() {    # flags_of NAME: masked_ce is mdlm with another objective
     case $1 in
         masked_ce) echo --mode=mdlm --objective=masked_ce ;;
-        infill) echo --mode=aogpt --orders=infill ;;
+        infill) echo --mode=aogpt --variant=infill ;;
         *) echo --mode="$1" ;;
     esac
 }
@@ -73,10 +73,13 @@ folders() { echo "$@" | tr " " ,; }
 [ -e data/toy ] || python prepare_data.py
 [ -e data/unseen ] || python -m experiments.texts ${2:+--train="$1" --valid="$2"}
 
-# How long should a block be?
+# How long should a block be? One of 48 tokens, or of 256 of real text, is all of the window.
+in_blocks() {   # in_blocks N
+    [ $1 = 48 ] || [ $1 = 256 ] || echo --variant=blocks --block_length=$1
+}
 dial() {        # dial N SEED
     for mode in mdlm aogpt; do
-        toy dial-toy/$mode-$1-$2 --mode=$mode --orders=blocks:$1 --seed=$2
+        toy dial-toy/$mode-$1-$2 --mode=$mode --seed=$2 $(in_blocks $1)
     done
 }
 for N in 1 2 4 8 16 48; do dial $N 1; done
@@ -85,7 +88,7 @@ for seed in 2 3; do
 done
 made dial 30 python -m experiments.dial --plot=results/figures/dial.png
 for mode in mdlm aogpt; do
-    for N in 1 16 256; do learn dial-stories $mode-$N 1250 1 --orders=blocks:$N; done
+    for N in 1 16 256; do learn dial-stories $mode-$N 1250 1 $(in_blocks $N); done
 done
 made dial-stories 10 python -m experiments.dial --text=stories \
     --plot=results/figures/dial-stories.png
@@ -102,8 +105,8 @@ if [ ! -e results/figures/modes.svg ]; then
     picture() { python sample.py --num_samples=4 --out=out/written/toy-$1.jsonl "${@:2}"; }
     picture ar --out_dir=out/toy/ar
     picture mdlm --out_dir=out/dial-toy/mdlm-48-1
-    picture aogpt --out_dir=out/dial-toy/aogpt-48-1 --order=random --draft=8
-    python show.py --picture=out/written/modes.svg ar=out/written/toy-ar.jsonl \
+    picture aogpt --out_dir=out/dial-toy/aogpt-48-1 --order=random --sampler=drafts --draft=8
+    python -m extras.show --picture=out/written/modes.svg ar=out/written/toy-ar.jsonl \
         mdlm=out/written/toy-mdlm.jsonl aogpt=out/written/toy-aogpt.jsonl
     mv out/written/modes.svg results/figures/modes.svg
 fi
@@ -174,7 +177,7 @@ made orders 50 python -m experiments.held_out --orders=4 --windows=60 \
     --runs="$(folders out/long/{mdlm,masked_ce,aogpt}-1 out/steps/ar-2500-1)"
 
 # What is gained by seeing both sides of a blank, and is a GPT that fills in the middle enough?
-toy toy/infill --mode=aogpt --orders=infill
+toy toy/infill --mode=aogpt --variant=infill
 made blanks-toy 8 python -m experiments.infill --data=toy --windows=100 \
     --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
 learn steps infill-2500 2500 1
@@ -208,19 +211,19 @@ differ() {      # differ RUN SEEDS FLAGS …: out/paper/RUN-SEED
 for mode in ar mdlm; do
     seeds=1
     if [ $mode = mdlm ]; then seeds="1 2 3"; fi
-    differ $mode-vector "$seeds" --shared_init=false
+    differ $mode-vector "$seeds" --variant=paper --shared_init=false
     differ $mode-adamw "$seeds" --optimizer=adamw
     differ $mode-windows "$seeds" --windows=paper
-    differ $mode-target "$seeds" --target_embedding=false
+    differ $mode-target "$seeds" --variant=paper --target_embedding=false
     differ $mode-schedule 1 --warmup=25 --final_lr=0.05
 done
-differ ar-init 1 --init=paper --shared_init=false
-differ mdlm-init "1 2 3" --init=paper --shared_init=false --tie_head=false
-differ mdlm-loss "1 2 3" --objective=masked_ce --schedule=cosine
-differ mdlm-time 1 --time_embedding=add
-differ mdlm-untied 1 --tie_head=false
-ALL="--optimizer=adamw --windows=paper --init=paper --shared_init=false --target_embedding=false
-    --warmup=25 --final_lr=0.05"
+differ ar-init 1 --variant=paper --init=paper --shared_init=false
+differ mdlm-init "1 2 3" --variant=paper --init=paper --shared_init=false --tie_head=false
+differ mdlm-loss "1 2 3" --variant=paper --objective=masked_ce --schedule=cosine
+differ mdlm-time 1 --variant=paper --time_embedding=add
+differ mdlm-untied 1 --variant=paper --tie_head=false
+ALL="--variant=paper --optimizer=adamw --windows=paper --init=paper --shared_init=false
+    --target_embedding=false --warmup=25 --final_lr=0.05"
 differ ar-all 1 $ALL
 differ mdlm-all "1 2 3" $ALL --tie_head=false --time_embedding=add --objective=masked_ce \
     --schedule=cosine

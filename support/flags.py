@@ -8,6 +8,7 @@ import argparse
 import datetime
 import difflib
 import errno
+import inspect
 import json
 import math
 import os
@@ -21,10 +22,11 @@ import threading
 import traceback
 import unicodedata
 from dataclasses import field, fields
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import get_args
 
-ROOT = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parent.parent
 
 
 # ---- Errors --------------------------------------------------------------------------------------
@@ -51,27 +53,41 @@ def command(main, interrupted: str):
         message = f"interrupted; {interrupted}"
     except (InputError, OSError) as e:
         message = str(e)
-        if isinstance(e, OSError) and e.errno:      # an error that this code raises has no number
+        if getattr(e, "errno", None):       # an error that this code raises has no number
             message += f" (at {place_of(e)})"
     except (MemoryError, RuntimeError) as e:
-        out_of_memory = re.search("out of memory|allocate memory", str(e))
-        if isinstance(e, RuntimeError) and not out_of_memory:
+        if not is_out_of_memory(e):
             raise
         message = "not enough memory; take smaller sizes, or in training more --grad_accum"
     print(f"{Path(sys.argv[0]).name}: {printable(message)}", file=sys.stderr)
     raise SystemExit(2)
 
 
+def place_of(error: Exception) -> str:
+    """The innermost line of the project's code that an error came through, as file:line."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename).resolve()
+        if file.is_relative_to(ROOT):
+            return f"{file.name}:{frame.lineno}"
+
+
+def is_out_of_memory(e: Exception) -> bool:
+    """Whether the machine, or its GPU, had too little memory. torch says so in several ways."""
+    said = re.search("out of memory|allocate memory|not enough memory", str(e))
+    return isinstance(e, MemoryError) or said is not None
+
+
 def on_stop(handler) -> dict:
     """Lets Ctrl-C, SIGTERM and the end of the terminal call the handler. Returns what they did.
 
     A signal that is ignored stays so, which is what nohup asks for. Only a program's main thread
-    can have handlers, so in another one nothing changes, and Ctrl-C is the main thread's affair."""
+    can have handlers, so in another one nothing changes."""
     before = {}
-    if threading.current_thread() is threading.main_thread():
-        for kind in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
-            if signal.getsignal(kind) != signal.SIG_IGN:
-                before[kind] = signal.signal(kind, handler)
+    if threading.current_thread() is not threading.main_thread():
+        return before
+    for kind in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
+        if signal.getsignal(kind) != signal.SIG_IGN:
+            before[kind] = signal.signal(kind, handler)
     return before
 
 
@@ -84,25 +100,17 @@ def outlive_readers(stream):
 
     So a command does its work to the end after `| head` has seen enough, and still saves after
     Ctrl-C, which ends `| tee` too."""
-    def safe(method):
-        def attempt(*arguments):
-            try:
-                return method(*arguments)
-            except OSError as e:
-                if e.errno not in NO_READER:
-                    raise
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        return attempt
+    write = stream.write
 
-    stream.write, stream.flush = safe(stream.write), safe(stream.flush)
+    def attempt(text):      # it is written at the end of each line, so nothing is left to flush
+        try:
+            return write(text)
+        except OSError as e:
+            if e.errno not in NO_READER:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
-
-def place_of(error: Exception) -> str:
-    """The innermost line of this folder's code that an error came through, as file:line."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename).resolve()
-        if file.is_relative_to(ROOT):
-            return f"{file.name}:{frame.lineno}"
+    stream.write = attempt
 
 
 # What people type who know nanoGPT, and what it is called here.
@@ -135,83 +143,69 @@ def did_you_mean(word: str, words, prefix: str = "") -> str:
 
 # ---- Flags: every field of an options dataclass is a flag --name=value ---------------------------
 
-def flag(default, help: str = "", low=None, high=None, file=None, as_typed=False):
+def flag(default, help: str = "", **limits):
     """A dataclass field with its help text and its limits. A plain field is a flag without them.
 
     low, high   the smallest and the largest number allowed
     file        for the name of a file to be written: a tuple of the endings it may have
-    as_typed    keep the blanks around a text, and a ~ at its beginning"""
-    return field(default=default, metadata=dict(
-        help=help, low=low, high=high, file=file, as_typed=as_typed))
-
-
-def check_flags(options):
-    """Raises InputError for the first field of a dataclass whose value is not allowed."""
-    for f in fields(options):
-        check_value(f, getattr(options, f.name))
+    as_typed    true to keep the blanks around a text, and a ~ at its beginning"""
+    return field(default=default, metadata={"help": help, **limits})
 
 
 def check_value(f, value):
     """Raises InputError if a field of a dataclass may not have this value."""
+    given = f"--{f.name}={value}"
     choices = choices_of(f.type)
-    low, high = f.metadata.get("low"), f.metadata.get("high")
-    file = f.metadata.get("file")
+    low, high, endings = map(f.metadata.get, ("low", "high", "file"))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{given} must be a finite number")
     if choices and value not in choices:
         guess = did_you_mean(str(value), choices)
-        raise InputError(f"--{f.name}={value} must be one of {', '.join(choices)}{guess}")
-    if low is not None and value is not None and not value >= low:
-        raise InputError(f"--{f.name}={value} must be at least {low}")
-    if high is not None and value is not None and not value <= high:
-        raise InputError(f"--{f.name}={value} must be at most {high}")
-    if file and value:
-        check_output(f.name, value, file)
+        raise InputError(f"{given} must be one of {', '.join(choices)}{guess}")
+    if low is not None and value < low:
+        raise InputError(f"{given} must be at least {low}")
+    if high is not None and value > high:
+        raise InputError(f"{given} must be at most {high}")
+    # A file that could not be written is refused before the work begins, not after it.
+    if endings and not value.endswith(endings):
+        raise InputError(f"{given} must end in {' or '.join(endings)}")
+    if endings and (Path(value).is_dir() or not Path(value).parent.is_dir()):
+        raise InputError(f"{given} is a folder, or lies in one that does not exist")
 
 
-def check_output(name: str, path: str, endings: tuple):
-    """A file that could not be written is refused before the work begins, not after it."""
-    if not path.endswith(endings):
-        raise InputError(f"--{name}={path} must end in {' or '.join(endings)}")
-    if Path(path).is_dir() or not Path(path).parent.is_dir():
-        raise InputError(f"--{name}={path} is a folder, or lies in one that does not exist")
+# How --help shows a value of each type, and what it must be.
+KINDS = {
+    bool: ("true|false", "true or false"),
+    int: ("N", "a whole number"),
+    float: ("X", "a number"),
+    str: ("TEXT", "valid UTF-8; check the terminal's encoding"),
+}
 
 
 def choices_of(kind) -> tuple:
     """The words that a field of this type may have; none for other types than Literal."""
-    return get_args(kind) if get_origin(kind) is Literal else ()
+    return get_args(kind) if plain_type(kind) is str else ()
 
 
 def plain_type(kind):
     """bool, int, float or str: what a field of this type is read as. `int | None` is an int."""
-    if choices_of(kind):
-        return str
-    members = get_args(kind)
-    return members[0] if members else kind
+    first, *_ = get_args(kind) or [kind]
+    return first if isinstance(first, type) else str
 
 
 def read_value(f, text: str):
     """What the text of --name=text stands for, where f is the field of that name.
 
     Raises InputError."""
-    name, kind = f.name, plain_type(f.type)
-    try:
-        text.encode()
-    except UnicodeEncodeError as e:
-        raise InputError(f"--{name} is not valid UTF-8; check the terminal's encoding") from e
+    kind = plain_type(f.type)
     if not f.metadata.get("as_typed"):
         text = with_home(text)
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise InputError(f"--{name}={text} must be true or false")
-        return text.lower() == "true"
     try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if kind is float and value is not None and not math.isfinite(value):
-        value = None
-    if value is None:
-        wanted = "a whole number" if kind is int else "a finite number"
-        raise InputError(f"--{name}={text} must be {wanted}")
+        text.encode()
+        value = {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError) as e:
+        _, wanted = KINDS[kind]
+        raise InputError(f"--{f.name}={text} must be {wanted}") from e
     check_value(f, value)
     return value
 
@@ -221,69 +215,109 @@ def with_home(paths: str) -> str:
     return ",".join(map(os.path.expanduser, paths.strip().split(",")))
 
 
-def add_flags(group, options_class, names):
-    """Tells a group of argparse about the fields of an options dataclass with these names."""
-    for f in fields(options_class):
-        if f.name not in names:
-            continue
-        kind = plain_type(f.type)
-        shapes = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
-        shape = "|".join(choices_of(f.type)) or shapes[kind]
-        help = f.metadata.get("help", "")
-        if f.default not in ("", None):
-            help += f" ({str(f.default).lower() if kind is bool else f.default})"
-        bare = dict(nargs="?", const="true") if kind is bool else {}  # --resume means --resume=true
-        group.add_argument(f"--{f.name}", metavar=shape, help=help.replace("%", "%%"), **bare)
+def comments_of(options_class) -> dict:
+    """{field: the comment after it}, which is the help of a field that has no other."""
+    ancestors = options_class.__mro__[-2::-1]       # all but `object`, the eldest first
+    source = "".join(map(inspect.getsource, ancestors))
+    return dict(re.findall(r"^    (\w+): [^#\n]*# (.*)$", source, flags=re.MULTILINE))
 
 
-def parse_flags(doc: str, *classes, first=(), named: str = "") -> dict:
+def add_flag(group, f, comment: str):
+    """Tells a group of argparse about a field of an options dataclass."""
+    kind = plain_type(f.type)
+    shape, _ = KINDS[kind]
+    help = f.metadata.get("help") or comment
+    if f.default not in ("", None):
+        help += f" ({f.default})"
+    bare = dict(nargs="?", const="true") if kind is bool else {}  # --resume means --resume=true
+    group.add_argument(f"--{f.name}", metavar="|".join(choices_of(f.type)) or shape,
+                       help=help.replace("%", "%%"), **bare)
+
+
+def parse_flags(doc: str, *classes, first=(), named: str = "", extras: dict = {}) -> dict:
     """The flags given on the command line, {name: value}; what was not given is not in it.
 
     classes     dataclasses whose fields are the flags
     first       names of the flags that most people need; --help shows them before the others
     named       what other arguments look like, for example NAME=FILE; they are returned as a dict
                 under "named"
+    extras      {flag: names of files in extras/}: where the flag has such a name, the file's flags
+                are flags too; --help shows those of all
     Raises InputError."""
     def refuse(message):
         raise InputError(message)
 
+    # A script that was edited on Windows has a CR at the end of every line.
+    arguments = [argument.rstrip("\r") for argument in sys.argv[1:] if argument.strip()]
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         usage="%(prog)s [--name=value ...]", argument_default=argparse.SUPPRESS)
     parser.error = refuse
-    if first:
-        group = parser.add_argument_group("what most people need")
-        for options_class in classes:
-            add_flags(group, options_class, first)
-    for options_class in classes:
+    most_used = parser.add_argument_group("what most people need")
+    flags = {}
+    for options_class in [*classes, *classes_of_extras(extras, arguments)]:
         group = parser.add_argument_group(options_class.__doc__)
-        others = {f.name for f in fields(options_class)} - set(first)
-        add_flags(group, options_class, others)
+        comments = comments_of(options_class)
+        for f in fields(options_class):
+            if f.name not in flags:
+                flags[f.name] = f
+                add_flag(most_used if f.name in first else group, f, comments.get(f.name, ""))
     if named:
         parser.add_argument("named", metavar=named, nargs="*", default=[])
-    # A script that was edited on Windows has a CR at the end of every line.
-    arguments = [argument.rstrip("\r") for argument in sys.argv[1:] if argument.strip()]
     given, unknown = parser.parse_known_intermixed_args(arguments)
-    flags = {f.name: f for options_class in classes for f in fields(options_class)}
     if unknown:
         name = unknown[0].split("=")[0].lstrip("-").replace("-", "_")
-        guess = did_you_mean(name, flags, "--")
+        guess = belongs_to(name, extras) or did_you_mean(name, flags, "--")
         raise InputError(f"unknown argument {unknown[0]}{guess} (--help lists all)")
-    result = vars(given)
+    result = {name: read_value(flags[name], text)
+              for name, text in vars(given).items() if name in flags}
     if named:
-        result["named"] = read_named(result["named"], named)
-    for name in flags:
-        if name in result:
-            result[name] = read_value(flags[name], result[name])
+        result["named"] = read_named(given.named, named)
     return result
+
+
+def classes_of_extras(extras: dict, arguments: list):
+    """The flags of the files that the arguments ask for, or for --help of all."""
+    for flag_name, names in extras.items():
+        if not {"-h", "--help"} & set(arguments):
+            names = re.findall(rf"^--{flag_name}[=\n](.+)", "\n".join(arguments), re.MULTILINE)
+        yield from filter(None, map(options_of, names))
+
+
+def extra_file(name: str, otherwise=None, needs: str = "__name__"):
+    """The module extras/NAME.py; without a name, what is given for that case. Raises InputError.
+
+    `needs` is a name that it must define, to be of use where it is asked for."""
+    if not name:
+        return otherwise
+    files = [path.stem for path in (ROOT / "extras").glob("*.py")]
+    if name not in files:
+        raise InputError(f"there is no extras/{name}.py{did_you_mean(name, files)}")
+    module = import_module(f"extras.{name}")
+    if not hasattr(module, needs):
+        raise InputError(f"extras/{name}.py has no {needs}, which is needed here")
+    return module
+
+
+def options_of(name: str):
+    """The dataclass with the flags of extras/NAME.py: its Options, or its Config; else None."""
+    module = extra_file(name)
+    return getattr(module, "Options", getattr(module, "Config", None))
+
+
+def belongs_to(name: str, extras: dict) -> str:
+    """The end of an error message, if a flag is one of a file of extras/ that was not asked for."""
+    for flag_name, files in extras.items():
+        for file in files:
+            if hasattr(options_of(file), name):         # the class has the defaults
+                return f"; it needs --{flag_name}={file}"
+    return ""
 
 
 def read_named(arguments: list, form: str) -> dict:
     """{NAME: FILE} of arguments like NAME=FILE. Raises InputError."""
-    result = {}
-    for argument in arguments:
-        name, _, file = argument.partition("=")
-        result[name] = with_home(file)
+    pairs = [argument.partition("=") for argument in arguments]
+    result = {name: with_home(file) for name, _, file in pairs}
     if not arguments or len(result) < len(arguments) or not all(result.values()):
         raise InputError(f"give {form} for each, every NAME once (--help shows how)")
     return result
@@ -291,22 +325,21 @@ def read_named(arguments: list, form: str) -> dict:
 
 def build(options_class, values: dict):
     """An options dataclass, from those of the values that are fields of it. Raises InputError."""
-    names = [f.name for f in fields(options_class)]
-    return options_class(**{name: values[name] for name in names if name in values})
+    names = {f.name for f in fields(options_class)} & values.keys()
+    try:
+        return options_class(**{name: values[name] for name in names})
+    except ValueError as e:
+        raise InputError(str(e)) from e
 
 
 # ---- Where it runs, where a number came from, and how it is shown --------------------------------
 
 def pick_device(name: str):
-    """The torch.device of that name; auto is cuda, else mps, else cpu. Raises InputError."""
+    """The torch.device of that name; auto is the GPU, if there is one. Raises InputError."""
     import torch        # not at the top, because commands that need no device start a second sooner
-    if name == "auto" and torch.cuda.is_available():
-        name = "cuda"
-    elif name == "auto":
-        name = "mps" if torch.backends.mps.is_available() else "cpu"
+    if name == "auto":
+        name = torch.accelerator.current_accelerator(check_available=True) or "cpu"
     try:
-        if name.split(":")[0] not in ("cpu", "cuda", "mps"):
-            raise RuntimeError("cpu, cuda and mps are known")
         return torch.empty(1, device=name).device       # this one has an index: cuda:0, not cuda
     except (RuntimeError, AssertionError) as e:
         reason = str(e).splitlines()[0][:100]
@@ -324,9 +357,9 @@ def git(*arguments) -> str:
 
 def processor() -> str:
     """The CPU's name, as far as the machine tells it."""
-    info = Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
-    names = re.findall(r"model name\s*: (.+)", info)
-    return names[0] if names else platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    named = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
+    return named[1] if named else platform.processor()
 
 
 def provenance(seed) -> dict:
@@ -337,8 +370,8 @@ def provenance(seed) -> dict:
         commit += "-dirty"
     script = Path(sys.argv[0]).resolve()
     program = [script.name]
-    if script.parent.name == "experiments":
-        program = ["-m", f"experiments.{script.stem}"]
+    if script.parent != ROOT:
+        program = ["-m", f"{script.parent.name}.{script.stem}"]
     return {"command": shlex.join(["python", *program, *sys.argv[1:]]), "seed": seed,
             "date": datetime.datetime.now().isoformat(timespec="seconds"),
             "machine": f"{processor()}, {os.cpu_count()} cores",
@@ -350,7 +383,7 @@ def write_json(path: str, content):
     content = json.loads(json.dumps(content), parse_constant=lambda _: None)
     unfinished = Path(f"{path}.tmp")
     unfinished.write_text(json.dumps(content, indent=1))
-    os.replace(unfinished, path)
+    unfinished.replace(path)
 
 
 # What is not to reach a terminal: all control characters but tab and line feed, what reverses the
@@ -382,4 +415,4 @@ def print_table(rows: list):
         for text, width in zip(row, widths):
             blanks = " " * (width - text_width(text))
             cells.append(blanks + text if cells else text + blanks)
-        print("  ".join(cells), flush=True)
+        print("  ".join(cells))

@@ -2,108 +2,46 @@
 A run's folder, and what must not go wrong around the training loop.
 
 A checkpoint is whole or not there (save), a damaged one is named (load), two processes never train
-in one folder (open_locked), a resumed run goes on as it began (check_resumable), numbers that are
-not finite stop it (check_finite), and a run that is told to stop saves first (Run.training).
+in one folder (open_locked), a resumed run goes on as it began (past_of), numbers that are not
+finite stop it (check_finite), and a run that is told to stop saves first (Run.training).
 """
 import contextlib
-import datetime
 import json
 import math
 import os
 import pickle
-import re
+import shlex
 import signal
 import sys
 import time
 import zipfile
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
-from cli import InputError, on_stop, pick_device
-from model import Config, Transformer
-from prepare_data import Tokenizer
+from support.flags import InputError, on_stop, provenance, write_json
+from support.pictures import draw_losses
+from support.processes import RANK, WORLD_SIZE, mean_over_processes
 
 try:
     import fcntl
 except ImportError:     # on Windows nothing keeps two processes out of one folder
     fcntl = None
 
-FORMAT = 1              # of checkpoints
+FORMAT = 2              # of checkpoints
 LOG_EVERY = 10          # steps between two lines of the log
 # These flags may differ from what they were when a run is resumed.
 MAY_CHANGE = ("resume", "out_dir", "max_steps", "save_minutes", "quiet", "grad_accum", "device",
               "dtype", "compile")
-# What ckpt.pt has besides the model and its configuration.
-CHECKPOINT_NEEDS = ("settings", "step", "best", "seconds", "recent", "log", "optimizers",
-                    "tokenizer", "windows", "data")
-
-
-# ---- Several processes: each trains on its share of every batch ----------------------------------
-
-# torchrun starts the processes and sets these variables. The first process speaks and writes.
-RANK = int(os.environ.get("RANK", 0))
-WORLD_SIZE = int(os.environ.get("WORLD_SIZE", 1))
-
-
-def join_processes(device: str) -> torch.device:
-    """This process's device, connected to the others. Raises InputError."""
-    if WORLD_SIZE == 1:
-        return pick_device(device)
-    if device == "auto":    # several processes cannot share a Mac's GPU
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda":
-        device = f"cuda:{os.environ['LOCAL_RANK']}"
-    device = pick_device(device)
-    backend = "gloo"
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        backend = "nccl"
-    # The others wait while the first one prepares the data, which may take long.
-    torch.distributed.init_process_group(backend, timeout=datetime.timedelta(hours=1))
-    if RANK > 0:
-        sys.stdout = open(os.devnull, "w")
-    return device
-
-
-def wait_for_processes():
-    """Returns when all processes have come here."""
-    if WORLD_SIZE > 1:
-        torch.distributed.barrier()
-
-
-def mean_over_processes(x: torch.Tensor) -> torch.Tensor:
-    """x, replaced by its mean over the processes in each of them."""
-    if WORLD_SIZE > 1:
-        torch.distributed.all_reduce(x)
-        x /= WORLD_SIZE
-    return x
-
-
-def average_gradients(model: torch.nn.Module):
-    """Every process takes the mean gradient of all; they are sent as one long vector."""
-    if WORLD_SIZE == 1:
-        return
-    gradients = [p.grad for p in model.parameters()]
-    mean = mean_over_processes(torch.cat([gradient.flatten() for gradient in gradients]))
-    for gradient, part in zip(gradients, mean.split([gradient.numel() for gradient in gradients])):
-        gradient.copy_(part.view_as(gradient))
-
-
-def leave_processes():
-    """The first process goes on alone; the others end here."""
-    wait_for_processes()
-    if WORLD_SIZE > 1:
-        torch.distributed.destroy_process_group()
-    if RANK > 0:
-        sys.exit()
 
 
 # ---- Checkpoints: plain dicts of plain tensors, readable with weights_only=True ------------------
 
-def save(path, model: Transformer, **extra):
+def save(path, model: torch.nn.Module, **extra):
     """Write the model and anything else that is plain, whole or not at all. Raises OSError."""
     content = {"format": FORMAT, "config": asdict(model.config), "model": model.state_dict()}
     content |= extra
@@ -120,12 +58,24 @@ def save(path, model: Transformer, **extra):
     os.replace(unfinished, path)
 
 
+@contextlib.contextmanager
+def usable(path):
+    """Whatever goes wrong in this block is said of the checkpoint at this path. Raises OSError."""
+    try:
+        yield
+    except Exception as e:      # torch raises a dozen kinds of errors for a damaged or foreign file
+        reason = " ".join(str(e).split())[:200] or type(e).__name__
+        if isinstance(e, pickle.UnpicklingError):
+            reason = "it is damaged, or holds code"
+        raise OSError(f"{path} is not a usable checkpoint: {reason}") from e
+
+
 def read_checkpoint(path, needs=()) -> dict:
     """The entries of a checkpoint, on the CPU. Raises OSError if there is none, or a bad one."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no checkpoint at {path}; train one with train.py, to its first "
                                 "evaluation")
-    try:
+    with usable(path):
         with zipfile.ZipFile(path) as file:     # torch does not look at its checksums
             damaged = file.testzip()
         if damaged:
@@ -133,42 +83,22 @@ def read_checkpoint(path, needs=()) -> dict:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if checkpoint["format"] != FORMAT:
             raise ValueError(f"it has format {checkpoint['format']}, this code reads {FORMAT}")
-        missing = [name for name in ("config", "model", *needs) if name not in checkpoint]
+        missing = set(needs) - checkpoint.keys()
         if missing:
             raise ValueError(f"it lacks {', '.join(missing)}")
-    except pickle.UnpicklingError as e:
-        raise OSError(f"{path} is not a usable checkpoint: it is damaged, or holds code") from e
-    except Exception as e:      # torch raises a dozen kinds of errors for a damaged or foreign file
-        if is_out_of_memory(e):
-            raise
-        reason = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
-        raise OSError(f"{path} is not a usable checkpoint: {reason}") from e
     return checkpoint
 
 
-def is_out_of_memory(e: Exception) -> bool:
-    """Whether the machine, or its GPU, had too little memory. torch says so in several ways."""
-    said = re.search("out of memory|allocate memory|not enough memory", str(e))
-    return isinstance(e, MemoryError) or said is not None
-
-
 def load(path, device="cpu", needs=()):
-    """The model of a checkpoint, and the other entries, `needs` among them. Raises OSError."""
+    """The model of a checkpoint, the module of its variant, and the other entries. Raises OSError.
+
+    The module is model.py, or a file of extras/."""
     checkpoint = read_checkpoint(path, needs)
-    try:
-        model = Transformer(Config(**checkpoint.pop("config")))
+    with usable(path):
+        variant = import_module(checkpoint["variant"])
+        model = variant.Transformer(variant.Config(**checkpoint.pop("config")))
         model.load_state_dict(checkpoint.pop("model"))
-    except (RuntimeError, TypeError, ValueError) as e:
-        reason = " ".join(str(e).split())[:200]
-        raise OSError(f"{path} is not a usable checkpoint: {reason}") from e
-    return model.to(device).eval(), checkpoint
-
-
-def open_model(folder: str, device: str):
-    """The best model of a run, its tokenizer, and how its training windows were cut."""
-    path = os.path.join(folder, "best.pt")
-    model, checkpoint = load(path, pick_device(device), needs=("tokenizer", "windows"))
-    return model, Tokenizer(**checkpoint["tokenizer"]), checkpoint["windows"]
+    return model.to(device).eval(), variant, checkpoint
 
 
 # ---- The folder ----------------------------------------------------------------------------------
@@ -191,16 +121,10 @@ def read_run(folder: str) -> dict:
 
 
 def check_folder(folder: str, resume: bool):
-    """A folder that holds a run is for --resume, and no other is. Raises InputError."""
-    ckpt = os.path.join(folder, "ckpt.pt")
-    best = os.path.join(folder, "best.pt")
-    if resume and not os.path.exists(ckpt):
-        raise InputError(f"there is no checkpoint at {ckpt}; begin without --resume")
-    if not resume and os.path.exists(ckpt):
+    """Raises InputError where a new run would take the place of another one."""
+    if not resume and any(Path(folder, name).exists() for name in ("ckpt.pt", "best.pt")):
         raise InputError(f"{folder} holds a run already; go on with --resume, or choose another "
                          "--out_dir")
-    if not resume and os.path.exists(best):
-        raise InputError(f"{best} is there already; remove it, or choose another --out_dir")
 
 
 def open_locked(path):
@@ -217,18 +141,25 @@ def open_locked(path):
     return file
 
 
-def check_resumable(path: str, flags: dict, past: dict, step: int):
-    """Flags given with --resume may not contradict the settings that the run began with, `past`.
+def past_of(folder: str, flags: dict) -> tuple:
+    """The checkpoint of a run that is to go on, and its settings, with the flags in their place.
 
-    Raises InputError. A setting that was added to the code since then may be given."""
+    Raises InputError for flags that contradict the settings that the run began with. A setting that
+    was added to the code since then may be given."""
+    path = os.path.join(folder, "ckpt.pt")
+    checkpoint = read_checkpoint(path, needs=("settings", "optimizers"))
+    past, step = checkpoint["config"] | checkpoint["settings"], checkpoint["step"]
+    decided = {}
     for name, value in flags.items():
-        may_differ = name in MAY_CHANGE or value == "auto" or name not in past
-        if not may_differ and value != past[name]:
+        if name in MAY_CHANGE or name not in past:
+            decided[name] = value
+        elif value not in ("auto", past[name]):
             raise InputError(f"{path} was made with --{name}={past[name]}, not {value}; leave the "
                              "flag out, because a resumed run keeps its settings")
     max_steps = flags.get("max_steps", past["max_steps"])
     if max_steps <= step and max_steps != past["max_steps"]:
         raise InputError(f"--max_steps={max_steps}: {path} has made {step} steps; give more")
+    return checkpoint, past | decided | {"out_dir": folder}
 
 
 def check_finite(entry: dict):
@@ -242,32 +173,12 @@ def check_finite(entry: dict):
 
 # ---- The run -------------------------------------------------------------------------------------
 
-class Stopwatch:
-    """Seconds spent while it was running."""
+def random_numbers(*seed: int) -> torch.Generator:
+    """Random numbers from one or more integers, such as a run's seed and the number of a step.
 
-    def __init__(self, seconds=0.0):
-        self.before = seconds       # spent before it was last started
-        self.started = None
-
-    def start(self):
-        self.started = time.perf_counter()
-
-    def read(self) -> float:
-        if self.started is None:
-            return self.before
-        return self.before + time.perf_counter() - self.started
-
-    def stop(self):
-        self.before, self.started = self.read(), None
-
-    @contextlib.contextmanager
-    def paused(self):
-        """In this block it does not run."""
-        running = self.started is not None
-        self.stop()
-        yield
-        if running:
-            self.start()
+    They come from the CPU, so a run draws the same on every device, and after it was resumed."""
+    state = np.random.SeedSequence(seed).generate_state(1)[0]
+    return torch.Generator().manual_seed(int(state))
 
 
 class Run:
@@ -282,19 +193,18 @@ class Run:
         self.path = Path(s.out_dir).joinpath
         self.step = 0                   # steps done
         self.best = math.inf            # the lowest val_nll so far
-        self.clock = Stopwatch()        # of training, but not of its first step, which compiles
+        self.seconds = 0.0              # of training, without its first step, which compiles
+        self.last_tick = None           # up to when they are counted
         self.recent = []                # (2,) loss and gradient norm of each step not yet logged
         self.last_save = -math.inf
         self.signals = []               # received; see `training`
-        if RANK == 0:
-            os.makedirs(s.out_dir, exist_ok=True)
-            self.log_file = open_locked(self.path("log.jsonl"))
-            check_folder(s.out_dir, s.resume)       # again, now that no other process can change it
         log_size = 0
         if checkpoint:
             self.restore(checkpoint)
             log_size = checkpoint["log"]
         if RANK == 0:
+            os.makedirs(s.out_dir, exist_ok=True)
+            self.log_file = open_locked(self.path("log.jsonl"))
             if os.fstat(self.log_file.fileno()).st_size < log_size:
                 raise InputError(f"{self.path('log.jsonl')} has lost lines; restore it")
             self.log_file.truncate(log_size)    # what came after the checkpoint is trained again
@@ -309,9 +219,7 @@ class Run:
         for optimizer, state in zip(self.optimizers, checkpoint["optimizers"]):
             optimizer.load_state_dict(state)
         self.step, self.best = checkpoint["step"], checkpoint["best"]
-        if self.best < math.inf and not self.path("best.pt").exists():
-            raise InputError(f"{self.path('best.pt')} is gone; restore it")
-        self.clock = Stopwatch(checkpoint["seconds"])
+        self.seconds = checkpoint["seconds"]
         self.recent = list(torch.tensor(checkpoint["recent"], device=self.model.head.weight.device))
 
     @contextlib.contextmanager
@@ -333,10 +241,25 @@ class Run:
                       disable=True if RANK else None) as self.bar:
                 yield
         finally:
-            self.clock.stop()
             self.bar.close()
             for kind, handler in handlers.items():
                 signal.signal(kind, handler)
+
+    def say(self, text: str):
+        """Prints a line, above the progress bar."""
+        tqdm.write(text)        # only the first process has an output
+
+    def count_seconds(self):
+        now = time.perf_counter()
+        self.seconds += now - self.last_tick
+        self.last_tick = now
+
+    @contextlib.contextmanager
+    def paused(self):
+        """What is done in this block does not count as training."""
+        self.count_seconds()
+        yield
+        self.last_tick = time.perf_counter()
 
     def evaluation_due(self) -> bool:
         return self.step % self.s.eval_interval == 0 or self.step == self.s.max_steps
@@ -346,9 +269,9 @@ class Run:
         self.step += 1
         self.recent.append(torch.stack([loss, norm]))
         self.bar.update()
-        if self.clock.started is None:
-            self.clock.start()          # only now, because the first step compiled
-            self.last_logged = self.step, self.clock.read()
+        if self.last_tick is None:
+            self.last_tick = time.perf_counter()
+            self.last_logged = self.step, self.seconds
         if self.step % LOG_EVERY == 0 or self.evaluation_due():
             self.log_training(lr)
 
@@ -357,20 +280,21 @@ class Run:
         recent = mean_over_processes(torch.stack(self.recent))                  # (steps, 2)
         losses, norms = recent.unbind(dim=1)                                    # (steps,) each
         train_loss = losses.mean().item()       # this waits for the device
+        self.count_seconds()
         step, seconds = self.last_logged
         tokens = (self.step - step) * self.s.batch_size * self.model.config.block_size
-        tok_per_s = tokens / (self.clock.read() - seconds)
+        tok_per_s = tokens / (self.seconds - seconds)
         self.log(train_loss=train_loss, max_grad_norm=norms.max().item(), lr=lr,
                  tok_per_s=tok_per_s)
         self.bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
         self.recent = []
-        self.last_logged = self.step, self.clock.read()
+        self.last_logged = self.step, self.seconds
 
-    def record_evaluation(self, result: dict, story: str):
+    def record_evaluation(self, result: dict):
         """A line in the log and on the screen; best.pt, if val_nll is the lowest so far."""
         self.log(**result)
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.items())
-        self.bar.write(f"step {self.step:,}: {values}" + (f"\n    {story}\n" if story else ""))
+        self.say(f"step {self.step:,}: {values}")
         if result["val_nll"] < self.best:
             self.best = result["val_nll"]
             if RANK == 0:
@@ -379,7 +303,7 @@ class Run:
 
     def log(self, **entry):
         """A line of log.jsonl. Raises InputError if a number is not finite."""
-        entry = {"step": self.step, "seconds": self.clock.read(), **entry}
+        entry = {"step": self.step, "seconds": self.seconds, **entry}
         check_finite(entry)
         if RANK == 0:
             print(json.dumps(entry), file=self.log_file)
@@ -409,10 +333,49 @@ class Run:
                 **self.trained_on,
                 step=self.step,
                 best=self.best,
-                seconds=self.clock.read(),
+                seconds=self.seconds,
                 recent=recent,
                 log=os.fstat(self.log_file.fileno()).st_size,
                 settings=asdict(self.s),
                 optimizers=[optimizer.state_dict() for optimizer in self.optimizers],
             )
         self.last_save = time.perf_counter()
+
+    def write_config(self, **facts):
+        """config.json: the settings and these facts, and where the run was begun."""
+        if RANK > 0:
+            return
+        origin = provenance(self.s.seed)
+        if self.step:                       # keep what the run began with
+            began = json.loads(self.path("config.json").read_text())
+            origin = {name: began[name] for name in origin}
+        facts |= {
+            "config": asdict(self.model.config),
+            "settings": asdict(self.s),
+            "device": self.device_name(),
+            "processes": WORLD_SIZE,
+            "torch": torch.__version__,
+        }
+        write_json(self.path("config.json"), facts | origin)
+
+    def device_name(self) -> str:
+        device = self.model.head.weight.device
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+    def draw_curve(self):
+        """loss.png, if there has been an evaluation."""
+        if self.best < math.inf:
+            name = f"{self.model.config.mode} on {self.s.data}"
+            draw_losses({name: read_run(self.s.out_dir)}, self.path("loss.png"))
+
+    def exit_stopped(self):
+        """Says how to go on, and exits as a program does that was ended by a signal."""
+        program = "python"
+        if WORLD_SIZE > 1:
+            program = f"torchrun --standalone --nproc_per_node={WORLD_SIZE}"
+        arguments = [argument for argument in sys.argv if argument != "--resume"]
+        print(f"stopped and saved; go on with: {program} {shlex.join(arguments)} --resume",
+              file=sys.stderr)      # Ctrl-C may have ended what reads the output
+        # With torchrun the signal may have come to another process.
+        kind = self.signals[0] if self.signals else signal.SIGTERM
+        raise SystemExit(128 + kind)

@@ -1,0 +1,141 @@
+"""
+Several runs in one table, JSON and figure; and how likely each of them finds a text.
+
+    python -m extras.compare ar=out/toy-ar mdlm=out/toy-mdlm --json=toy.json --plot=toy.png
+    python -m extras.compare ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt
+    python -m extras.compare ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt --order=left_to_right
+
+The first compares validation losses at equal steps and at equal seconds. Those are the quick
+estimates of training; "best" is the final one, from many draws, where training came to its end.
+With --text the whole text is scored, also where it is longer than the window: see extras/score.py.
+ar's score is exact. That of mdlm and aogpt is an upper bound, an average over --draws masks or
+orders; with --order it is exact, for a model that writes in this order. For mdlm that takes a row
+of a batch for each token. A model of --variant=infill is scored from left to right. A model that
+was trained on stories predicts the end of each, too.
+"""
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from extras.score import score_texts
+from prepare_data import read_texts, split_stories
+from sample import open_model
+from support.flags import (
+    InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
+from support.pictures import draw_losses
+from support.runs import read_run
+
+
+@dataclass
+class CompareOptions:
+    """what to write, and what to score"""
+    json: str = flag("", "file for the table, and each run's settings and curve", file=(".json",))
+    plot: str = flag("", "file for the figure", file=(".png", ".svg", ".pdf"))
+    text: str = flag("", "text to score, all of it: .txt or .jsonl files, with commas")
+    order: Literal["bound", "left_to_right", "random"] = flag(
+        "bound", "of --text for mdlm and aogpt: their bound, or exactly in one order")
+    draws: int = flag(32, "masks, or orders, for each window's bound", low=2)
+    stride: int = flag(
+        0, "of --text: tokens from window to window; default: half a window", low=0)
+    device: str = flag("auto", "of --text: auto, cpu, cuda or mps")
+
+
+# ---- Validation losses ---------------------------------------------------------------------------
+
+def loss_at(curve: list, key: str, at: float) -> float:
+    """The validation loss where `key` is `at`, on a straight line between two evaluations.
+
+    It is NaN before the first evaluation."""
+    losses = {entry[key]: entry["val_nll"] for entry in curve}
+    return np.interp(at, list(losses), list(losses.values()), left=np.nan)
+
+
+def losses_of(run: dict, step: int, seconds: float) -> dict:
+    """What the table says of a run, which has come as far as this step and these seconds."""
+    curve = run["curve"]
+    best = min(curve, key=lambda entry: entry["val_nll"])
+    final = run["final"] or {}
+    return {
+        "best": final.get("final_nll", best["val_nll"]),
+        "± s.e.": final.get("final_nll_se", best["val_nll_se"]),
+        "estimate": "final" if final else "quick",
+        f"at {step:,} steps": loss_at(curve, "step", step),
+        f"at {seconds:,.0f} s": loss_at(curve, "seconds", seconds),
+        "true law": best.get("val_floor", np.nan)}
+
+
+# ---- A text --------------------------------------------------------------------------------------
+
+def score_files(folder: str, o: CompareOptions) -> dict:
+    """How likely the best model of a run finds o.text: a row of the table. Raises InputError.
+
+    The texts are the stories of the files, if there are marks between them. Else all is one text,
+    of which a model of stories gets no white space at its ends."""
+    model, variant, tokenizer, windows = open_model(folder, o.device)
+    texts, marked = read_texts(o.text.split(","))
+    ends = [tokenizer.eot] if windows == "aligned" else []      # others have never seen an end
+    texts = split_stories(texts) if marked or ends else ["".join(texts)]
+    if not any(texts):
+        raise InputError(f"--text={o.text} is empty; give a file with a text")
+    encoded = [tokenizer.encode(text) + ends for text in texts]
+    scores = score_texts(model, variant, encoded, o.order, o.draws, o.stride)
+    nats, variance, tokens = np.sum(scores, axis=0)
+    per_token = nats / tokens
+    return {
+        "texts": len(texts),
+        "tokens": int(tokens),
+        "nats per token": per_token,
+        "± s.e.": math.sqrt(variance) / tokens,
+        "bits per byte": nats / len("".join(texts).encode()) / math.log(2),
+        "perplexity": torch.tensor(per_token).exp().item()}     # infinite if a run has diverged
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+def cell(x) -> str:
+    """A value as the table shows it: "–" where it is not known, short where a run diverged."""
+    if isinstance(x, float):
+        return format(x, ".4f" if abs(x) < 1e6 else ".3g").replace("nan", "–")
+    return f"{x:,}" if isinstance(x, int) else x
+
+
+def print_rows(title: str, runs: dict, key: str):
+    """Prints what each of {name: run} has under this key, {column: value}."""
+    rows = []
+    for name, run in runs.items():
+        rows.append([name, *map(cell, run[key].values())])
+    print_table([[title, *run[key]], *rows])
+
+
+def main():
+    flags = parse_flags(__doc__, CompareOptions, named="NAME=FOLDER")
+    o = build(CompareOptions, flags)
+    for name in flags.keys() & {"order", "draws", "stride", "device"}:
+        if not o.text:
+            raise InputError(f"--{name}={flags[name]} means nothing without --text; leave it out")
+    runs = {name: read_run(folder) for name, folder in flags["named"].items()}
+    ends = [run["curve"][-1] for run in runs.values()]
+    step, seconds = (min(end[key] for end in ends) for key in ("step", "seconds"))
+    data = set()
+    for run in runs.values():
+        run["table"] = losses_of(run, step, seconds)
+        settings = run["settings"]
+        data.add((settings["data"], settings["windows"], run["config"]["block_size"]))
+    print_rows("nats per token", runs, "table")
+    if len(data) > 1:
+        print("  ! losses on other data, windows or block_size cannot be compared")
+    if o.text:
+        for name, folder in flags["named"].items():
+            runs[name]["text"] = score_files(folder, o)
+        print_rows(f"\n{o.text}", runs, "text")
+    if o.plot:
+        draw_losses(runs, o.plot)
+    if o.json:
+        write_json(o.json, provenance([run["seed"] for run in runs.values()]) | {"runs": runs})
+
+
+if __name__ == "__main__":
+    command(main, "nothing was written")

@@ -1,0 +1,92 @@
+"""
+Keep the likeliest: the sampler of MaskGIT, and of arXiv 2603.22075 ("the paper").
+
+Adds: each step draws a token for every masked place, and keeps the likeliest of them (Chang et al.
+2022, arXiv 2202.04200). Costs: it looks at what it drew before it keeps it, so it does not follow
+the model's law, and its text is monotonous (results/sampling.md). Plugs in as
+
+    python sample.py --out_dir=out/toy-mdlm --sampler=confidence --steps=24
+    python sample.py --out_dir=out/toy-mdlm --protocol=paper
+"""
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from extras.unmask import logits_where
+from model import draw, mask_batch, probabilities
+from support.flags import InputError, build, flag
+
+
+@dataclass
+class Options:
+    """--sampler=confidence (mdlm): keep the likeliest of the tokens that were drawn"""
+    final_temperature: float | None = flag(None, "the temperature falls to this one", low=0)
+    repetition_penalty: float = flag(1.0, "tokens that occur become rarer", low=1)
+
+
+def sampler(config, o, flags: dict):
+    """The function that writes, for `generate` of sample.py. Raises InputError."""
+    if config.mode != "mdlm" or o.order:
+        raise InputError("--sampler=confidence is for --mode=mdlm, and without --order")
+    if hasattr(config, "block_length"):
+        raise InputError("--sampler=confidence is not for a model of blocks; take another")
+    own = build(Options, flags)
+    final = o.temperature if own.final_temperature is None else own.final_temperature
+    return partial(write, final=final, penalty=own.repetition_penalty)
+
+
+@torch.no_grad()
+def write(model, tokens, times, noise, o, final: float, penalty: float):
+    """Yields tokens (B, L) after each step, which keeps equally many, but more in the last steps.
+
+    By the paper's protocol the network reads these L tokens alone, and is told the time. It has at
+    most 100 steps, which for 128 tokens keep one 72 times, then two 28 times."""
+    paper = o.protocol == "paper"
+    noise(tokens.size(1))       # the numbers that a sampler with one for each place would take
+    left = int((tokens[0] == model.config.mask_id).sum())       # every row has as many
+    steps = o.steps or (min(100, left) if paper else left)
+    for step in range(steps):
+        masked = tokens == model.config.mask_id                                 # (B, L)
+        temperature = o.temperature + (final - o.temperature) * step / steps
+        if paper:
+            logits = logits_at_time(model, tokens, masked, 1 - step / steps)    # (n, V)
+        else:
+            logits = logits_where(model, tokens, masked)                           # (n, V)
+        if penalty != 1:
+            logits = penalize(logits, tokens, masked, penalty, paper)
+        p = probabilities(logits, replace(o, temperature=temperature))          # (n, V)
+        u = noise(tokens.size(1))                                               # (B, L)
+        drawn = draw(p, u[masked.to(u.device)])                                 # (n,)
+        if temperature == 0:
+            p = logits.float().softmax(dim=-1)
+        chance = p.new_full(tokens.shape, -1.0)                                 # (B, L)
+        chance = chance.masked_scatter(masked, p.gather(-1, drawn[:, None])[:, 0])
+        keep = left // (steps - step)
+        left -= keep
+        surest = chance.topk(keep, dim=1).indices                               # (B, keep)
+        new = tokens.masked_scatter(masked, drawn)
+        tokens = tokens.scatter(1, surest, new.gather(1, surest))
+        yield tokens
+
+
+def logits_at_time(model, tokens, masked, t: float):
+    """Logits (n, V) of the masked places, of a network that reads these tokens alone at time t."""
+    batch = mask_batch(model.config, tokens, masked)
+    if hasattr(model, "embed_time"):
+        model = partial(model, t=torch.full((len(tokens),), t, device=tokens.device))
+    return model(batch.tokens, batch.key_pos, batch.target_pos, batch.select())
+
+
+def penalize(logits, tokens, masked, penalty: float, paper: bool):
+    """Logits (n, V), changed so that tokens that occur in the story become less likely.
+
+    The paper's code divides logits by the penalty, which makes a token with a negative logit
+    likelier. Ours multiplies log p, which is never positive."""
+    story = masked.nonzero()[:, 0]                                              # (n,)
+    count = torch.zeros(len(tokens), logits.size(1) + 1, device=tokens.device)
+    count.scatter_add_(1, tokens, torch.ones(tokens.shape, device=tokens.device))
+    divisor = (penalty ** count).clamp(max=5)[story, :-1]                       # (n, V) not [MASK]
+    if paper:
+        return logits / divisor
+    return logits.log_softmax(dim=-1) * divisor
