@@ -80,7 +80,7 @@ class Config:
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks --------------------------------
 
 def rotary_table(block_size, head_dim):
-    """Cosine and sine of position · frequency: (2, T+1, D/2). Position p, from -1 on, has row p+1."""
+    """Cosine and sine of position · frequency: (2, T+1, D/2). Position p, from -1, has row p+1."""
     frequency = 10000.0 ** (-torch.arange(0, head_dim, 2).float() / head_dim)   # (D/2,)
     position = torch.arange(-1, block_size).float()                             # (T+1,)
     angle = torch.outer(position, frequency)                                    # (T+1, D/2)
@@ -242,7 +242,7 @@ class Batch(NamedTuple):
 def losses(model, batch, select):
     """Σ weight · −log p(target) of each row (B,). Their mean is the loss, in nats per token.
 
-    select is batch.select(). That is taken before, on the CPU, because its length depends on data."""
+    select is batch.select(), taken before on the CPU, because its length depends on the data."""
     logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)       # (n, V)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # float32 at least
     # Cross-entropy, written out, because compiled its gradient then takes one pass over the words.
@@ -298,8 +298,8 @@ def mask_batch(config, x, masked):
     these are a random set M, and each of them is equally likely to be the next. So that step costs
     on average, over orders, E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]. An order has one
     step for each k = 1 … T, so the mean over k of these costs is 1/T of what an order costs on
-    average. And p(x), the chance that `write` writes x, is a mean over orders, so this is a bound as
-    in `order_batch`.
+    average. And p(x), the chance that `write` writes x, is a mean over orders, so this is a bound
+    as in `order_batch`.
 
     Papers mask each token with a chance t that is uniform on (0, 1), and have a weight 1/t where we
     have 1/k; that is the same bound in another parametrisation."""
@@ -379,7 +379,7 @@ class Drawing:
 def probabilities(logits, o):
     """Weights (…, V) of tokens, from logits (…, V): their probabilities, but of some tokens 0.
 
-    o           a Drawing; its top_p keeps the smallest set of likeliest tokens of this probability"""
+    o is a Drawing. Its top_p keeps the smallest set of likeliest tokens of this probability."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if o.temperature == 0:
         return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).float()

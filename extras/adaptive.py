@@ -48,7 +48,7 @@ def entropies(logits, o):
 
 @torch.no_grad()
 def write(model, tokens, times, noise, o, risk: float):
-    """Yields tokens (B, L) after each pass, until all are written. Blocks come one after another."""
+    """Yields tokens (B, L) after each pass, until all are written, block after block."""
     config, L = model.config, tokens.size(1)
     u = noise(L)                                                                # (B, L)
     block = torch.arange(L, device=tokens.device) // getattr(config, "block_length", L)     # (L,)

@@ -1,7 +1,7 @@
 """
 A cache of keys and values for ar and aogpt.
 
-Adds: each pass reads only the slots that are new, so a story of L tokens reads about L slots and not
+Adds: each pass reads only the slots that are new, so a story of L tokens reads about L slots, not
 L²/2. Writes the same stories. Costs: memory for keys and values of every layer. Plugs in as the
 argument `read` of model.py's `write`, which `sample.py --cache` sets; and `Memory.attend_at` as the
 network's `attend`.

@@ -14,5 +14,5 @@ def logits_where(model, tokens, where):
     beyond = config.block_size - tokens.size(1)         # the network has learned whole windows
     window = F.pad(tokens, (0, beyond), value=config.mask_id)                   # (B, T)
     batch = mask_batch(config, window, window == config.mask_id)
-    select = F.pad(where, (1, beyond)).flatten().nonzero().flatten()            # (n,) BOS has slot 0
+    select = F.pad(where, (1, beyond)).flatten().nonzero().flatten()          # (n,) BOS has slot 0
     return model(batch.tokens, batch.key_pos, batch.target_pos, select)
