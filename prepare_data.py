@@ -152,12 +152,16 @@ def load_meta(name: str) -> dict:
         others = [other.parent.name for other in Path(DATA_DIR).glob("*/meta.json")]
         guess = did_you_mean(name, others)
         raise InputError(f"no data set at {path}{guess}; see python prepare_data.py --help")
-    meta = json.loads(path.read_text())
     sizes = {file.stem: file.stat().st_size for file in path.parent.glob("*.bin")}
-    for split, counts in meta["splits"].items():
-        if meta["format"] != FORMAT or sizes.get(split) != 2 * counts["tokens"]:    # 2 bytes each
-            raise InputError(f"{path.parent} is damaged, or of another version; delete it, and "
-                             "prepare it again")
+    try:
+        meta = json.loads(path.read_text())
+        right = [sizes[split] == 2 * counts["tokens"] for split, counts in meta["splits"].items()]
+        whole = meta["format"] == FORMAT and all(right)         # a token has two bytes
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise InputError(f"{path.parent} is damaged, or of another version; delete it, and "
+                         "prepare it again")
     return meta
 
 

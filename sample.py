@@ -226,7 +226,8 @@ def summary_of(rows: list, tokenizer, o: SampleOptions, start: str) -> dict:
 
 def main():
     flags = parse_flags(__doc__, SampleOptions, first=MOST_USED,
-                        extras={"sampler": ["adaptive", "ancestral", "confidence", "drafts"]})
+                        extras={"sampler": ["adaptive", "ancestral", "confidence", "drafts"]},
+                        implied={"--protocol=paper": "confidence"})
     if "out_dir" not in flags:
         raise InputError("which model? give --out_dir=DIR, the folder that train.py wrote")
     model, variant, tokenizer, windows = open_model(flags["out_dir"], flags.get("device", "auto"))
@@ -241,6 +242,8 @@ def main():
     sampler = None
     if o.sampler:
         sampler = extra_file(o.sampler, needs="sampler").sampler(config, o, flags)
+        if not sampler:
+            raise InputError(f"sampler() of extras/{o.sampler}.py must return a function")
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
     o = replace(o, out=out, length=len(pattern), full_length=o.full_length or windows == "paper")
 

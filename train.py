@@ -134,6 +134,8 @@ def resolve(flags: dict):
         asked = flags.get("device", "auto").startswith(("auto", "cuda"))
         preset = "controlled" if asked and torch.cuda.is_available() else "toy"
     if preset == "paper":
+        if flags.get("variant", "paper") != "paper":
+            raise InputError("--preset=paper has a variant of its own; leave --variant out")
         from extras.paper import preset_of
         values = preset_of(flags.get("mode", "ar")) | flags
     else:
@@ -274,7 +276,8 @@ MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_
 
 def main():
     flags = parse_flags(__doc__, plain.Config, Settings, first=MOST_USED,
-                        extras={"variant": ["blocks", "infill", "paper"]})
+                        extras={"variant": ["blocks", "infill", "paper"]},
+                        implied={"--preset=paper": "paper"})
     s, variant, config, checkpoint = resolve(flags)
     device = join_processes(s.device)           # the one of this process, if there are several
     check_folder(s.out_dir, s.resume)           # no run is overwritten

@@ -234,7 +234,7 @@ def add_flag(group, f, comment: str):
                        help=help.replace("%", "%%"), **bare)
 
 
-def parse_flags(doc: str, *classes, first=(), named: str = "", extras: dict = {}) -> dict:
+def parse_flags(doc: str, *classes, first=(), named="", extras: dict = {}, implied: dict = {}):
     """The flags given on the command line, {name: value}; what was not given is not in it.
 
     classes     dataclasses whose fields are the flags
@@ -243,6 +243,7 @@ def parse_flags(doc: str, *classes, first=(), named: str = "", extras: dict = {}
                 under "named"
     extras      {flag: names of files in extras/}: where the flag has such a name, the file's flags
                 are flags too; --help shows those of all
+    implied     {an argument: name of a file in extras/ that it asks for too}
     Raises InputError."""
     def refuse(message):
         raise InputError(message)
@@ -255,7 +256,7 @@ def parse_flags(doc: str, *classes, first=(), named: str = "", extras: dict = {}
     parser.error = refuse
     most_used = parser.add_argument_group("what most people need")
     flags = {}
-    for options_class in [*classes, *classes_of_extras(extras, arguments)]:
+    for options_class in [*classes, *classes_of_extras(extras, implied, arguments)]:
         group = parser.add_argument_group(options_class.__doc__)
         comments = comments_of(options_class)
         for f in fields(options_class):
@@ -276,11 +277,13 @@ def parse_flags(doc: str, *classes, first=(), named: str = "", extras: dict = {}
     return result
 
 
-def classes_of_extras(extras: dict, arguments: list):
+def classes_of_extras(extras: dict, implied: dict, arguments: list):
     """The flags of the files that the arguments ask for, or for --help of all."""
     for flag_name, names in extras.items():
         if not {"-h", "--help"} & set(arguments):
-            names = re.findall(rf"^--{flag_name}[=\n](.+)", "\n".join(arguments), re.MULTILINE)
+            asked = rf"^--{flag_name}[=\n]([^-\s]\S*)"
+            names = re.findall(asked, "\n".join(arguments), re.MULTILINE)
+            names += [implied[argument] for argument in arguments if argument in implied]
         yield from filter(None, map(options_of, names))
 
 

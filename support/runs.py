@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from support.flags import InputError, on_stop, provenance, write_json
+from support.flags import InputError, extra_file, on_stop, provenance, write_json
 from support.pictures import draw_losses
 from support.processes import RANK, WORLD_SIZE, mean_over_processes
 
@@ -89,13 +89,20 @@ def read_checkpoint(path, needs=()) -> dict:
     return checkpoint
 
 
+def module_of(variant: str):
+    """model.py, or a file of extras/, and nothing else that a checkpoint may name."""
+    if variant == "model":
+        return import_module("model")
+    return extra_file(variant.removeprefix("extras."), needs="Config")
+
+
 def load(path, device="cpu", needs=()):
     """The model of a checkpoint, the module of its variant, and the other entries. Raises OSError.
 
     The module is model.py, or a file of extras/."""
     checkpoint = read_checkpoint(path, needs)
     with usable(path):
-        variant = import_module(checkpoint["variant"])
+        variant = module_of(checkpoint["variant"])
         model = variant.Transformer(variant.Config(**checkpoint.pop("config")))
         model.load_state_dict(checkpoint.pop("model"))
     return model.to(device).eval(), variant, checkpoint
