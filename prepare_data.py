@@ -430,8 +430,8 @@ def prepare(o: PrepareOptions) -> Path:
 
     All is read before it is written, and written before it takes the place of an older data set. So
     if a text is wrong, a download fails or the disk is full, what was there stays."""
-    tokenizer = o.make_tokenizer()
     kind, train, val = open_source(o)
+    tokenizer = o.make_tokenizer()
     mark = [tokenizer.eot] if kind == "stories" else []         # before each story
     if mark:
         held_out = set()

@@ -103,6 +103,8 @@ train.py      --vocab_size=9                   data/t has 135; leave it out
 train.py      --block_length=8                 it needs --variant=blocks
 train.py      --variant=block                  no extras/block.py; did you mean blocks?
 train.py      --variant=muon                   extras/muon.py has no Config
+train.py      --preset=paper --variant=blocks  leave --variant out
+train.py      --preset=paper --schedule=linear  must be one of uniform, cosine
 train.py      --variant=blocks                 --variant=blocks is for --mode=mdlm or aogpt
 train.py      --mode=mdlm --variant=infill     is for --mode=aogpt
 train.py      --variant=paper --time_embedding=add                  for --mode=mdlm
