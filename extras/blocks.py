@@ -232,12 +232,15 @@ class BlockReader:
     def __init__(self, model):
         self.memory = Memory(model.config.block_size + 1)
         self.final = 0          # slots before it are in the memory as they will stay
+        self.blocks = []        # that of each place in the order, the same for all stories
 
     def __call__(self, model, tokens, order, start: int, end: int):
         """Logits (B, m, V) of the m tokens from `start` to `end` in the order, all in one block."""
         config, (B, L) = model.config, tokens.shape
+        if not self.blocks:     # only now, because a GPU has to be waited for
+            self.blocks = (order[0] // config.block_length).tolist()
         place = order[:, start:end]                                             # (B, m)
-        first = 1 + int(place[0, 0]) // config.block_length * config.block_length
+        first = 1 + self.blocks[start] * config.block_length
         last = min(first + config.block_length, config.block_size + 1)
         read = slice(self.final, last)                  # S slots
         self.final = first

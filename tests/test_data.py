@@ -170,6 +170,13 @@ def test_a_continuous_text_ends_at_max_tokens(workdir):
         Windows("t-bytes", "train", 8, "aligned")
 
 
+def test_a_short_continuous_text_is_not_told_of_stories(workdir):
+    Path("t.txt").write_text("naïve " * 10, encoding="utf-8")
+    done = run("prepare_data.py", "--text=t.txt", "--tokenizer=bytes", "--max_tokens=15")
+    assert done.returncode == 0 and "20th" not in done.stdout + done.stderr
+    assert load_meta("t-bytes")["splits"]["train"]["tokens"] == 15
+
+
 def test_bytes_need_no_vocabulary(monkeypatch):
     monkeypatch.setattr(prepare_data, "gpt2_tokens", None)
     tokenizer = PrepareOptions("shakespeare").make_tokenizer()

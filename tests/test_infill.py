@@ -55,3 +55,7 @@ def test_the_bound_is_the_mean_over_spans():
 def test_a_step_is_the_same_in_parts_and_compiled():
     model = infill_model()
     check_step(model, infill.training_batch(model.config, tokens(model, rows=8), rng()))
+
+
+def test_half_of_the_rows_are_left_to_right_wherever_it_is_asked_for():
+    assert infill.Config("aogpt").l2r_fraction == 0.5
