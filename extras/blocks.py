@@ -47,6 +47,7 @@ class Config(plain.Config):
         self.in_blocks = self.mode == "mdlm" and self.block_length < self.block_size
 
     def times(self, u):
+        """As in model.py, but block by block."""
         return times_in_blocks(self.block_length, u)
 
 

@@ -14,7 +14,6 @@ Where its text and its code differ, this follows its code.
 """
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np

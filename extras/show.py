@@ -13,7 +13,7 @@ import itertools
 import json
 from dataclasses import dataclass
 
-from support.flags import InputError, build, command, flag, parse_flags, printable, text_width
+from support.flags import InputError, build, command, flag, parse_flags, text_width
 from support.pictures import last_step, layout, on_one_line, play
 
 

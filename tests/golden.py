@@ -21,9 +21,8 @@ from toy import TOY  # noqa: E402
 
 FILE = ROOT / "tests" / "golden.json"
 COMMON = """--n_layer=2 --n_embd=32 --n_head=4 --n_hidden=48 --batch_size=8 --max_steps=20
-    --warmup=5
-    --eval_interval=10 --eval_windows=20 --compile=false --device=cpu --dtype=float32 --quiet
-    --seed=1""".split()
+    --warmup=5 --eval_interval=10 --eval_windows=20 --compile=false --device=cpu --dtype=float32
+    --quiet --seed=1""".split()
 NOT_COMPARED = ("step", "best_step", "lr", "seconds", "tok_per_s")
 
 
