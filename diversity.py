@@ -23,7 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prepare_data import EOT, read_rows, read_stories
+from prepare_data import EOT, read_stories
+from support.rows import read_rows
 from sample import open_model
 from support.flags import (
     InputError, build, command, flag, parse_flags, print_table, provenance, write_json)

@@ -5,7 +5,9 @@ Text in, tokens out: makes data/<name>/ with train.bin, val.bin and meta.json.
     python prepare_data.py --dataset=tinystories    TinyStories, by `datasets`; 50M tokens
     python prepare_data.py --dataset=tinystories --vocab_size=4096      the same, for laptops
     python prepare_data.py --dataset=shakespeare    1.1 MB of plays, as bytes
+    python prepare_data.py --dataset=sudoku         grids of sudoku.py, their law known exactly too
     python prepare_data.py --text=book.txt          your own text, also with --tokenizer=bytes
+    python prepare_data.py --text=games.txt --tokenizer=words   every word of it is a token
     python prepare_data.py --text=a.txt,b.jsonl --val=c.txt --name=mine     several files of stories
 
 Text is of one of two kinds. Where <|endoftext|> stands between stories, or each line of a .jsonl
@@ -17,7 +19,7 @@ A .bin file is a row of tokens as uint16 numbers, with an end-of-text token befo
 class Windows cuts it into rows for training and evaluation.
 """
 import array
-import codecs
+import collections
 import functools
 import itertools
 import json
@@ -31,116 +33,27 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import tiktoken
 from tqdm import tqdm
 
 from support.flags import (
     InputError, build, command, did_you_mean, flag, parse_flags, printable, provenance, write_json)
-from toy import TOY, join_words, split_words, toy_stories
+from support.rows import read_rows, read_text
+from tokenizer import EOT, Tokenizer, cut_between_words
+from toy import TOY, split_words, texts_of
+from sudoku import GRIDS, MOVES, PAIRS
 
-EOT = "<|endoftext|>"
+# Worlds, whose texts are made here. Each is an object of a file of its own, with these methods:
+#   words()         the vocabulary
+#   draw(rng)       a random text
+#   is_right(text)  whether it could have drawn this text
+#   log_probs(text) (words,) ln p of every word given those before it, if that is known, else None
+#   entropy()       nats of a text on average, if that is known, else None
+#   mean_words()    words of a text on average
+#   columns         where it has a shape: the width of a text on the screen, else 0
+WORLDS = {"toy": TOY, "sudoku": GRIDS, "sudoku-pairs": PAIRS, "sudoku-moves": MOVES}
+
 DATA_DIR = "data"
 FORMAT = 1              # of these files; it changes when older files can no longer be read
-
-
-# ---- The tokenizer -------------------------------------------------------------------------------
-
-class Tokenizer:
-    """Turns text into token ids and back. The last id is end-of-text.
-
-    kind    gpt2    GPT-2's byte-level BPE, cut to its first vocab_size - 1 tokens. Each token is a
-                    byte or made of two earlier tokens, so it works wherever it is cut. A vocab_size
-                    of 50257 is GPT-2's own.
-            bytes   the 256 bytes of UTF-8: no download, and any language
-            words   a list of words and punctuation marks"""
-
-    def __init__(self, kind: str = "gpt2", vocab_size: int = 50257, words=()):
-        self.kind = kind
-        self.words = list(words)
-        if kind == "words":
-            self.id = {word: i for i, word in enumerate(self.words)}
-            self.eot = len(self.words)
-        else:
-            ranks, pattern = {bytes([i]): i for i in range(256)}, ""
-            if kind == "gpt2":
-                ranks, pattern = gpt2_tokens(vocab_size)
-            self.eot = len(ranks)
-            self.bpe = tiktoken.Encoding(
-                kind, pat_str=pattern, mergeable_ranks=ranks, special_tokens={EOT: self.eot})
-        self.vocab_size = self.eot + 1
-
-    def to_dict(self) -> dict:
-        """What it takes to make this tokenizer again: Tokenizer(**to_dict())."""
-        return {"kind": self.kind, "vocab_size": self.vocab_size, "words": self.words}
-
-    def encode(self, text: str) -> list:
-        """The ids of a text. An end-of-text mark in it is plain text. Raises InputError."""
-        if self.kind == "bytes":
-            return list(text.encode())
-        if self.kind == "words":
-            try:
-                return [self.id[word] for word in split_words(text)]
-            except KeyError as e:
-                raise InputError(f"the word {e} is not in the vocabulary of data/toy") from e
-        ids = []
-        for piece in cut_between_words(text):
-            ids += self.bpe.encode_ordinary(piece)
-        return ids
-
-    def encode_marked(self, text: str) -> list:
-        """The ids of a text in which each <|endoftext|> stands for the end-of-text token.
-
-        A prompt is such a text, and so is what a model has written. Raises InputError."""
-        ids = []
-        for story in text.split(EOT):
-            ids += [self.eot, *self.encode(story)]
-        return ids[1:]
-
-    def decode(self, ids) -> str:
-        """The text of these ids. Bytes that are no UTF-8 become the character U+FFFD."""
-        if self.kind == "words":
-            words = self.words + [EOT]
-            return join_words(words[i] for i in ids)
-        return self.bpe.decode(list(ids))
-
-    def decode_story(self, ids) -> str:
-        """The text up to the first end-of-text."""
-        return self.decode(itertools.takewhile(lambda i: i != self.eot, ids))
-
-    def pieces(self, ids) -> list:
-        """What each token adds to the text. A character of several comes with its last one."""
-        if self.kind == "words":
-            texts = [self.decode([i]) for i in ids]
-            return [text if text in ".," else f" {text}" for text in texts]
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        tokens = self.bpe.decode_tokens_bytes(ids)
-        return [decoder.decode(token, i == len(ids)) for i, token in enumerate(tokens, 1)]
-
-
-def gpt2_tokens(vocab_size: int) -> tuple:
-    """GPT-2's first vocab_size - 1 tokens {bytes: id}, and its pattern of words to be encoded.
-
-    Raises InputError."""
-    try:
-        gpt2 = tiktoken.get_encoding("gpt2")
-    except Exception as e:      # tiktoken downloads it, and raises whatever `requests` raises
-        raise InputError(f"the GPT-2 vocabulary could not be loaded ({type(e).__name__}); connect "
-                         "once, point TIKTOKEN_CACHE_DIR at a copy of tiktoken's cache, or take "
-                         "--tokenizer=bytes") from e
-    ranks = gpt2._mergeable_ranks.items()
-    return {token: rank for token, rank in ranks if rank < vocab_size - 1}, gpt2._pat_str
-
-
-# The rest of the text if it is short, else as much as ends in a word, else so many characters.
-PIECE = re.compile(r"(?s).{1,16384}\Z|.{0,16383}\S(?=[ \n])|.{16384}")
-
-
-def cut_between_words(text: str) -> list:
-    """The text in pieces, because tiktoken fails on a million blanks in a row.
-
-    A piece ends where a word does, which is where GPT-2's tokens end too. Only a word, or a run of
-    blanks, that is longer than a piece is cut."""
-    return PIECE.findall(text)
 
 
 # ---- Reading a data set --------------------------------------------------------------------------
@@ -163,6 +76,13 @@ def load_meta(name: str) -> dict:
         raise InputError(f"{path.parent} is damaged, or of another version; delete it, and "
                          "prepare it again")
     return meta
+
+
+def world_of(tokenizer: Tokenizer):
+    """The world whose words these are; None for any other text."""
+    for world in WORLDS.values():
+        if world.words() == tokenizer.words:
+            return world
 
 
 class Windows:
@@ -238,16 +158,17 @@ class Windows:
         return self.tokens[self.spread_places(n)].astype(np.int64)
 
     def law(self, n: int):
-        """(n,) nats per token of each window of spread(n) under the toy's true law; None elsewhere.
+        """(n,) nats per token of each window of spread(n) under the true law, if that is known.
 
         On average no model has fewer. Windows must be aligned, for the law begins with a story."""
         if self.kind != "aligned" or "entropy" not in self.meta:
             return None
+        tokenizer = Tokenizer(**self.meta["tokenizer"])
+        world = world_of(tokenizer)
         log_p = []              # of every token of the split
-        text = Tokenizer(**self.meta["tokenizer"]).decode(self.tokens)
-        for story in text.split(EOT)[1:]:
-            log_p_of_words = TOY.log_probs(story.strip())
-            if log_p_of_words is None:          # the grammar was changed since then
+        for story in tokenizer.decode(self.tokens).split(EOT)[1:]:
+            log_p_of_words = world.log_probs(story.strip()) if world else None
+            if log_p_of_words is None:          # the world was changed since then
                 return None
             log_p += [0.0, *log_p_of_words]     # 0 of end-of-text, as a story's end is certain
         return -np.array(log_p)[self.spread_places(n)].mean(axis=1)
@@ -262,39 +183,6 @@ def open_windows(s, split: str, block_size: int, at_most: int = 0) -> Windows:
 
 
 # ---- Where texts come from -----------------------------------------------------------------------
-
-def read_text(path: str) -> str:
-    """The text of a UTF-8 file, with "\\n" at the ends of lines. Raises InputError."""
-    if path.lower().endswith((".json", ".csv", ".tsv")):
-        raise InputError(f'{path} is a table or JSON; make a .txt of its text, or a .jsonl with a '
-                         'line {"text": "…"} for each text')
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        if text.count("\0") > 20 + len(text) // 20:
-            raise UnicodeError("this is UTF-16, in which every Latin letter has a zero byte")
-    except UnicodeError as e:
-        raise InputError(f"{path} is not UTF-8 text; convert it first, for example by iconv") from e
-    except OSError as e:
-        raise InputError(f"{path} cannot be read ({e.strerror}); give an existing text file") from e
-    return text.replace("\ufeff", "")       # byte order marks, also where files were joined
-
-
-def read_rows(path: str):
-    """The objects of a .jsonl file, one a line, each with a text. Raises InputError.
-
-    The first line may have settings instead, as in the files of sample.py."""
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            if row.keys() != {"settings"}:
-                row["text"].encode()        # raises for what is no text
-        except Exception as e:      # what is no such object can fail in many ways
-            raise InputError(f"{path}, line {number} is not an object with a field text, which is "
-                             "a string of whole characters") from e
-        yield row
-
 
 def read_texts(paths: list) -> tuple:
     """The text of each file, and whether stories are marked in them. Raises InputError."""
@@ -358,34 +246,40 @@ def download_shakespeare() -> str:
 
 # ---- Preparing a data set ------------------------------------------------------------------------
 
-# Data sets that are made here or downloaded, and what a token is in them.
-USUAL = {"toy": "words", "shakespeare": "bytes", "tinystories": "gpt2"}
+# What a token is in the data sets that are made here or downloaded.
+USUAL = dict.fromkeys(WORLDS, "words") | {"shakespeare": "bytes", "tinystories": "gpt2"}
+MOST_WORDS = 65535      # so that the end-of-text token is a uint16 too
 
 
 @dataclass
 class PrepareOptions:
     """which text, and how much of it"""
-    dataset: Literal["toy", "tinystories", "shakespeare"] = flag("toy", "made here, or downloaded")
+    dataset: Literal["toy", "sudoku", "sudoku-pairs", "sudoku-moves", "tinystories",
+                     "shakespeare"] = flag("toy", "made here, or downloaded")
     text: str = flag("", "your own text instead: .txt or .jsonl files, with commas")
     val: str = flag("", "files to validate on; without it, a part of --text is held out")
     name: str = flag("", "folder under data/; left out, it is named after the text")
-    tokenizer: Literal["auto", "gpt2", "bytes"] = flag(
-        "auto", "what a token is; auto: gpt2, but bytes for shakespeare, and words for the toy")
+    tokenizer: Literal["auto", "gpt2", "bytes", "words"] = flag(
+        "auto", "what a token is; auto: gpt2, but bytes for shakespeare, and words for the toy and "
+        "sudoku; words: the words and punctuation marks of the text itself")
     vocab_size: int = flag(
         50257, "how many of GPT-2's tokens; 4096 suits laptops", low=257, high=50257)
     max_tokens: int = flag(
-        0, "of training; of validation a 20th of it; 0 means 50M, of the toy 4M", low=0)
-    seed: int = flag(1337, "of the toy's stories", low=0)
+        0, "of training; of validation a 20th of it; 0 means 50M, of what is made here 4M", low=0)
+    seed: int = flag(1337, "of what is made here", low=0)
 
     def __post_init__(self):
         self.source = self.text or self.dataset
         usual = "gpt2" if self.text else USUAL[self.dataset]
         if self.tokenizer == "auto":
             self.tokenizer = usual
+        self.world = None if self.text else WORLDS.get(self.dataset)
         cut = self.vocab_size != 50257
-        if cut and self.tokenizer != "gpt2" or usual == "words" != self.tokenizer:
+        if cut and self.tokenizer != "gpt2" or self.world and self.tokenizer != "words":
             raise InputError("--vocab_size is for --tokenizer=gpt2; there are 256 bytes, and the "
-                             "toy has a tokenizer of its own")
+                             "toy and sudoku have words of their own")
+        if self.tokenizer == "words" and not self.world and not self.text:
+            raise InputError("--tokenizer=words is for --text, and for the toy and sudoku")
         if self.val and not self.text:
             raise InputError("--val needs --text")
         if self.text and self.dataset != "toy":
@@ -396,19 +290,33 @@ class PrepareOptions:
             if kind != usual:
                 self.name += f"-{kind}"
         if not self.max_tokens:
-            self.max_tokens = 4_000_000 if self.tokenizer == "words" else 50_000_000
+            self.max_tokens = 4_000_000 if self.world else 50_000_000
 
-    def make_tokenizer(self) -> Tokenizer:
-        words = TOY.words() if self.tokenizer == "words" else ()
+    def make_tokenizer(self, texts=()) -> Tokenizer:
+        """The tokenizer, for which --tokenizer=words takes the words of these texts.
+
+        Raises InputError."""
+        words = self.world.words() if self.world else ()
+        if self.tokenizer == "words" and not self.world:
+            words = words_of(texts)
         return Tokenizer(self.tokenizer, self.vocab_size, words)
+
+
+def words_of(texts: list) -> list:
+    """The words and punctuation marks of the texts, the most frequent first. Raises InputError."""
+    counts = collections.Counter(word for text in texts for word in split_words(text))
+    if len(counts) > MOST_WORDS:
+        raise InputError(f"--text has {len(counts):,} different words, and --tokenizer=words takes "
+                         f"at most {MOST_WORDS:,}; leave it out, or take --tokenizer=bytes")
+    return [word for word, _ in counts.most_common()]
 
 
 def open_source(o: PrepareOptions) -> tuple:
     """The texts that the options ask for: their kind, those to train on and those to validate on.
 
     They are stories, or the pieces of one continuous text. Raises InputError."""
-    if o.tokenizer == "words":
-        return "stories", toy_stories(o.seed), toy_stories(o.seed + 1)
+    if o.world:
+        return "stories", texts_of(o.world, o.seed), texts_of(o.world, o.seed + 1)
     if o.dataset == "tinystories" and not o.text:
         return "stories", download_stories("train"), download_stories("validation")
     paths = o.text.split(",") if o.text else [download_shakespeare()]
@@ -431,7 +339,7 @@ def prepare(o: PrepareOptions) -> Path:
     All is read before it is written, and written before it takes the place of an older data set. So
     if a text is wrong, a download fails or the disk is full, what was there stays."""
     kind, train, val = open_source(o)
-    tokenizer = o.make_tokenizer()
+    tokenizer = o.make_tokenizer(train)
     mark = [tokenizer.eot] if kind == "stories" else []         # before each story
     if mark:
         held_out = set()
@@ -442,8 +350,8 @@ def prepare(o: PrepareOptions) -> Path:
         "train": encode_texts(train, tokenizer, mark, o.max_tokens)}
     meta = {"format": FORMAT, "kind": kind, "eot": tokenizer.eot, "source": o.source,
             "tokenizer": tokenizer.to_dict(), "splits": {}}
-    if tokenizer.kind == "words":
-        meta["entropy"] = TOY.entropy() / (TOY.mean_words() + 1)    # nats per token
+    if o.world and o.world.entropy():
+        meta["entropy"] = o.world.entropy()         # nats of a text
     for split, (tokens, texts) in splits.items():
         if not tokens:
             rule = f"every 20th text between marks {EOT} is held out" if mark else "it is too short"
@@ -495,7 +403,7 @@ def encode_texts(texts, tokenizer: Tokenizer, mark: list, max_tokens: int) -> tu
 
 def data_to_prepare(name: str):
     """The options that make data/<name>, if it is missing and the name says what it is."""
-    known = re.fullmatch(r"(toy|shakespeare|tinystories)(?:-(bytes|(\d{4,5})))?", name)
+    known = re.fullmatch(rf"({'|'.join(USUAL)})(?:-(bytes|(\d{{4,5}})))?", name)
     if not known or Path(DATA_DIR, name, "meta.json").exists():
         return None
     dataset, tokenizer, size = known.groups()
@@ -543,12 +451,15 @@ def main():
     if o.text and splits["train"]["tokens"] >= o.max_tokens:
         print(f"--max_tokens={o.max_tokens:,} ended it; the text may be longer")
     if "entropy" in meta:
-        print(f"entropy {meta['entropy']:.4f} nats per token")
+        print(f"its law is known: a text has {meta['entropy']:.2f} nats on average, and "
+              f"{o.world.mean_words():g} words")
     beginning = np.fromfile(folder / "val.bin", np.uint16, count=33)
-    text = o.make_tokenizer().decode(beginning).removeprefix(EOT)
+    text = Tokenizer(**meta["tokenizer"]).decode(beginning).removeprefix(EOT)
     print(f"it begins: {printable(text.strip())} …")
-    preset = {"words": "toy", "bytes": "shakespeare", "gpt2": "laptop"}[o.tokenizer]
-    print(f"next: python train.py --mode=mdlm --data={shlex.quote(o.name)} --preset={preset}")
+    mode, preset = "mdlm", {"words": "toy", "bytes": "shakespeare", "gpt2": "laptop"}[o.tokenizer]
+    if o.world:
+        mode, preset = "ar" if o.world in (PAIRS, MOVES) else "mdlm", o.dataset
+    print(f"next: python train.py --mode={mode} --data={shlex.quote(o.name)} --preset={preset}")
 
 
 if __name__ == "__main__":

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 
 import model as plain
-from prepare_data import Tokenizer
+from prepare_data import world_of
 from support.flags import (
     InputError, build, command, extra_file, flag, parse_flags, pick_device, printable, provenance,
     write_json)
 from support.pictures import play, token_texts
 from support.rows import write_rows
 from support.runs import load
-from toy import TOY
+from tokenizer import Tokenizer
 
 
 @dataclass
@@ -211,15 +211,15 @@ def rows_of(stories, tokens, appeared, pattern, config, tokenizer, o: SampleOpti
 
 
 def summary_of(rows: list, tokenizer, o: SampleOptions, start: str) -> dict:
-    """Passes and tokens of the stories; of the toy, the share that obeys its grammar."""
+    """Passes and tokens of the stories; of a world, the share of them that obeys its rules."""
     passes = sum(row["passes"] for row in rows)
     written = sum(row["written"] for row in rows)
     summary = {"passes": passes / len(rows), "tokens_per_pass": written / passes}
-    # What begins in the middle or is cut off cannot obey the grammar. All stories of the toy have
+    # What begins in the middle or is cut off cannot obey the rules. All texts of a world have
     # equally many words, so the mean is the length of each.
-    whole = start == "story" and o.length >= TOY.mean_words() and not o.full_length
-    if tokenizer.kind == "words" and whole:
-        right = [TOY.log_probs(row["text"]) is not None for row in rows]
+    world = world_of(tokenizer)
+    if world and start == "story" and o.length >= world.mean_words() and not o.full_length:
+        right = [world.is_right(row["text"]) for row in rows]
         summary["grammatical"] = sum(right) / len(rows)
     return summary
 
@@ -270,7 +270,7 @@ def main():
     print("{num_samples} stories in {out}, {seconds:.1f} s, {passes:.3g} passes of "
           "{tokens_per_pass:.3g} tokens each".format(**summary))
     if "grammatical" in summary:
-        print(f"{summary['grammatical']:.1%} of them obey the grammar")
+        print(f"{summary['grammatical']:.1%} of them obey the rules")
     if o.json:
         write_json(o.json, summary)
 

@@ -42,6 +42,7 @@ class Grammar:
     The texts of a choice begin with different words. So the first word tells which text was chosen,
     and the words after it are certain until the next choice."""
 
+    columns = 0             # a story has no shape on the screen
     REFERENCE = re.compile(r"{(=?)(\w+)}")
     PART = re.compile(REFERENCE.pattern + r"|(\w+|[^\w\s])")
 
@@ -106,6 +107,10 @@ class Grammar:
 
         told = self.tell(choose)
         return log_p if told == story else None
+
+    def is_right(self, story: str) -> bool:
+        """Whether the grammar can tell this story."""
+        return self.log_probs(story) is not None
 
     def entropy(self, name: str = "story") -> float:
         """Nats per story, exact: of the choice itself, and on average of those inside its texts."""
@@ -195,8 +200,8 @@ TOY = Grammar({
 })
 
 
-def toy_stories(seed: int):
-    """Random stories without end, the same ones for the same seed."""
+def texts_of(world, seed: int):
+    """Random texts of a world without end, the same ones for the same seed."""
     rng = random.Random(seed)
     while True:
-        yield TOY.draw(rng)
+        yield world.draw(rng)

@@ -22,12 +22,13 @@ import torch
 
 import model as plain
 from model import Batch, Transformer
-from prepare_data import Tokenizer, open_windows, prepare_if_missing, vocabulary_of
+from prepare_data import open_windows, prepare_if_missing, vocabulary_of, world_of
 from sample import SampleOptions, generate
 from support.flags import InputError, build, command, extra_file, flag, parse_flags, printable
 from support.processes import (
     RANK, WORLD_SIZE, average_gradients, join_processes, leave_processes, wait_for_processes)
 from support.runs import Run, check_folder, load, past_of, random_numbers
+from tokenizer import Tokenizer
 
 
 # ---- Settings and presets ------------------------------------------------------------------------
@@ -35,13 +36,14 @@ from support.runs import Run, check_folder, load, past_of, random_numbers
 @dataclass
 class Settings:
     """training (the defaults are the preset controlled: the paper's sizes without its confounds)"""
-    preset: Literal["auto", "toy", "shakespeare", "laptop", "paper", "controlled"] = flag(
+    preset: Literal["auto", "toy", "sudoku", "sudoku-pairs", "sudoku-moves", "shakespeare",
+                    "laptop", "paper", "controlled"] = flag(
         "auto", "sizes and settings to start from; auto: controlled with CUDA, else toy")
     data: str = flag("tinystories", "folder under data/, made by prepare_data.py")
     windows: Literal["auto", "aligned", "random", "paper"] = flag(
         "auto", "windows start where stories do, anywhere, or as in the paper; auto: by the data")
     train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
-    variant: str = flag("", "file of extras/ that trains something else: blocks, infill or paper")
+    variant: str = flag("", "file of extras/ that trains something else: answers, blocks, infill or paper")
     out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
     resume: bool = flag(False, "go on with the run in out_dir, by the settings it has")
     init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")
@@ -76,20 +78,27 @@ class Settings:
 # three small presets share these. The preset `paper` is in extras/paper.py.
 SMALL = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99)
 
+# A window is one story and its end; later words depend on much earlier ones.
+TOY = SMALL | dict(
+    data="toy",
+    block_size=48,
+    n_layer=2,
+    n_embd=128,
+    n_hidden=384,
+    batch_size=64,
+    max_steps=2000,
+    lr=2e-3,
+    eval_interval=400,
+    eval_windows=1024,
+)
+
 PRESETS = {
-    # A window is one story and its end; later words depend on much earlier ones.
-    "toy": SMALL | dict(
-        data="toy",
-        block_size=48,
-        n_layer=2,
-        n_embd=128,
-        n_hidden=384,
-        batch_size=64,
-        max_steps=2000,
-        lr=2e-3,
-        eval_interval=400,
-        eval_windows=1024,
-    ),
+    "toy": TOY,
+    # A window is one grid.
+    "sudoku": TOY | dict(data="sudoku", block_size=36, max_steps=1000, eval_interval=200),
+    # A window is a puzzle and its solution, of which only the solution is learned: for ar alone.
+    "sudoku-pairs": TOY | dict(data="sudoku-pairs", block_size=73, variant="answers"),
+    "sudoku-moves": TOY | dict(data="sudoku-moves", block_size=37, variant="answers"),
     # nanoGPT's recipe for a CPU, and its text. The SwiGLU has 1% more weights than nanoGPT's MLP.
     "shakespeare": SMALL | dict(
         data="shakespeare",
@@ -276,7 +285,7 @@ MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_
 
 def main():
     flags = parse_flags(__doc__, plain.Config, Settings, first=MOST_USED,
-                        extras={"variant": ["blocks", "infill", "paper"]},
+                        extras={"variant": ["answers", "blocks", "infill", "paper"]},
                         implied={"--preset=paper": "paper"})
     s, variant, config, checkpoint = resolve(flags)
     device = join_processes(s.device)           # the one of this process, if there are several
@@ -291,7 +300,7 @@ def main():
     s.windows = windows.kind                    # what auto meant
     val = open_windows(s, "val", config.block_size)
     x_val = torch.from_numpy(val.spread(s.eval_windows))                            # (N, T)
-    law = val.law(s.eval_windows)       # (N,) nats per token by the toy's true law, else None
+    law = val.law(s.eval_windows)       # (N,) nats per token by the true law, or None
     tokenizer = Tokenizer(**val.meta["tokenizer"])
 
     # The model and its optimizers.
@@ -361,7 +370,7 @@ def announce(run: Run, variant, windows, law):
     if s.windows != "aligned":
         print("windows and samples begin anywhere in the text")
     if law is not None:
-        print(f"the true law of the toy itself scores {law.mean():.4f} nats per token")
+        print(f"the true law of data/{s.data} itself scores {law.mean():.4f} nats per token")
     if run.step:
         print(f"going on after step {run.step:,}; the learning rate goes on along the cosine of "
               f"{s.max_steps:,} steps, from {learning_rate(s, run.step):.2g}")

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 
-from prepare_data import read_text
+from support.rows import read_text
 
 
 def text_ids(text: str, tokenizer) -> list:

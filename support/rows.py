@@ -1,17 +1,20 @@
 """
-A .jsonl file of rows, which is whole or ends in .tmp.
+Files of text, and .jsonl files of rows.
 """
 import json
 import os
+from pathlib import Path
 
 from tqdm import tqdm
 
+from support.flags import InputError
 from support.runs import open_locked
 
 
 def write_rows(path: str, settings: dict, rows, total: int) -> list:
     """Writes a line of settings, then one a row as it comes, and returns the rows.
 
+    The file is whole, or its name ends in .tmp.
     Raises InputError where another process is writing the file; OSError."""
     kept = []
     bar = tqdm(rows, total=total, unit="story", leave=False, disable=None)
@@ -23,3 +26,36 @@ def write_rows(path: str, settings: dict, rows, total: int) -> list:
             kept.append(row)
     os.replace(f"{path}.tmp", path)
     return kept
+
+
+def read_text(path: str) -> str:
+    """The text of a UTF-8 file, with "\\n" at the ends of lines. Raises InputError."""
+    if path.lower().endswith((".json", ".csv", ".tsv")):
+        raise InputError(f'{path} is a table or JSON; make a .txt of its text, or a .jsonl with a '
+                         'line {"text": "…"} for each text')
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        if text.count("\0") > 20 + len(text) // 20:
+            raise UnicodeError("this is UTF-16, in which every Latin letter has a zero byte")
+    except UnicodeError as e:
+        raise InputError(f"{path} is not UTF-8 text; convert it first, for example by iconv") from e
+    except OSError as e:
+        raise InputError(f"{path} cannot be read ({e.strerror}); give an existing text file") from e
+    return text.replace("\ufeff", "")       # byte order marks, also where files were joined
+
+
+def read_rows(path: str):
+    """The objects of a .jsonl file, one a line, each with a text. Raises InputError.
+
+    The first line may have settings instead, as in the files of sample.py."""
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if row.keys() != {"settings"}:
+                row["text"].encode()        # raises for what is no text
+        except Exception as e:      # what is no such object can fail in many ways
+            raise InputError(f"{path}, line {number} is not an object with a field text, which is "
+                             "a string of whole characters") from e
+        yield row

@@ -18,7 +18,7 @@ from model import read_slots
 from sample import open_model
 from support.flags import InputError
 from support.runs import random_numbers
-from toy import toy_stories
+from toy import TOY, texts_of
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2]
 
@@ -106,7 +106,7 @@ def compare_runs(*arguments, cwd):
 
 
 def test_whole_texts_are_scored(trained):
-    two = list(itertools.islice(toy_stories(seed=5), 2))
+    two = list(itertools.islice(texts_of(TOY, seed=5), 2))
     (trained / "two.txt").write_text("\r\n<|endoftext|>\r\n".join(two))
     printed, runs = compare_runs("ar=out/ar", "mdlm=out/mdlm", "--text=two.txt", "--device=cpu",
                                  cwd=trained)

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import prepare_data
+import tokenizer
 from conftest import run
 from support.flags import InputError
 from prepare_data import (
-    EOT, PrepareOptions, Tokenizer, Windows, load_meta, prepare, read_texts, split_stories)
+    PrepareOptions, Windows, load_meta, prepare, read_texts, split_stories)
+from tokenizer import EOT, Tokenizer
 from toy import TOY
 
 
@@ -55,7 +57,7 @@ def write_text(path, n):
 def test_50257_tokens_are_those_of_gpt2(gpt2, stories_file):
     """Though a long text is read in pieces."""
     text = Path(stories_file).read_text(encoding="utf-8")[:100_000]
-    pieces = list(prepare_data.cut_between_words(text))
+    pieces = list(tokenizer.cut_between_words(text))
     assert max(map(len, pieces)) <= 2 ** 14
     ours = Tokenizer("gpt2", 50257)
     ids = ours.encode(text)
@@ -178,15 +180,15 @@ def test_a_short_continuous_text_is_not_told_of_stories(workdir):
 
 
 def test_bytes_need_no_vocabulary(monkeypatch):
-    monkeypatch.setattr(prepare_data, "gpt2_tokens", None)
-    tokenizer = PrepareOptions("shakespeare").make_tokenizer()
-    assert tokenizer.vocab_size == 257
+    monkeypatch.setattr(tokenizer, "gpt2_tokens", None)
+    bytes_only = PrepareOptions("shakespeare").make_tokenizer()
+    assert bytes_only.vocab_size == 257
     text = "naïve 😀\n"
-    ids = tokenizer.encode(text)
+    ids = bytes_only.encode(text)
     assert ids == list(text.encode())
-    assert tokenizer.decode(ids) == text
-    assert tokenizer.decode_story([65, 256, 66]) == "A"
-    assert tokenizer.pieces(ids[:4]) == ["n", "a", "", "ï"]
+    assert bytes_only.decode(ids) == text
+    assert bytes_only.decode_story([65, 256, 66]) == "A"
+    assert bytes_only.pieces(ids[:4]) == ["n", "a", "", "ï"]
 
 
 @pytest.mark.parametrize("run", [" ", "\n", " \n", "a", "-", "é"])

@@ -16,7 +16,7 @@ from diversity import (
 from extras.real_text import Corpus
 from prepare_data import EOT, PrepareOptions, Tokenizer, prepare
 from support.flags import InputError
-from toy import TOY, toy_stories
+from toy import TOY, texts_of
 from train import window_losses
 
 WORDS = Tokenizer("words", words=TOY.words())
@@ -95,7 +95,7 @@ def test_95_of_100_intervals_hold_the_truth():
 def test_a_judge_scores_what_evaluation_scores():
     """Of an empty text nothing, and of a long one as much as the window holds."""
     model = small_model("ar", vocab_size=WORDS.vocab_size, block_size=47)
-    texts = list(itertools.islice(toy_stories(3), 40))
+    texts = list(itertools.islice(texts_of(TOY, 3), 40))
     x = torch.tensor([WORDS.encode(text) for text in texts])                    # (40, 47)
     expected = window_losses(model, plain, x, seed=0).mean().item()
     longer = [f"{text} She took it" for text in texts]
@@ -104,8 +104,8 @@ def test_a_judge_scores_what_evaluation_scores():
 
 
 def test_the_toys_own_metrics(corpus):
-    right = list(itertools.islice(toy_stories(1337), 10))       # copied from training
-    right += itertools.islice(toy_stories(99), 30)
+    right = list(itertools.islice(texts_of(TOY, 1337), 10))       # copied from training
+    right += itertools.islice(texts_of(TOY, 99), 30)
     wrong = ["One day, a boy named Lily found a ball."] * 10
     values = values_of(measure(right + wrong, {}, corpus))
     assert values["grammatical"] == 0.8

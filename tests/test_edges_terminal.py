@@ -10,7 +10,7 @@ import train
 from conftest import TINY, run
 from extras.prompt import prompt_ids
 from model import Config
-from prepare_data import Tokenizer
+from tokenizer import Tokenizer
 from sample import SampleOptions, pattern_of
 from support.flags import InputError, parse_flags, printable, text_width
 from support.pictures import layout

@@ -22,7 +22,7 @@ import sample
 from conftest import ROOT, Running, run, small_model
 from extras import blocks, cache, infill, unmask
 from model import Config, Drawing, draw, mask_batch, probabilities
-from prepare_data import Tokenizer
+from tokenizer import Tokenizer
 from sample import SampleOptions, generate, noise_of, pattern_of, rows_of
 from support.flags import InputError, build, extra_file, parse_flags
 from toy import TOY

@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from toy import TOY, Grammar, choice, join_words, split_words, toy_stories
+from toy import TOY, Grammar, choice, join_words, split_words, texts_of
 
 SMALL = Grammar({
     "story": choice("1 {who} saw a {thing}. {Pronoun} {did}."),
@@ -68,8 +68,8 @@ def test_entropy_mean_words_and_log_probs_are_exact():
     assert close(SMALL.mean_words(), mean_words)
 
 
-def test_toy_stories_follow_the_law():
-    stories = list(itertools.islice(toy_stories(0), 4000))
+def test_texts_follow_the_law():
+    stories = list(itertools.islice(texts_of(TOY, 0), 4000))
     assert len(set(stories)) > 3990
     log_p = np.array([TOY.log_probs(story) for story in stories])               # (4000, 47)
     assert log_p.shape[1] == TOY.mean_words() == 47
@@ -77,8 +77,8 @@ def test_toy_stories_follow_the_law():
     assert abs(nats.mean() - TOY.entropy()) < 5 * nats.std() / math.sqrt(4000)
 
 
-def test_toy_stories_are_the_same_byte_for_byte():
-    stories = itertools.islice(toy_stories(1337), 1000)
+def test_texts_are_the_same_byte_for_byte():
+    stories = itertools.islice(texts_of(TOY, 1337), 1000)
     assert zlib.crc32("\n".join(stories).encode()) == 1545226684
 
 

@@ -21,7 +21,7 @@ from conftest import ROOT, TINY, Running, read_log, run, small_model
 from extras.muon import Muon
 from extras.start_from import start_from
 from model import bound_batch, losses, masked_ce_batch, training_batch
-from prepare_data import Tokenizer
+from tokenizer import Tokenizer
 from support import machine
 from support.flags import InputError
 from support.runs import Run, load, random_numbers, read_checkpoint

@@ -1,0 +1,38 @@
+"""
+Learn answers: of each text only what follows a mark.
+
+Adds: a GPT that is not made to learn what it will always be given, such as the puzzle before its
+solution. Costs: nothing. Plugs in as
+
+    python train.py --mode=ar --preset=sudoku-pairs     the preset chooses --variant=answers
+    python train.py --mode=ar --data=mine --variant=answers --mark=17
+"""
+from dataclasses import dataclass
+
+import model as plain
+from model import *
+
+
+@dataclass
+class Config(plain.Config):
+    """--variant=answers (ar): learn only what follows a mark in each text"""
+    mark: int = 0           # id of the token that ends what is given
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.mode != "ar":
+            raise ValueError("--variant=answers is for --mode=ar")
+
+
+def bound_batch(config, x, generator, l2r_fraction=0.0):
+    """The loss of a GPT, in nats per token of the answers in each row of x (B, T).
+
+    The loss of a row without a mark, or with nothing after it, is 0."""
+    batch = plain.bound_batch(config, x, generator)
+    is_mark = (x == config.mark).long()                                         # (B, T)
+    answer = is_mark.cumsum(dim=1) > is_mark        # (B, T) all that comes after the first mark
+    return batch._replace(weight=answer / answer.sum(dim=1, keepdim=True).clamp(min=1))
+
+
+def training_batch(config, x, generator):
+    return bound_batch(config, x, generator)

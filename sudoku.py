@@ -1,0 +1,289 @@
+"""
+Sudoku: a world without a natural order, in which almost every word depends on all others.
+
+A grid has 6 x 6 cells. In each row, each column and each box of 2 x 3 cells stands every digit from
+1 to 6 once. There are 28,200,960 such grids. Here all of them are equally likely, so the law is as
+exact as the toy's: a grid costs ln 28,200,960 / 36 = 0.4765 nats per word, and what is no grid
+cannot be written.
+
+    python train.py --mode=mdlm --preset=sudoku                 prepares the grids, and trains
+    python sudoku.py mdlm=out/sudoku-mdlm                       which puzzles does it solve?
+    python sudoku.py mdlm=out/sudoku-mdlm --puzzles=mine.txt    your own
+
+A puzzle is a grid of which some cells, the givens, are left, so many that it has one solution.
+"""
+import bisect
+import functools
+import itertools
+import math
+import random
+
+import numpy as np
+
+CELL_NAMES = [row + column for row in "abcdef" for column in "123456"]
+
+
+class Sudoku:
+    """All grids of n x n digits with boxes of height x width, where n = height · width.
+
+    A grid is a tuple of n² numbers from 1 to n, row after row; of a puzzle some are 0. Its text has
+    a word for each number. The 3n units are rows, columns and boxes. A set of digits is a number,
+    in which bit d stands for the digit d."""
+
+    def __init__(self, height: int, width: int):
+        self.height, self.width = height, width
+        self.n = n = height * width
+        self.cells = n * n
+        self.columns = 2 * n - 1        # of the screen, to show a text as a grid
+        self.all_digits = 2 ** (n + 1) - 2
+        self.units_of = []              # of each cell its row, its column and its box
+        for cell in range(self.cells):
+            row, column = divmod(cell, n)
+            box = row // height * height + column // width
+            self.units_of.append((row, n + column, 2 * n + box))
+
+    # ---- What is a grid, and what solves a puzzle ------------------------------------------------
+
+    def is_grid(self, grid) -> bool:
+        """Whether every unit has every digit."""
+        found = {(unit, digit) for digit, units in zip(grid, self.units_of) for unit in units}
+        wanted = itertools.product(range(3 * self.n), range(1, self.n + 1))
+        return len(grid) == self.cells and found == set(wanted)
+
+    def used_in(self, puzzle) -> list:
+        """The digits that stand in each unit; None where one stands in a unit twice."""
+        used = [0] * (3 * self.n)
+        for digit, units in zip(puzzle, self.units_of):
+            for unit in units:
+                if digit and used[unit] >> digit & 1:
+                    return None
+                used[unit] |= 1 << digit & self.all_digits
+        return used
+
+    def candidates(self, puzzle, used) -> dict:
+        """For each blank cell the digits that no unit of it has."""
+        found = {}
+        for cell, digit in enumerate(puzzle):
+            if not digit:
+                row, column, box = self.units_of[cell]
+                found[cell] = self.all_digits & ~(used[row] | used[column] | used[box])
+        return found
+
+    def solutions(self, puzzle):
+        """Yields all grids that a puzzle can become."""
+        grid = list(puzzle)
+        used = self.used_in(grid)
+
+        def fill():
+            # The blank cell with the fewest candidates leaves the fewest ways to go wrong.
+            candidates = self.candidates(grid, used)
+            if not candidates:
+                yield tuple(grid)
+                return
+            cell = min(candidates, key=lambda cell: candidates[cell].bit_count())
+            for digit in range(1, self.n + 1):
+                if candidates[cell] >> digit & 1:
+                    self.toggle(grid, used, cell, digit)
+                    yield from fill()
+                    self.toggle(grid, used, cell, digit)
+
+        return fill() if used else iter(())
+
+    def toggle(self, grid: list, used: list, cell: int, digit: int):
+        """Writes a digit into a blank cell, or takes it out again."""
+        grid[cell] = digit - grid[cell]
+        for unit in self.units_of[cell]:
+            used[unit] ^= 1 << digit
+
+    def has_one_solution(self, puzzle) -> bool:
+        return len(list(itertools.islice(self.solutions(puzzle), 2))) == 1
+
+    def singles(self, puzzle) -> list:
+        """The cells that a person would fill next: (cell, digit) for which there is no choice.
+
+        Either the cell has no other candidate, or no other cell of a unit has this candidate."""
+        candidates = self.candidates(puzzle, self.used_in(puzzle))
+        once, twice = [0] * (3 * self.n), [0] * (3 * self.n)    # candidates of at least so many
+        for cell, digits in candidates.items():                 # cells of each unit
+            for unit in self.units_of[cell]:
+                twice[unit] |= once[unit] & digits
+                once[unit] |= digits
+        found = []
+        for cell, digits in candidates.items():
+            only = digits
+            if digits.bit_count() > 1:
+                in_units = [once[unit] & ~twice[unit] for unit in self.units_of[cell]]
+                only &= functools.reduce(int.__or__, in_units)
+            if only.bit_count() == 1:
+                found.append((cell, only.bit_length() - 1))
+        return found
+
+    # ---- Random grids and puzzles ----------------------------------------------------------------
+
+    @functools.cached_property
+    def first_row_sorted(self) -> list:
+        """The grids whose first row is 1 … n, sorted. New names for the digits give all others."""
+        return sorted(self.solutions([*range(1, self.n + 1)] + [0] * (self.cells - self.n)))
+
+    def number_of_grids(self) -> int:
+        return len(self.first_row_sorted) * math.factorial(self.n)
+
+    def draw_grid(self, rng: random.Random) -> tuple:
+        """A random grid, each as likely as any other."""
+        grid = rng.choice(self.first_row_sorted)
+        names = rng.sample(range(1, self.n + 1), self.n)
+        return tuple(names[digit - 1] for digit in grid)
+
+    def draw_puzzle(self, grid, givens: int, rng: random.Random) -> tuple:
+        """A puzzle of which this grid is the only solution, with so many givens, or a few more.
+
+        Cells are emptied in random order, unless a second solution would appear."""
+        puzzle = list(grid)
+        for cell in rng.sample(range(self.cells), self.cells):
+            if self.cells - puzzle.count(0) == givens:
+                break
+            puzzle[cell] = 0
+            if not self.has_one_solution(puzzle):
+                puzzle[cell] = grid[cell]
+        return tuple(puzzle)
+
+    # ---- The world of grids, see WORLDS in prepare_data.py ---------------------------------------
+
+    def words(self) -> list:
+        return [str(digit) for digit in range(1, self.n + 1)]
+
+    def draw(self, rng: random.Random) -> str:
+        """The text of a random grid."""
+        return " ".join(map(str, self.draw_grid(rng)))
+
+    def entropy(self) -> float:
+        """Nats per text."""
+        return math.log(self.number_of_grids())
+
+    def mean_words(self) -> float:
+        return float(self.cells)
+
+    def log_probs(self, text: str):
+        """(n²,) ln p of every word given the words before it; None if the text is no grid."""
+        if not self.is_right(text):
+            return None
+        # By its first row a grid is told from its namesakes. The digits get the names in which this
+        # row is 1 … n, and the grids that begin like this one stand side by side in the sorted list.
+        words = text.split()
+        names = {word: i for i, word in enumerate(words[:self.n], 1)}
+        grid = tuple(names[word] for word in words)
+        left = [math.factorial(n) for n in range(self.n, 0, -1)]
+        for end in range(self.n, self.cells + 1):
+            first = bisect.bisect_left(self.first_row_sorted, grid[:end])
+            last = bisect.bisect_left(self.first_row_sorted, grid[:end] + (self.n + 1,))
+            left.append(last - first)
+        left = np.array(left, dtype=float)
+        left[:self.n] *= len(self.first_row_sorted)
+        return np.diff(np.log(left))
+
+    def is_right(self, text: str) -> bool:
+        """Whether the text is that of a grid."""
+        words = text.split()
+        return all(map(str.isdecimal, words)) and self.is_grid([*map(int, words)])
+
+
+class SolvedPuzzles(Sudoku):
+    """What two worlds for a GPT share: random puzzles of 9 to 18 givens, and their solutions.
+
+    Such a puzzle takes some milliseconds. So each is used ten times, with the digits renamed, and
+    with rows and columns in another order that keeps the units."""
+
+    GIVENS = range(9, 19)       # the fewest that a puzzle may have
+    TIMES = 10
+
+    def __init__(self, height: int, width: int):
+        super().__init__(height, width)
+        self.columns = 0
+        self.waiting = []
+
+    def draw_solved(self, rng: random.Random) -> tuple:
+        """A puzzle and its solution."""
+        if not self.waiting:
+            grid = self.draw_grid(rng)
+            puzzle = self.draw_puzzle(grid, rng.choice(self.GIVENS), rng)
+            self.waiting = [(puzzle, grid)] * self.TIMES
+        puzzle, grid = self.waiting.pop()
+        names = [0, *rng.sample(range(1, self.n + 1), self.n)]
+        rows = self.reordered(self.height, rng)
+        columns = self.reordered(self.width, rng)
+        cells = [row * self.n + column for row in rows for column in columns]
+        return tuple(names[puzzle[c]] for c in cells), tuple(names[grid[c]] for c in cells)
+
+    def reordered(self, together: int, rng: random.Random) -> list:
+        """All rows, or all columns, in a random order that keeps those of a box together."""
+        groups = [range(first, first + together) for first in range(0, self.n, together)]
+        return [line for group in rng.sample(groups, len(groups))
+                for line in rng.sample(group, together)]
+
+    def entropy(self):
+        return None             # nobody has counted the puzzles
+
+    def log_probs(self, text: str):
+        return None
+
+
+class Pairs(SolvedPuzzles):
+    """A puzzle, the word |, and its solution, cell by cell; a blank of the puzzle is the word 0."""
+
+    def words(self) -> list:
+        return ["|", "0", *super().words()]
+
+    def mean_words(self) -> float:
+        return 2.0 * self.cells + 1
+
+    def draw(self, rng: random.Random) -> str:
+        puzzle, grid = self.draw_solved(rng)
+        return " ".join(map(str, [*puzzle, "|", *grid]))
+
+    def is_right(self, text: str) -> bool:
+        puzzle, _, grid = text.partition(" | ")
+        pairs = zip(puzzle.split(), grid.split())
+        return super().is_right(grid) and all(given in ("0", digit) for given, digit in pairs)
+
+
+class Moves(SolvedPuzzles):
+    """The givens in any order, the word |, and the other cells in the order of somebody who solves.
+
+    One word is one cell: b34 says that in row b and column 3 stands a 4. After | comes a cell for
+    which there is no choice, see `singles`, or, where there is none, a cell with fewest
+    candidates."""
+
+    def words(self) -> list:
+        return ["|", *(f"{cell}{digit}" for cell in CELL_NAMES for digit in range(1, self.n + 1))]
+
+    def mean_words(self) -> float:
+        return self.cells + 1.0
+
+    def order_of_solving(self, puzzle, grid, rng: random.Random):
+        """Yields the blank cells of a puzzle, in the order in which somebody would fill them."""
+        puzzle = list(puzzle)
+        while 0 in puzzle:
+            cells = [cell for cell, _ in self.singles(puzzle)]
+            if not cells:
+                candidates = self.candidates(puzzle, self.used_in(puzzle))
+                cells = [min(candidates, key=lambda cell: candidates[cell].bit_count())]
+            cell = rng.choice(cells)
+            puzzle[cell] = grid[cell]
+            yield cell
+
+    def draw(self, rng: random.Random) -> str:
+        puzzle, grid = self.draw_solved(rng)
+        givens = [cell for cell in range(self.cells) if puzzle[cell]]
+        rng.shuffle(givens)
+        moves = self.order_of_solving(puzzle, grid, rng)
+        word = [f"{name}{digit}" for name, digit in zip(CELL_NAMES, grid)]
+        return " ".join([*(word[c] for c in givens), "|", *(word[c] for c in moves)])
+
+    def is_right(self, text: str) -> bool:
+        moves = {move[:2]: move[2:] for move in text.replace(" |", "").split()}
+        return super().is_right(" ".join(moves.get(name, "0") for name in CELL_NAMES))
+
+
+GRIDS = Sudoku(2, 3)
+PAIRS = Pairs(2, 3)
+MOVES = Moves(2, 3)
