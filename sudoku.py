@@ -234,7 +234,7 @@ class Pairs(SolvedPuzzles):
     """A puzzle, the word |, and its solution, cell by cell; a blank of the puzzle is the word 0."""
 
     def words(self) -> list:
-        return ["|", "0", *super().words()]
+        return ["0", *super().words(), "|"]
 
     def mean_words(self) -> float:
         return 2.0 * self.cells + 1
@@ -259,7 +259,7 @@ class Moves(SolvedPuzzles):
     candidates."""
 
     def words(self) -> list:
-        return ["|", *(f"{cell}{digit}" for cell in CELL_NAMES for digit in range(1, self.n + 1))]
+        return [f"{cell}{digit}" for cell in CELL_NAMES for digit in super().words()] + ["|"]
 
     def mean_words(self) -> float:
         return self.cells + 1.0
@@ -292,3 +292,9 @@ class Moves(SolvedPuzzles):
 GRIDS = Sudoku(2, 3)
 PAIRS = Pairs(2, 3)
 MOVES = Moves(2, 3)
+
+
+if __name__ == "__main__":
+    from extras.puzzles import main
+    from support.flags import command
+    command(functools.partial(main, __doc__), "nothing was written")

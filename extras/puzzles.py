@@ -15,12 +15,15 @@ that obeys the rules. And the loss, in nats per cell above the law, has no order
 ar is exact, that of the others a bound, and exact where they write from left to right.
 """
 import math
+import os
 import random
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import torch
+from tqdm import tqdm
 
 from extras import adaptive
 from extras.score import score_texts
@@ -28,10 +31,9 @@ from prepare_data import Windows, prepare_if_missing, world_of
 from sample import SampleOptions, generate, open_model
 from sudoku import CELL_NAMES, GRIDS, MOVES, PAIRS
 from support.flags import (
-    InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
+    InputError, build, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import figure
 from support.rows import read_text
-from tqdm import tqdm
 from train import mean_and_error, window_losses
 
 
@@ -142,8 +144,8 @@ def ways_of(config, world, risks: list) -> dict:
     ways = {
         "left to right": ({"order": "left_to_right"}, None),
         "random order": ({"order": "random"}, None),
-        "surest first": ({}, adaptive.sampler_of(0.0))}
-    return ways | {f"risk {risk:g}": ({}, adaptive.sampler_of(risk)) for risk in risks}
+        "surest first": ({}, partial(adaptive.write, risk=0.0))}
+    return ways | {f"risk {risk:g}": ({}, partial(adaptive.write, risk=risk)) for risk in risks}
 
 
 def prompt_of(world, puzzle, rng: random.Random) -> str:
@@ -189,22 +191,149 @@ def share(right: list) -> tuple:
     return p, math.sqrt(p * (1 - p) / len(right)) if right else math.nan
 
 
-def measure(name: str, opened: tuple, world, sets: dict, o: PuzzleOptions) -> list:
-    """A row for each way of writing and each set of puzzles."""
+def solve(name: str, opened: tuple, sets: dict, o: PuzzleOptions) -> list:
+    """A row for each way of writing and each set of puzzles, {name: [(puzzle, solution), …]}."""
     model, variant, tokenizer, _ = opened
+    world = world_of(tokenizer)
+    risks = numbers_of("risks", o.risks, float)
     rows = []
-    for way, (flags, sampler) in ways_of(model.config, world, numbers_of("risks", o.risks, float)).items():
-        for kind, puzzles in sets.items():
-            given, solutions = zip(*puzzles)
-            patterns = patterns_of(world, given, tokenizer, model.config, o.seed)
+    for way, (flags, sampler) in ways_of(model.config, world, risks).items():
+        for givens, pairs in sets.items():
+            puzzles, solutions = zip(*pairs)
+            patterns = patterns_of(world, puzzles, tokenizer, model.config, o.seed)
             texts, passes, seconds = written(
                 model, variant, tokenizer, patterns, o, flags, sampler)
-            right = [world.grid_of(text) == solution for text, solution in zip(texts, solutions)]
-            hard = [ok for ok, puzzle in zip(right, given) if not needs_no_guess(puzzle)]
-            solved, error = share(right)
+            answers = [world.grid_of(text) for text in texts]
+            right = [answer == solution for answer, solution in zip(answers, solutions)]
+            hard = [ok for ok, puzzle in zip(right, puzzles) if not needs_no_guess(puzzle)]
             rows.append({
-                "run": name, "way": way, "givens": kind, "puzzles": len(right), "solved": solved,
-                "solved_se": error, "guess_needed": len(hard), "solved_of_these": share(hard)[0],
+                "run": name, "way": way, "givens": givens, "puzzles": len(right),
+                "solved": share(right), "hard": len(hard), "hard_solved": share(hard),
                 "passes": sum(passes) / len(passes), "ms": 1000 * seconds / len(right),
-                "answers": texts})
+                "answers": dict(zip(puzzles, answers))})
     return rows
+
+
+def write_grids(name: str, opened: tuple, o: PuzzleOptions) -> list:
+    """A row for each way of writing grids from nothing, drawn at temperature 1."""
+    model, variant, tokenizer, _ = opened
+    world, config = world_of(tokenizer), model.config
+    if world is not GRIDS:
+        return []
+    blank = torch.full((o.num_puzzles, GRIDS.cells), config.mask_id)
+    ways = ways_of(config, world, numbers_of("risks", o.risks, float))
+    rows = []
+    for way, (flags, sampler) in (ways or {"left to right": ({}, None)}).items():
+        texts, passes, seconds = written(
+            model, variant, tokenizer, blank, replace(o, temperature=1.0), flags, sampler)
+        rows.append({
+            "run": name, "way": way, "right": share([*map(world.is_right, texts)]),
+            "different": len(set(texts)), "passes": sum(passes) / len(passes)})
+    return rows
+
+
+def losses_above_law(opened: tuple, grids: list, seed: int) -> dict:
+    """Nats per cell above the law, each with its standard error over grids."""
+    model, variant, tokenizer, _ = opened
+    law = GRIDS.entropy() / GRIDS.cells
+    x = torch.tensor(grids) - 1                                                 # (N, 36)
+    draws = 1 if model.config.mode == "ar" else 16
+    loss, error = mean_and_error(window_losses(model, variant, x, seed, draws))
+    found = {"loss": (loss - law, error)}
+    if model.config.mode != "ar":
+        scores = score_texts(model, variant, x[:300].tolist(), order="left_to_right")
+        nats = torch.tensor([score.nats / GRIDS.cells for score in scores])
+        loss, error = mean_and_error(nats)
+        found["left_to_right"] = (loss - law, error)
+    return found
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+def per_cent(pair) -> str:
+    """A share and its standard error, as both are shown in a table."""
+    p, error = pair
+    return "" if math.isnan(p) else f"{100 * p:.1f} ± {100 * error:.1f}"
+
+
+def print_results(solved: list, grids: list, losses: dict):
+    table = [["run", "way", "givens", "solved, %", "needing a guess, %", "passes", "ms"]]
+    for row in solved:
+        table.append([row["run"], row["way"], str(row["givens"]), per_cent(row["solved"]),
+                      per_cent(row["hard_solved"]), f"{row['passes']:.1f}", f"{row['ms']:.1f}"])
+    print_table(table)
+    if grids:
+        print("\ngrids from nothing")
+        table = [["run", "way", "right, %", "passes"]]
+        for row in grids:
+            table.append([row["run"], row["way"], per_cent(row["right"]), f"{row['passes']:.1f}"])
+        print_table(table)
+    if losses:
+        print("\nnats per cell above the law, which is "
+              f"{GRIDS.entropy() / GRIDS.cells:.4f} (exact for ar, else a bound; and exact from "
+              "left to right)")
+        table = [["run", "loss", "left to right"]]
+        for name, found in losses.items():
+            table.append([name, *("{:.4f} ± {:.4f}".format(*pair) for pair in found.values())])
+        print_table(table)
+
+
+def print_answers(solved: list, pairs: list):
+    """For puzzles of one's own, what each run makes of them."""
+    for puzzle, solution in pairs:
+        print("\n" + " ".join(str(digit) if digit else "." for digit in puzzle))
+        for row in solved:
+            answer = row["answers"].get(puzzle)
+            if answer:
+                wrong = sum(a != b for a, b in zip(answer, solution))
+                verdict = f"{wrong} cells wrong" if wrong else "right"
+                print(" ".join(map(str, answer)), f" {row['run']}, {row['way']}: {verdict}")
+
+
+def draw_figure(rows: list, path: str):
+    """How many are solved, by the number of givens, and against the passes that it takes."""
+    with figure(path, (10, 4), columns=2) as (by_givens, by_passes):
+        for run, way in dict.fromkeys((row["run"], row["way"]) for row in rows):
+            of_way = [row for row in rows if (row["run"], row["way"]) == (run, way)]
+            solved = [100 * row["solved"][0] for row in of_way]
+            label = f"{run}, {way}"
+            by_givens.plot([row["givens"] for row in of_way], solved, marker="o", label=label)
+            by_passes.plot([row["passes"] for row in of_way], solved, marker="o")
+        by_givens.set(xlabel="givens", ylabel="puzzles solved, %", ylim=(-3, 103))
+        by_passes.set(xlabel="passes a puzzle", xscale="log")
+
+
+def main(doc: str):
+    flags = parse_flags(doc, PuzzleOptions, named="NAME=DIR")
+    o = build(PuzzleOptions, flags)
+    runs = {}
+    for name, folder in flags["named"].items():
+        runs[name] = open_model(folder, o.device)
+        if world_of(runs[name][2]) not in (GRIDS, PAIRS, MOVES):
+            raise InputError(f"{folder} was not trained on Sudokus; train one by python train.py "
+                             "--mode=mdlm --preset=sudoku")
+    own = read_puzzles(os.path.expanduser(o.puzzles)) if o.puzzles else []
+    sets = {}                   # {givens: puzzles}
+    for puzzle, solution in own:
+        sets.setdefault(GRIDS.cells - puzzle.count(0), []).append((puzzle, solution))
+    grids = held_out_grids()
+    for givens in [] if own else numbers_of("givens", o.givens, int):
+        sets[givens] = drawn_puzzles(grids, givens, o.num_puzzles, o.seed)
+
+    solved, from_nothing, losses = [], [], {}
+    for name, opened in runs.items():
+        solved += solve(name, opened, sets, o)
+        if o.losses and not own:
+            from_nothing += write_grids(name, opened, o)
+            if world_of(opened[2]) is GRIDS:
+                losses[name] = losses_above_law(opened, grids[:1000], o.seed)
+    print_results(solved, from_nothing, losses)
+    if own:
+        print_answers(solved, own)
+    for row in solved:
+        del row["answers"]
+    if o.plot:
+        draw_figure(solved, o.plot)
+    if o.json:
+        write_json(o.json, provenance(o.seed) | {
+            "options": asdict(o), "solved": solved, "grids": from_nothing, "losses": losses})
