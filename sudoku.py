@@ -259,7 +259,8 @@ class Moves(SolvedPuzzles):
     candidates."""
 
     def words(self) -> list:
-        return [f"{cell}{digit}" for cell in CELL_NAMES for digit in super().words()] + ["|"]
+        digits = range(1, self.n + 1)
+        return [f"{cell}{digit}" for cell in CELL_NAMES for digit in digits] + ["|"]
 
     def mean_words(self) -> float:
         return self.cells + 1.0
