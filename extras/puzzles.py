@@ -91,28 +91,22 @@ def drawn_puzzles(grids: list, givens: int, count: int, seed: int) -> list:
 def read_puzzles(path: str) -> list:
     """The puzzles of a file, each with its solution. Raises InputError."""
     cells, n = GRIDS.cells, GRIDS.n
-    puzzles, rows = [], []
+    digits = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
-        where = f"{path}, line {number}"
-        digits = re.sub(r"[\s|+,-]", "", line)          # blanks, and the lines between boxes
-        wrong = re.search(f"[^._*0-{n}]", digits)
+        row = re.sub(r"[\s|+,-]", "", line)            # without the lines between boxes
+        wrong = re.search(f"[^._*0-{n}]", row)
         if wrong:
-            raise InputError(f"{where} has the character {wrong[0]}; a puzzle has digits from 1 to "
-                             f"{n}, and dots, zeros or _ for blanks")
-        row = [int(digit) if digit.isdecimal() else 0 for digit in digits]
-        if row and len(row) not in (n, cells):
-            raise InputError(f"{where} has {len(row)} cells; give {cells} in a line, or {n} lines "
-                             f"of {n}")
-        rows += row
-        if len(rows) == cells:
-            puzzles.append(tuple(rows))
-            rows = []
-        elif len(row) == cells or rows and not row:
-            raise InputError(f"{where} comes before the {n} lines of a puzzle are complete")
-    if rows or not puzzles:
+            raise InputError(f"{path}, line {number} has the character {wrong[0]}; a puzzle has "
+                             f"digits from 1 to {n}, and dots, zeros or _ for blanks")
+        if len(row) not in (0, n, cells):
+            raise InputError(f"{path}, line {number} has {len(row)} cells; give {cells} in a line, "
+                             f"or {n} lines of {n}")
+        digits += [int(digit) if digit.isdecimal() else 0 for digit in row]
+    if not digits or len(digits) % cells:
         raise InputError(f"{path} ends before a puzzle is complete; give {cells} cells for each")
-    return [(puzzle, solution_of(puzzle, f"{path}, puzzle {i}"))
-            for i, puzzle in enumerate(puzzles, 1)]
+    puzzles = [tuple(digits[first:first + cells]) for first in range(0, len(digits), cells)]
+    return [(puzzle, solution_of(puzzle, f"{path}, puzzle {number}"))
+            for number, puzzle in enumerate(puzzles, 1)]
 
 
 def solution_of(puzzle, name: str) -> tuple:

@@ -1,0 +1,198 @@
+"""Solving Sudokus: the law in every order, what is scored, and what is refused."""
+import json
+import random
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from conftest import run, small_model
+from extras import adaptive, puzzles
+from model import Config, plan, read_slots
+from prepare_data import PrepareOptions, prepare
+from sample import SampleOptions, generate
+from sudoku import GRIDS, MOVES, PAIRS, Sudoku
+from support.flags import InputError
+
+GRIDS_OF_4 = list(Sudoku(2, 2).solutions([0] * 16))
+
+
+class Perfect(torch.nn.Module):
+    """Masked diffusion that knows the law of 4 x 4 Sudokus: all 288 grids are equally likely."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = Config("mdlm", vocab_size=5, block_size=16, n_head=1, n_embd=2)
+        self.head = torch.nn.Linear(1, 1)
+        grids = torch.nn.functional.one_hot(torch.tensor(GRIDS_OF_4) - 1, 4)        # (288, 16, 4)
+        self.grids = grids.flatten(1).double()                                      # (288, 64)
+
+    def forward(self, tokens, key_pos, target_pos, select):
+        cells = tokens[:, 1:]                                                       # (B, 16)
+        shown = torch.nn.functional.one_hot(cells, 6)[:, :, :4].flatten(1).double()
+        agree = shown @ self.grids.T == shown.sum(dim=1, keepdim=True)              # (B, 288)
+        counts = (agree.double() @ self.grids).view(-1, 16, 4)
+        law = torch.nn.functional.pad(counts, (0, 1, 1, 0))                         # (B, 17, 5)
+        return law.flatten(0, 1)[select].log()
+
+
+@pytest.mark.parametrize("way", ["left to right", "random order", "surest first"])
+def test_every_order_keeps_the_law(way):
+    model = Perfect()
+    flags, sampler = puzzles.ways_of(model.config, GRIDS, [])[way]
+    n = 20 * len(GRIDS_OF_4)
+    blank = torch.full((16,), model.config.mask_id)
+    o = SampleOptions(full_length=True, **flags)
+    tokens, _ = generate(model, range(n), blank, o, sampler=sampler)
+    number = {grid: i for i, grid in enumerate(GRIDS_OF_4)}
+    found = [number[tuple(grid)] for grid in (tokens + 1).tolist()]     # KeyError: not a grid
+    assert chisquare(np.bincount(found, minlength=288)).pvalue > 0.001
+
+
+def test_aogpt_reads_all_places_that_are_left_in_one_pass():
+    model = small_model("aogpt")
+    config = model.config
+    L = config.block_size
+    generator = torch.Generator().manual_seed(1)
+    appeared = torch.stack([torch.randperm(L, generator=generator) for _ in range(3)]).float()
+    tokens = torch.randint(config.vocab_size - 1, (3, L), generator=generator)
+    masked = appeared >= torch.tensor([[2.0], [0.0], [L - 1.0]])        # rows know different many
+    tokens[masked] = config.mask_id
+    with torch.no_grad():
+        found = adaptive.logits_of_masked(model, tokens, masked, appeared).split(
+            masked.sum(dim=1).tolist())
+        for row in range(3):
+            order = appeared[row:row + 1].long().argsort(dim=1)
+            known = int((~masked[row]).sum())
+            expected = read_slots(model, tokens[row:row + 1], order, known, L)[0]
+            place = order[0, known:].argsort()
+            torch.testing.assert_close(found[row], expected[place], atol=1e-5, rtol=1e-5)
+
+
+def test_the_surest_cell_comes_first():
+    """Of a puzzle that singles solve, a perfect network fills only cells without a choice."""
+    world, model = Sudoku(2, 2), Perfect()
+    rng = random.Random(0)
+    for solution in rng.sample(GRIDS_OF_4, 20):
+        puzzle = world.draw_puzzle(solution, 6, rng)
+        tokens = torch.tensor([[digit - 1 if digit else model.config.mask_id for digit in puzzle]])
+        noise = lambda n: torch.rand(1, n, dtype=torch.float64)
+        states = adaptive.write(model, tokens, None, noise, SampleOptions(temperature=0), risk=0.0)
+        *_, last = states
+        assert tuple((last[0] + 1).tolist()) == solution
+
+
+# ---- Puzzles -------------------------------------------------------------------------------------
+
+def test_drawn_puzzles_have_one_solution_and_so_many_givens():
+    rng = random.Random(3)
+    grids = [GRIDS.draw_grid(rng) for _ in range(50)]
+    for givens in 9, 14:
+        for puzzle, solution in puzzles.drawn_puzzles(grids, givens, 20, seed=1):
+            assert list(GRIDS.solutions(puzzle)) == [solution] and solution in grids
+            assert GRIDS.cells - puzzle.count(0) == givens
+
+
+@pytest.fixture
+def puzzle():
+    rng = random.Random(4)
+    return GRIDS.draw_puzzle(GRIDS.draw_grid(rng), 12, rng)
+
+
+def test_a_file_of_puzzles_may_have_many_forms(workdir, puzzle):
+    line = "".join(map(str, puzzle))
+    rows = [line[i:i + 6] for i in range(0, 36, 6)]
+    forms = [line, line.replace("0", "."), " ".join(line), "\n".join(rows), "\n".join(
+        f"|{row[:3]}|{row[3:]}|" + ("\n+---+---+" if i % 2 else "") for i, row in enumerate(rows))]
+    Path("p.txt").write_text("\n\n".join(forms).replace("\n", "\r\n"))
+    [solution] = GRIDS.solutions(puzzle)
+    assert puzzles.read_puzzles("p.txt") == [(puzzle, solution)] * 5
+
+
+@pytest.mark.parametrize("text, message", [
+    ("12345x", "line 1 has the character x"),
+    ("7" * 36, "line 1 has the character 7"),
+    ("." * 35, "line 1 has 35 cells"),
+    ("." * 36, "puzzle 1 has several solutions"),
+    ("11" + "." * 34, "puzzle 1 has no solution"),
+    ("123456\n" * 5, "ends before a puzzle is complete"),
+    ("", "ends before a puzzle is complete")])
+def test_what_is_no_puzzle_is_refused(workdir, text, message):
+    Path("p.txt").write_text(text)
+    with pytest.raises(InputError, match=message):
+        puzzles.read_puzzles("p.txt")
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a small model of each world, trained for two steps."""
+    folder = tmp_path_factory.mktemp("sudoku")
+    small = ("--n_layer=1 --n_embd=16 --n_head=2 --n_hidden=16 --max_steps=2 --batch_size=4 "
+             "--eval_windows=4 --quiet --compile=false").split()
+    for world in "sudoku", "sudoku-pairs", "sudoku-moves":
+        done = run("prepare_data.py", f"--dataset={world}", "--max_tokens=3000", cwd=folder)
+        assert done.returncode == 0, done.stderr
+    for mode, world in ("mdlm", "sudoku"), ("aogpt", "sudoku"), ("ar", "sudoku"), (
+            "ar", "sudoku-pairs"), ("ar", "sudoku-moves"):
+        done = run("train.py", f"--mode={mode}", f"--preset={world}", *small,
+                   f"--out_dir=out/{world}-{mode}", cwd=folder)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_table_has_every_model_in_every_order(trained):
+    names = ["sudoku-mdlm", "sudoku-aogpt", "sudoku-ar", "sudoku-pairs-ar", "sudoku-moves-ar"]
+    done = run("sudoku.py", *(f"{name}=out/{name}" for name in names), "--num_puzzles=5",
+               "--givens=12,16", "--risks=5", "--json=s.json", "--plot=s.png", cwd=trained)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((trained / "s.json").read_text())
+    rows = {(row["run"], row["way"], row["givens"]): row for row in found["solved"]}
+    assert len(rows) == len(found["solved"]) == 2 * (4 + 4 + 1 + 1)
+    for (_, way, givens), row in rows.items():
+        blanks = 36 - givens
+        passes = {"left to right": blanks, "random order": blanks, "surest first": blanks}
+        if row["run"] == "sudoku-pairs-ar":
+            passes = {"left to right": 36}
+        assert row["passes"] == passes.get(way, row["passes"]) and 1 <= row["passes"] <= 36
+        assert row["puzzles"] == 5 and row["solved"][0] <= 1
+    assert {row["run"] for row in found["grids"]} == set(names[:3]) == found["losses"].keys()
+    assert (trained / "s.png").stat().st_size > 10_000
+
+
+def test_own_puzzles_are_answered_in_the_terminal(trained, puzzle):
+    (trained / "p.txt").write_text("".join(map(str, puzzle)))
+    done = run("sudoku.py", "mdlm=out/sudoku-mdlm", "--puzzles=p.txt", cwd=trained)
+    assert done.returncode == 0, done.stderr
+    assert "cells wrong" in done.stdout and " ".join(map(str, puzzle)).replace("0", ".") in done.stdout
+
+
+def test_a_model_of_stories_is_refused(workdir):
+    prepare(PrepareOptions(max_tokens=3000))
+    run("train.py", "--mode=ar", "--max_steps=1", "--eval_windows=2", "--compile=false", "--quiet")
+    done = run("sudoku.py", "toy=out/toy-ar")
+    assert done.returncode == 2 and "was not trained on Sudokus" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+# ---- What each model is asked --------------------------------------------------------------------
+
+@pytest.mark.parametrize("world", [GRIDS, PAIRS, MOVES])
+def test_a_prompt_is_the_beginning_of_a_text(world, puzzle):
+    prompt = puzzles.prompt_of(world, puzzle, random.Random(0))
+    words = set(world.words()) | ({"_"} if world is GRIDS else set())
+    assert set(prompt.split()) <= words
+    [solution] = GRIDS.solutions(puzzle)
+    answer = " ".join(map(str, solution))
+    if world is GRIDS:
+        return
+    if world is MOVES:
+        moves = zip(puzzles.CELL_NAMES, puzzle, solution)
+        answer = " ".join(f"{name}{digit}" for name, given, digit in moves if not given)
+    text = f"{prompt} {answer}"
+    assert world.is_right(text) and world.grid_of(text) == solution
+    assert not world.is_right(text[:-1] + "9")
