@@ -13,6 +13,7 @@ cannot be written.
 A puzzle is a grid of which some cells, the givens, are left, so many that it has one solution.
 """
 import bisect
+import collections
 import functools
 import itertools
 import math
@@ -49,6 +50,13 @@ class Sudoku:
         found = {(unit, digit) for digit, units in zip(grid, self.units_of) for unit in units}
         wanted = itertools.product(range(3 * self.n), range(1, self.n + 1))
         return len(grid) == self.cells and found == set(wanted)
+
+    def clashes(self, grid) -> set:
+        """The cells whose digit stands twice in one of their units."""
+        cells = list(zip(grid, self.units_of))
+        count = collections.Counter((unit, digit) for digit, units in cells for unit in units)
+        return {cell for cell, (digit, units) in enumerate(cells)
+                if any(count[unit, digit] > 1 for unit in units)}
 
     def used_in(self, puzzle) -> list:
         """The digits that stand in each unit; None where one stands in a unit twice."""

@@ -22,9 +22,10 @@ import torch
 
 import model as plain
 from model import Batch, Transformer
-from prepare_data import open_windows, prepare_if_missing, vocabulary_of, world_of
+from prepare_data import columns_of, open_windows, prepare_if_missing, vocabulary_of
 from sample import SampleOptions, generate
 from support.flags import InputError, build, command, extra_file, flag, parse_flags, printable
+from support.pictures import in_shape
 from support.processes import (
     RANK, WORLD_SIZE, average_gradients, join_processes, leave_processes, wait_for_processes)
 from support.runs import Run, check_folder, load, past_of, random_numbers
@@ -394,6 +395,7 @@ def print_story(run: Run, variant, tokenizer: Tokenizer, title: str = "    "):
         return
     [story] = sample_stories(run.model, variant, tokenizer, 1, run.s, steps=64)
     beginning, *rest = textwrap.wrap(" ".join(printable(story).split()), 298) or [""]
+    beginning = in_shape(beginning, columns_of(tokenizer)).replace("\n", "\n" + " " * len(title))
     run.say(f"{title}{beginning}{' …' if rest else ''}\n")
 
 
@@ -423,7 +425,7 @@ def finish(run: Run, variant, tokenizer: Tokenizer, x_val: torch.Tensor, law):
     print("(± is the standard error over windows)\n")
     run.log(**final)
     for story in sample_stories(model, variant, tokenizer, 3, s, steps=model.config.block_size):
-        print(printable(story), end="\n\n")
+        print(in_shape(printable(story), columns_of(tokenizer)), end="\n\n")
     print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py "
           f"--out_dir={shlex.quote(s.out_dir)} --show")
 
