@@ -189,10 +189,13 @@ class Sudoku:
         left[:self.n] *= len(self.first_row_sorted)
         return np.diff(np.log(left))
 
+    def grid_of(self, text: str) -> tuple:
+        """The grid that a text stands for; a word that is no digit counts as a blank."""
+        return tuple(int(word) if word.isdecimal() else 0 for word in text.split())
+
     def is_right(self, text: str) -> bool:
         """Whether the text is that of a grid."""
-        words = text.split()
-        return all(map(str.isdecimal, words)) and self.is_grid([*map(int, words)])
+        return self.is_grid(self.grid_of(text))
 
 
 class SolvedPuzzles(Sudoku):
@@ -239,7 +242,7 @@ class Pairs(SolvedPuzzles):
     """A puzzle, the word |, and its solution, cell by cell; a blank of the puzzle is the word 0."""
 
     def words(self) -> list:
-        return ["|", "0", *super().words()]
+        return ["0", *super().words(), "|"]
 
     def mean_words(self) -> float:
         return 2.0 * self.cells + 1
@@ -248,10 +251,12 @@ class Pairs(SolvedPuzzles):
         puzzle, grid = self.draw_solved(rng)
         return " ".join(map(str, [*puzzle, "|", *grid]))
 
+    def grid_of(self, text: str) -> tuple:
+        return super().grid_of(text.partition("|")[2])
+
     def is_right(self, text: str) -> bool:
-        puzzle, _, grid = text.partition(" | ")
-        pairs = zip(puzzle.split(), grid.split())
-        return super().is_right(grid) and all(given in ("0", digit) for given, digit in pairs)
+        pairs = zip(super().grid_of(text), self.grid_of(text))
+        return super().is_right(text) and all(given in (0, digit) for given, digit in pairs)
 
 
 class Moves(SolvedPuzzles):
@@ -262,7 +267,8 @@ class Moves(SolvedPuzzles):
     candidates."""
 
     def words(self) -> list:
-        return ["|", *(f"{cell}{digit}" for cell in CELL_NAMES for digit in range(1, self.n + 1))]
+        digits = range(1, self.n + 1)
+        return [f"{cell}{digit}" for cell in CELL_NAMES for digit in digits] + ["|"]
 
     def mean_words(self) -> float:
         return self.cells + 1.0
@@ -287,11 +293,17 @@ class Moves(SolvedPuzzles):
         word = [f"{name}{digit}" for name, digit in zip(CELL_NAMES, grid)]
         return " ".join([*(word[c] for c in givens), "|", *(word[c] for c in moves)])
 
-    def is_right(self, text: str) -> bool:
-        moves = {move[:2]: move[2:] for move in text.replace(" |", "").split()}
-        return super().is_right(" ".join(moves.get(name, "0") for name in CELL_NAMES))
+    def grid_of(self, text: str) -> tuple:
+        moves = {move[:2]: move[2:] for move in reversed(text.split())}     # the first move counts
+        return super().grid_of(" ".join(moves.get(name, "0") for name in CELL_NAMES))
 
 
 GRIDS = Sudoku(2, 3)
 PAIRS = Pairs(2, 3)
 MOVES = Moves(2, 3)
+
+
+if __name__ == "__main__":
+    from extras.puzzles import main
+    from support.flags import command
+    command(functools.partial(main, __doc__), "nothing was written")

@@ -98,8 +98,9 @@ PRESETS = {
     # A window is one grid.
     "sudoku": TOY | dict(data="sudoku", block_size=36, max_steps=1000, eval_interval=200),
     # A window is a puzzle and its solution, of which only the solution is learned: for ar alone.
-    "sudoku-pairs": TOY | dict(data="sudoku-pairs", block_size=73, variant="answers"),
-    "sudoku-moves": TOY | dict(data="sudoku-moves", block_size=37, variant="answers"),
+    # They are told apart by the word |, which is the last one of the vocabulary.
+    "sudoku-pairs": TOY | dict(data="sudoku-pairs", block_size=73, variant="answers", mark=7),
+    "sudoku-moves": TOY | dict(data="sudoku-moves", block_size=37, variant="answers", mark=216),
     # nanoGPT's recipe for a CPU, and its text. The SwiGLU has 1% more weights than nanoGPT's MLP.
     "shakespeare": SMALL | dict(
         data="shakespeare",

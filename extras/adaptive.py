@@ -2,8 +2,8 @@
 Write what is sure: in each pass as many tokens as the network is sure of.
 
 Adds: masked diffusion in fewer passes, with a promise on what that costs (Ben-Hamu et al. 2025,
-arXiv 2505.24857). Costs: nothing where the network is sure, and many passes where it is not. Plugs
-in as
+arXiv 2505.24857); and for aogpt the same, by slots for all places that are left. Costs: nothing
+where the network is sure, and many passes where it is not. Plugs in as
 
     python sample.py --out_dir=out/toy-mdlm --sampler=adaptive --risk=0.1
 
@@ -15,12 +15,14 @@ at least the largest single one, so the KL is at most the risk. What was drawn d
 what is kept; if it did, the stories would not follow the law. With a temperature of 0 nothing is
 left to chance, and the entropies are those at temperature 1, so that the surest still come first.
 """
+import itertools
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
+from extras.cache import Cache
 from extras.unmask import logits_where
 from model import draw, probabilities
 from support.flags import InputError, build, flag
@@ -28,14 +30,14 @@ from support.flags import InputError, build, flag
 
 @dataclass
 class Options:
-    """--sampler=adaptive (mdlm): reveal in each pass what the network is sure of"""
+    """--sampler=adaptive (mdlm, aogpt): reveal in each pass what the network is sure of"""
     risk: float = flag(0.1, "nats that a pass may be unsure of", low=0)
 
 
 def sampler(config, o, flags: dict):
     """The function that writes, for `generate` of sample.py. Raises InputError."""
-    if config.mode != "mdlm" or o.steps or o.order:
-        raise InputError("--sampler=adaptive is for --mode=mdlm, without --steps and --order")
+    if config.mode not in ("mdlm", "aogpt") or o.steps or o.order:
+        raise InputError("--sampler=adaptive is for mdlm and aogpt, without --steps and --order")
     return partial(write, risk=build(Options, flags).risk)
 
 
@@ -46,6 +48,22 @@ def entropies(logits, o):
     return torch.special.entr(law).sum(dim=-1)          # −Σ p ln p, where 0 ln 0 is 0
 
 
+def logits_of_masked(model, tokens, masked, appeared):
+    """Logits (n, V) of the n masked places of tokens (B, L) where masked (B, L) is true.
+
+    aogpt reads the known tokens in the order in which they appeared (B, L). The slots after them
+    are copies of the last of these, and each predicts a place of its own: see extras/cache.py."""
+    if model.config.mode == "mdlm":
+        return logits_where(model, tokens, masked)
+    known = tokens != model.config.mask_id                                      # (B, L)
+    order = appeared.where(known, torch.inf).argsort(dim=1, stable=True)        # (B, L)
+    slots = torch.arange(tokens.size(1), device=tokens.device).expand_as(order)
+    last_known = known.sum(dim=1, keepdim=True)         # (B, 1), because BOS has slot 0
+    logits = Cache(model).predict(tokens, order, slots, last_known, tokens.size(1))  # (B, L, V)
+    in_place = logits.gather(1, order.argsort(dim=1)[:, :, None].expand_as(logits))  # (B, L, V)
+    return in_place[masked]
+
+
 @torch.no_grad()
 def write(model, tokens, times, noise, o, risk: float):
     """Yields tokens (B, L) after each pass, until all are written, block after block."""
@@ -53,10 +71,13 @@ def write(model, tokens, times, noise, o, risk: float):
     u = noise(L)                                                                # (B, L)
     block = torch.arange(L, device=tokens.device) // getattr(config, "block_length", L)     # (L,)
     masked = tokens == config.mask_id                                           # (B, L)
-    while masked.any():
+    appeared = torch.zeros(tokens.shape, device=tokens.device)      # (B, L) the pass of each token
+    for step in itertools.count(1):
+        if not masked.any():
+            return
         unfinished = block[masked.any(dim=0)]
         masked &= block == unfinished[0]        # the stories of a batch keep pace with each other
-        logits = logits_where(model, tokens, masked)                               # (n, V)
+        logits = logits_of_masked(model, tokens, masked, appeared)              # (n, V)
         drawn = draw(probabilities(logits, o), u[masked.to(u.device)])
         single = entropies(logits, o)                                           # (n,)
         nats = single.new_full(tokens.shape, torch.inf).masked_scatter(masked, single)  # (B, L)
@@ -64,6 +85,8 @@ def write(model, tokens, times, noise, o, risk: float):
         before = F.pad(ascending.cumsum(dim=1)[:, :-1], (1, 0))                 # (B, L)
         within = torch.zeros_like(masked).scatter(1, place, before <= risk)     # (B, L)
         new = tokens.masked_scatter(masked, drawn)
-        tokens = torch.where(within & masked, new, tokens)
+        now = within & masked                                                   # (B, L)
+        tokens = torch.where(now, new, tokens)
+        appeared = appeared.masked_fill(now, step)
         masked = tokens == config.mask_id
         yield tokens

@@ -16,7 +16,7 @@ from model import *
 @dataclass
 class Config(plain.Config):
     """--variant=answers (ar): learn only what follows a mark in each text"""
-    mark: int = 0           # id of the token that ends what is given
+    mark: int = 1           # id of the token that ends what is given
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,0 +1,339 @@
+"""
+Which Sudokus a model solves, in each order in which it can write.
+
+Adds: the command of sudoku.py. Costs: nothing elsewhere. Plugs in as
+
+    python sudoku.py mdlm=out/sudoku-mdlm aogpt=out/sudoku-aogpt ar=out/sudoku-pairs-ar
+    python sudoku.py mdlm=out/sudoku-mdlm --puzzles=mine.txt
+
+The puzzles have one solution each, and so many givens. Their grids are those that data/sudoku holds
+out for validation. In the texts of data/sudoku-pairs and data/sudoku-moves one grid in 260 is in
+training by chance. Solved means that every cell is right. "Surest first" fills in each pass the
+cell whose law has the lowest entropy; a risk lets it fill several, see extras/adaptive.py. A pass
+is one run of the network. Without givens, the share that is right says how often a grid comes out
+that obeys the rules. And the loss, in nats per cell above the law, has no order that helps: that of
+ar is exact, that of the others a bound, and exact where they write from left to right.
+"""
+import math
+import os
+import random
+import re
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+import torch
+from tqdm import tqdm
+
+from extras import adaptive
+from extras.score import score_texts
+from prepare_data import Windows, prepare_if_missing, world_of
+from sample import SampleOptions, generate, open_model
+from sudoku import CELL_NAMES, GRIDS, MOVES, PAIRS
+from support.flags import (
+    InputError, build, flag, parse_flags, print_table, provenance, write_json)
+from support.pictures import figure
+from support.rows import read_text
+from train import mean_and_error, window_losses
+
+
+@dataclass
+class PuzzleOptions:
+    """which puzzles, and how they are solved"""
+    givens: str = flag("9,12,16", "cells of a puzzle that are given, one row each")
+    num_puzzles: int = flag(1000, "puzzles for each number of givens; also grids without", low=2)
+    puzzles: str = flag(
+        "", "a file of your own instead: a puzzle in each line, or in six lines of six cells; dots, "
+        "zeros or _ for blanks")
+    risks: str = flag("0.001,0.01,0.1", "nats that a pass may be unsure of, besides 0; mdlm, aogpt")
+    temperature: float = flag(0.0, "0 takes the likeliest digit, 1 draws", low=0)
+    losses: bool = flag(True, "measure the losses too")
+    batch_size: int = flag(250, "puzzles at a time; changes speed, not results", low=1)
+    seed: int = flag(1337, "of the puzzles and of what is drawn", low=0, high=10 ** 15)
+    device: str = flag("auto", "auto, cpu, cuda or mps")
+    json: str = flag("", "file for all numbers", file=(".json",))
+    plot: str = flag("", "file for a figure", file=(".png", ".svg", ".pdf"))
+
+
+def numbers_of(name: str, text: str, kind) -> list:
+    """The numbers of a flag like --givens=9,12,16. Raises InputError."""
+    try:
+        return [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError as e:
+        raise InputError(f"--{name}={text} must be numbers with commas between them") from e
+
+
+# ---- Puzzles -------------------------------------------------------------------------------------
+
+def held_out_grids() -> list:
+    """The grids that data/sudoku holds out. Raises InputError."""
+    prepare_if_missing("sudoku")
+    val = Windows("sudoku", "val", GRIDS.cells)
+    return [tuple(digit + 1 for digit in grid) for grid in val.spread(len(val)).tolist()]
+
+
+def drawn_puzzles(grids: list, givens: int, count: int, seed: int) -> list:
+    """So many puzzles with so many givens, each with its solution. Raises InputError."""
+    if not 8 <= givens < GRIDS.cells:       # by trial: 8 is the fewest that is met at all
+        raise InputError(f"--givens={givens} must be from 8 to {GRIDS.cells - 1}")
+    rng = random.Random(f"{seed} {givens}")
+    found = []
+    with tqdm(total=count, unit="puzzle", leave=False, disable=None) as bar:
+        while len(found) < count:
+            solution = rng.choice(grids)
+            puzzle = GRIDS.draw_puzzle(solution, givens, rng)
+            if GRIDS.cells - puzzle.count(0) == givens:
+                found.append((puzzle, solution))
+                bar.update()
+    return found
+
+
+def read_puzzles(path: str) -> list:
+    """The puzzles of a file, each with its solution. Raises InputError."""
+    cells, n = GRIDS.cells, GRIDS.n
+    puzzles, rows = [], []
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        where = f"{path}, line {number}"
+        digits = re.sub(r"[\s|+,-]", "", line)          # blanks, and the lines between boxes
+        wrong = re.search(f"[^._*0-{n}]", digits)
+        if wrong:
+            raise InputError(f"{where} has the character {wrong[0]}; a puzzle has digits from 1 to "
+                             f"{n}, and dots, zeros or _ for blanks")
+        row = [int(digit) if digit.isdecimal() else 0 for digit in digits]
+        if row and len(row) not in (n, cells):
+            raise InputError(f"{where} has {len(row)} cells; give {cells} in a line, or {n} lines "
+                             f"of {n}")
+        rows += row
+        if len(rows) == cells:
+            puzzles.append(tuple(rows))
+            rows = []
+        elif len(row) == cells or rows and not row:
+            raise InputError(f"{where} comes before the {n} lines of a puzzle are complete")
+    if rows or not puzzles:
+        raise InputError(f"{path} ends before a puzzle is complete; give {cells} cells for each")
+    return [(puzzle, solution_of(puzzle, f"{path}, puzzle {i}"))
+            for i, puzzle in enumerate(puzzles, 1)]
+
+
+def solution_of(puzzle, name: str) -> tuple:
+    """The only solution of a puzzle. Raises InputError."""
+    found = [solution for solution, _ in zip(GRIDS.solutions(puzzle), range(2))]
+    if len(found) != 1:
+        raise InputError(f"{name} has {'several solutions' if found else 'no solution'}, so no "
+                         "answer to it is the right one")
+    return found[0]
+
+
+def needs_no_guess(puzzle) -> bool:
+    """Whether `singles` alone, again and again, fill all of it."""
+    puzzle = list(puzzle)
+    while singles := GRIDS.singles(puzzle):
+        for cell, digit in singles:
+            puzzle[cell] = digit
+    return 0 not in puzzle
+
+
+# ---- Solving -------------------------------------------------------------------------------------
+
+def ways_of(config, world, risks: list) -> dict:
+    """{name: (flags of sample.py, sampler)} of the orders in which a model can write."""
+    if world is not GRIDS:
+        return {"left to right" if world is PAIRS else "its own order": ({}, None)}
+    if config.mode == "ar":
+        return {}               # it cannot go around what is given
+    ways = {
+        "left to right": ({"order": "left_to_right"}, None),
+        "random order": ({"order": "random"}, None),
+        "surest first": ({}, partial(adaptive.write, risk=0.0))}
+    return ways | {f"risk {risk:g}": ({}, partial(adaptive.write, risk=risk)) for risk in risks}
+
+
+def prompt_of(world, puzzle, rng: random.Random) -> str:
+    """A puzzle as the beginning of a text of its world; of a grid the word _ is a blank."""
+    if world is GRIDS:
+        return " ".join(str(digit) if digit else "_" for digit in puzzle)
+    if world is PAIRS:
+        return " ".join(map(str, [*puzzle, "|"]))
+    moves = [f"{name}{digit}" for name, digit in zip(CELL_NAMES, puzzle) if digit]
+    rng.shuffle(moves)
+    return " ".join([*moves, "|"])
+
+
+def patterns_of(world, puzzles: list, tokenizer, config, seed: int) -> torch.Tensor:
+    """(N, L) tokens of puzzles that have equally many givens, with [MASK]s for what is to come."""
+    rng = random.Random(seed)
+    ids = {word: i for i, word in enumerate(tokenizer.words)} | {"_": config.mask_id}
+    length = int(world.mean_words())
+    rows = []
+    for puzzle in puzzles:
+        row = [ids[word] for word in prompt_of(world, puzzle, rng).split()]
+        rows.append(row + [config.mask_id] * (length - len(row)))
+    return torch.tensor(rows)
+
+
+def written(model, variant, tokenizer, patterns, o: PuzzleOptions, flags: dict, sampler) -> tuple:
+    """The texts that a model makes of patterns (N, L), passes of each (N,), and seconds in all."""
+    options = SampleOptions(temperature=o.temperature, seed=o.seed, full_length=True, **flags)
+    texts, passes = [], []
+    began = time.perf_counter()
+    for first in range(0, len(patterns), o.batch_size):
+        part = patterns[first:first + o.batch_size]
+        stories = range(first, first + len(part))
+        tokens, appeared = generate(model, stories, part, options, variant, sampler)
+        texts += [tokenizer.decode(ids) for ids in tokens.tolist()]
+        passes += [len(set(row) - {-1}) for row in appeared.tolist()]
+    return texts, passes, time.perf_counter() - began
+
+
+def share(right: list) -> tuple:
+    """The share that is true, and its standard error."""
+    p = sum(right) / len(right) if right else math.nan
+    return p, math.sqrt(p * (1 - p) / len(right)) if right else math.nan
+
+
+def solve(name: str, opened: tuple, sets: dict, o: PuzzleOptions) -> list:
+    """A row for each way of writing and each set of puzzles, {name: [(puzzle, solution), …]}."""
+    model, variant, tokenizer, _ = opened
+    world = world_of(tokenizer)
+    risks = numbers_of("risks", o.risks, float)
+    rows = []
+    for way, (flags, sampler) in ways_of(model.config, world, risks).items():
+        for givens, pairs in sets.items():
+            puzzles, solutions = zip(*pairs)
+            patterns = patterns_of(world, puzzles, tokenizer, model.config, o.seed)
+            texts, passes, seconds = written(
+                model, variant, tokenizer, patterns, o, flags, sampler)
+            answers = [world.grid_of(text) for text in texts]
+            right = [answer == solution for answer, solution in zip(answers, solutions)]
+            hard = [ok for ok, puzzle in zip(right, puzzles) if not needs_no_guess(puzzle)]
+            rows.append({
+                "run": name, "way": way, "givens": givens, "puzzles": len(right),
+                "solved": share(right), "hard": len(hard), "hard_solved": share(hard),
+                "passes": sum(passes) / len(passes), "ms": 1000 * seconds / len(right),
+                "answers": dict(zip(puzzles, answers))})
+    return rows
+
+
+def write_grids(name: str, opened: tuple, o: PuzzleOptions) -> list:
+    """A row for each way of writing grids from nothing, drawn at temperature 1."""
+    model, variant, tokenizer, _ = opened
+    world, config = world_of(tokenizer), model.config
+    if world is not GRIDS:
+        return []
+    blank = torch.full((o.num_puzzles, GRIDS.cells), config.mask_id)
+    ways = ways_of(config, world, numbers_of("risks", o.risks, float))
+    rows = []
+    for way, (flags, sampler) in (ways or {"left to right": ({}, None)}).items():
+        texts, passes, seconds = written(
+            model, variant, tokenizer, blank, replace(o, temperature=1.0), flags, sampler)
+        rows.append({
+            "run": name, "way": way, "right": share([*map(world.is_right, texts)]),
+            "different": len(set(texts)), "passes": sum(passes) / len(passes)})
+    return rows
+
+
+def losses_above_law(opened: tuple, grids: list, seed: int) -> dict:
+    """Nats per cell above the law, each with its standard error over grids."""
+    model, variant, tokenizer, _ = opened
+    law = GRIDS.entropy() / GRIDS.cells
+    x = torch.tensor(grids) - 1                                                 # (N, 36)
+    draws = 1 if model.config.mode == "ar" else 16
+    loss, error = mean_and_error(window_losses(model, variant, x, seed, draws))
+    found = {"loss": (loss - law, error)}
+    if model.config.mode != "ar":
+        scores = score_texts(model, variant, x[:300].tolist(), order="left_to_right")
+        nats = torch.tensor([score.nats / GRIDS.cells for score in scores])
+        loss, error = mean_and_error(nats)
+        found["left_to_right"] = (loss - law, error)
+    return found
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+def per_cent(pair) -> str:
+    """A share and its standard error, as both are shown in a table."""
+    p, error = pair
+    return "" if math.isnan(p) else f"{100 * p:.1f} ± {100 * error:.1f}"
+
+
+def print_results(solved: list, grids: list, losses: dict):
+    table = [["run", "way", "givens", "solved, %", "needing a guess, %", "passes", "ms"]]
+    for row in solved:
+        table.append([row["run"], row["way"], str(row["givens"]), per_cent(row["solved"]),
+                      per_cent(row["hard_solved"]), f"{row['passes']:.1f}", f"{row['ms']:.1f}"])
+    print_table(table)
+    if grids:
+        print("\ngrids from nothing")
+        table = [["run", "way", "right, %", "passes"]]
+        for row in grids:
+            table.append([row["run"], row["way"], per_cent(row["right"]), f"{row['passes']:.1f}"])
+        print_table(table)
+    if losses:
+        print("\nnats per cell above the law, which is "
+              f"{GRIDS.entropy() / GRIDS.cells:.4f} (exact for ar, else a bound; and exact from "
+              "left to right)")
+        table = [["run", "loss", "left to right"]]
+        for name, found in losses.items():
+            table.append([name, *("{:.4f} ± {:.4f}".format(*pair) for pair in found.values())])
+        print_table(table)
+
+
+def print_answers(solved: list, pairs: list):
+    """For puzzles of one's own, what each run makes of them."""
+    for puzzle, solution in pairs:
+        print("\n" + " ".join(str(digit) if digit else "." for digit in puzzle))
+        for row in solved:
+            answer = row["answers"].get(puzzle)
+            if answer:
+                wrong = sum(a != b for a, b in zip(answer, solution))
+                verdict = f"{wrong} cells wrong" if wrong else "right"
+                print(" ".join(map(str, answer)), f" {row['run']}, {row['way']}: {verdict}")
+
+
+def draw_figure(rows: list, path: str):
+    """How many are solved, by the number of givens, and against the passes that it takes."""
+    with figure(path, (10, 4), columns=2) as (by_givens, by_passes):
+        for run, way in dict.fromkeys((row["run"], row["way"]) for row in rows):
+            of_way = [row for row in rows if (row["run"], row["way"]) == (run, way)]
+            solved = [100 * row["solved"][0] for row in of_way]
+            label = f"{run}, {way}"
+            by_givens.plot([row["givens"] for row in of_way], solved, marker="o", label=label)
+            by_passes.plot([row["passes"] for row in of_way], solved, marker="o")
+        by_givens.set(xlabel="givens", ylabel="puzzles solved, %", ylim=(-3, 103))
+        by_passes.set(xlabel="passes a puzzle", xscale="log")
+
+
+def main(doc: str):
+    flags = parse_flags(doc, PuzzleOptions, named="NAME=DIR")
+    o = build(PuzzleOptions, flags)
+    runs = {}
+    for name, folder in flags["named"].items():
+        runs[name] = open_model(folder, o.device)
+        if world_of(runs[name][2]) not in (GRIDS, PAIRS, MOVES):
+            raise InputError(f"{folder} was not trained on Sudokus; train one by python train.py "
+                             "--mode=mdlm --preset=sudoku")
+    own = read_puzzles(os.path.expanduser(o.puzzles)) if o.puzzles else []
+    sets = {}                   # {givens: puzzles}
+    for puzzle, solution in own:
+        sets.setdefault(GRIDS.cells - puzzle.count(0), []).append((puzzle, solution))
+    grids = held_out_grids()
+    for givens in [] if own else numbers_of("givens", o.givens, int):
+        sets[givens] = drawn_puzzles(grids, givens, o.num_puzzles, o.seed)
+
+    solved, from_nothing, losses = [], [], {}
+    for name, opened in runs.items():
+        solved += solve(name, opened, sets, o)
+        if o.losses and not own:
+            from_nothing += write_grids(name, opened, o)
+            if world_of(opened[2]) is GRIDS:
+                losses[name] = losses_above_law(opened, grids[:1000], o.seed)
+    print_results(solved, from_nothing, losses)
+    if own:
+        print_answers(solved, own)
+    for row in solved:
+        del row["answers"]
+    if o.plot:
+        draw_figure(solved, o.plot)
+    if o.json:
+        write_json(o.json, provenance(o.seed) | {
+            "options": asdict(o), "solved": solved, "grids": from_nothing, "losses": losses})
