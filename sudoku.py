@@ -255,8 +255,10 @@ class Pairs(SolvedPuzzles):
         return super().grid_of(text.partition("|")[2])
 
     def is_right(self, text: str) -> bool:
-        pairs = zip(super().grid_of(text), self.grid_of(text))
-        return super().is_right(text) and all(given in (0, digit) for given, digit in pairs)
+        puzzle = super().grid_of(text.partition("|")[0])
+        pairs = zip(puzzle, self.grid_of(text))
+        return (len(puzzle) == self.cells and super().is_right(text)
+                and all(given in (0, digit) for given, digit in pairs))
 
 
 class Moves(SolvedPuzzles):
@@ -296,6 +298,10 @@ class Moves(SolvedPuzzles):
     def grid_of(self, text: str) -> tuple:
         moves = {move[:2]: move[2:] for move in reversed(text.split())}     # the first move counts
         return super().grid_of(" ".join(moves.get(name, "0") for name in CELL_NAMES))
+
+    def is_right(self, text: str) -> bool:
+        cells = [word[:2] for word in sorted(text.split())]
+        return cells == [*CELL_NAMES, "|"] and super().is_right(text)
 
 
 GRIDS = Sudoku(2, 3)
