@@ -177,9 +177,9 @@ class Sudoku:
             return None
         # By its first row a grid is told from its namesakes. The digits get the names in which this
         # row is 1 … n, and the grids that begin like this one stand side by side in the sorted list.
-        words = text.split()
-        names = {word: i for i, word in enumerate(words[:self.n], 1)}
-        grid = tuple(names[word] for word in words)
+        grid = self.grid_of(text)
+        names = {digit: i for i, digit in enumerate(grid[:self.n], 1)}
+        grid = tuple(names[digit] for digit in grid)
         left = [math.factorial(n) for n in range(self.n, 0, -1)]
         for end in range(self.n, self.cells + 1):
             first = bisect.bisect_left(self.first_row_sorted, grid[:end])

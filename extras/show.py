@@ -4,7 +4,8 @@ Watch stories being written, several models side by side.
     python -m extras.show ar=out/toy-ar/samples.jsonl mdlm=out/toy-mdlm/samples.jsonl
     python -m extras.show ar=out/toy-ar/samples.jsonl --story=3 --picture=ar.svg
 
-The first shows them in the terminal, the second writes a moving picture for a web page. The files
+The first shows them in the terminal, the second writes a moving picture for a web page. In one of
+Sudokus, what the model wrote turns red at the end where it clashes with other digits. The files
 are those that sample.py writes. They hold the pass at which each token appeared, and a pass of one
 story is shown beside the same pass of the others. A panel is what support/pictures.py says.
 """
@@ -70,7 +71,7 @@ def draw_grids(panels: list) -> tuple:
     last = max(1, last_step(panels))
     xs = [16 + CELL * i + 6 * (i // GRIDS.width) for i in range(GRIDS.n)]       # of columns
     ys = [36 + CELL * i + 6 * (i // GRIDS.height) for i in range(GRIDS.n)]      # of rows
-    width = xs[-1] + CELL + 13
+    width = xs[-1] + CELL + 20
     parts = []
     for i, (title, pieces, steps, columns) in enumerate(panels):
         colour = COLOURS[i % len(COLOURS)]
