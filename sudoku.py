@@ -176,7 +176,7 @@ class Sudoku:
         if not self.is_right(text):
             return None
         # By its first row a grid is told from its namesakes. The digits get the names in which this
-        # row is 1 … n, and the grids that begin like this one stand side by side in the sorted list.
+        # row is 1 … n, and grids that begin like this one stand side by side in the sorted list.
         grid = self.grid_of(text)
         names = {digit: i for i, digit in enumerate(grid[:self.n], 1)}
         grid = tuple(names[digit] for digit in grid)
