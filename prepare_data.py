@@ -85,6 +85,11 @@ def world_of(tokenizer: Tokenizer):
             return world
 
 
+def columns_of(tokenizer: Tokenizer) -> int:
+    """The width of a text on the screen, where the texts of a world have a shape; else 0."""
+    return getattr(world_of(tokenizer), "columns", 0)
+
+
 class Windows:
     """Windows of block_size tokens from one split of data/<name>, the same ones for the same seed.
 

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 import model as plain
-from prepare_data import world_of
+from prepare_data import columns_of, world_of
 from support.flags import (
     InputError, build, command, extra_file, flag, parse_flags, pick_device, printable, provenance,
     write_json)
-from support.pictures import play, token_texts
+from support.pictures import in_shape, play, token_texts
 from support.rows import write_rows
 from support.runs import load
 from tokenizer import Tokenizer
@@ -250,6 +250,7 @@ def main():
     start = "story" if windows == "aligned" else "anywhere"
     settings = asdict(o) | getattr(sampler, "keywords", {}) | provenance(o.seed)    # of a partial
     settings |= {"start": start, "mode": config.mode, "vocab_size": config.vocab_size}
+    settings["columns"] = columns = columns_of(tokenizer)       # of a text that has a shape
     began = time.perf_counter()
 
     def written():
@@ -264,9 +265,9 @@ def main():
 
     for row in rows if o.show else rows[:3]:
         if o.show:
-            play([(config.mode, row["pieces"], row["appeared"])])
+            play([(config.mode, row["pieces"], row["appeared"], columns)])
         else:
-            print(printable(row["text"]), end="\n\n")
+            print(in_shape(printable(row["text"]), columns), end="\n\n")
     print("{num_samples} stories in {out}, {seconds:.1f} s, {passes:.3g} passes of "
           "{tokens_per_pass:.3g} tokens each".format(**summary))
     if "grammatical" in summary:

@@ -13,6 +13,7 @@ cannot be written.
 A puzzle is a grid of which some cells, the givens, are left, so many that it has one solution.
 """
 import bisect
+import collections
 import functools
 import itertools
 import math
@@ -49,6 +50,13 @@ class Sudoku:
         found = {(unit, digit) for digit, units in zip(grid, self.units_of) for unit in units}
         wanted = itertools.product(range(3 * self.n), range(1, self.n + 1))
         return len(grid) == self.cells and found == set(wanted)
+
+    def clashes(self, grid) -> set:
+        """The cells whose digit stands twice in one of their units."""
+        cells = list(zip(grid, self.units_of))
+        count = collections.Counter((unit, digit) for digit, units in cells for unit in units)
+        return {cell for cell, (digit, units) in enumerate(cells)
+                if any(count[unit, digit] > 1 for unit in units)}
 
     def used_in(self, puzzle) -> list:
         """The digits that stand in each unit; None where one stands in a unit twice."""
@@ -168,10 +176,10 @@ class Sudoku:
         if not self.is_right(text):
             return None
         # By its first row a grid is told from its namesakes. The digits get the names in which this
-        # row is 1 … n, and the grids that begin like this one stand side by side in the sorted list.
-        words = text.split()
-        names = {word: i for i, word in enumerate(words[:self.n], 1)}
-        grid = tuple(names[word] for word in words)
+        # row is 1 … n, and grids that begin like this one stand side by side in the sorted list.
+        grid = self.grid_of(text)
+        names = {digit: i for i, digit in enumerate(grid[:self.n], 1)}
+        grid = tuple(names[digit] for digit in grid)
         left = [math.factorial(n) for n in range(self.n, 0, -1)]
         for end in range(self.n, self.cells + 1):
             first = bisect.bisect_left(self.first_row_sorted, grid[:end])
@@ -247,8 +255,10 @@ class Pairs(SolvedPuzzles):
         return super().grid_of(text.partition("|")[2])
 
     def is_right(self, text: str) -> bool:
-        pairs = zip(super().grid_of(text), self.grid_of(text))
-        return super().is_right(text) and all(given in (0, digit) for given, digit in pairs)
+        puzzle = super().grid_of(text.partition("|")[0])
+        pairs = zip(puzzle, self.grid_of(text))
+        return (len(puzzle) == self.cells and super().is_right(text)
+                and all(given in (0, digit) for given, digit in pairs))
 
 
 class Moves(SolvedPuzzles):
@@ -288,6 +298,10 @@ class Moves(SolvedPuzzles):
     def grid_of(self, text: str) -> tuple:
         moves = {move[:2]: move[2:] for move in reversed(text.split())}     # the first move counts
         return super().grid_of(" ".join(moves.get(name, "0") for name in CELL_NAMES))
+
+    def is_right(self, text: str) -> bool:
+        cells = [word[:2] for word in sorted(text.split())]
+        return cells == [*CELL_NAMES, "|"] and super().is_right(text)
 
 
 GRIDS = Sudoku(2, 3)

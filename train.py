@@ -22,9 +22,10 @@ import torch
 
 import model as plain
 from model import Batch, Transformer
-from prepare_data import open_windows, prepare_if_missing, vocabulary_of, world_of
+from prepare_data import columns_of, open_windows, prepare_if_missing, vocabulary_of
 from sample import SampleOptions, generate
 from support.flags import InputError, build, command, extra_file, flag, parse_flags, printable
+from support.pictures import in_shape
 from support.processes import (
     RANK, WORLD_SIZE, average_gradients, join_processes, leave_processes, wait_for_processes)
 from support.runs import Run, check_folder, load, past_of, random_numbers
@@ -43,7 +44,8 @@ class Settings:
     windows: Literal["auto", "aligned", "random", "paper"] = flag(
         "auto", "windows start where stories do, anywhere, or as in the paper; auto: by the data")
     train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
-    variant: str = flag("", "file of extras/ that trains something else: answers, blocks, infill or paper")
+    variant: str = flag(
+        "", "file of extras/ that trains something else: answers, blocks, infill or paper")
     out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
     resume: bool = flag(False, "go on with the run in out_dir, by the settings it has")
     init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")
@@ -395,6 +397,7 @@ def print_story(run: Run, variant, tokenizer: Tokenizer, title: str = "    "):
         return
     [story] = sample_stories(run.model, variant, tokenizer, 1, run.s, steps=64)
     beginning, *rest = textwrap.wrap(" ".join(printable(story).split()), 298) or [""]
+    beginning = in_shape(beginning, columns_of(tokenizer)).replace("\n", "\n" + " " * len(title))
     run.say(f"{title}{beginning}{' …' if rest else ''}\n")
 
 
@@ -424,7 +427,7 @@ def finish(run: Run, variant, tokenizer: Tokenizer, x_val: torch.Tensor, law):
     print("(± is the standard error over windows)\n")
     run.log(**final)
     for story in sample_stories(model, variant, tokenizer, 3, s, steps=model.config.block_size):
-        print(printable(story), end="\n\n")
+        print(in_shape(printable(story), columns_of(tokenizer)), end="\n\n")
     print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py "
           f"--out_dir={shlex.quote(s.out_dir)} --show")
 

@@ -4,7 +4,8 @@ Watch stories being written, several models side by side.
     python -m extras.show ar=out/toy-ar/samples.jsonl mdlm=out/toy-mdlm/samples.jsonl
     python -m extras.show ar=out/toy-ar/samples.jsonl --story=3 --picture=ar.svg
 
-The first shows them in the terminal, the second writes a moving picture for a web page. The files
+The first shows them in the terminal, the second writes a moving picture for a web page. In one of
+Sudokus, what the model wrote turns red at the end where it clashes with other digits. The files
 are those that sample.py writes. They hold the pass at which each token appeared, and a pass of one
 story is shown beside the same pass of the others. A panel is what support/pictures.py says.
 """
@@ -15,49 +16,89 @@ from dataclasses import dataclass
 
 from support.flags import InputError, build, command, flag, parse_flags, text_width
 from support.pictures import last_step, layout, on_one_line, play
+from sudoku import GRIDS
 
 
 # ---- As a moving picture -------------------------------------------------------------------------
 
 WIDTH = 84                                      # columns of a line
+CELL = 46                                       # units from one cell of a grid to the next
 COLOURS = ["#d7e3f4", "#d7ecd9", "#f8e3cf"]     # behind the tokens of the first panel, and so on
 GREY = "#e4e4e4"                                # of a gap, and behind a token that was given
+PALE = "#f6f6f6"                                # of a blank cell
+RED = "#f08a80"                                 # behind a digit that clashes with another
 
 
 def draw_moving(panels: list, path: str):
     """An SVG in which the panels' tokens appear; then the stories rest, and it begins again.
 
-    The panels stand below one another. A viewer that cannot move pictures shows the stories whole.
-    A column is 8 units wide and a line 20 high."""
-    last = max(1, last_step(panels))
-    parts = []
-    y = 0                                           # where the panel begins
-    for (title, pieces, steps), colour in zip(panels, itertools.cycle(COLOURS)):
-        parts.append(f'<text x="8" y="{y + 24}" font-weight="bold">{html.escape(title)}</text>')
-        line = 0
-        for step, (line, column, text) in zip(steps, layout(pieces, WIDTH)):
-            x = 8 * (1 + column)
-            top = y + 32 + 20 * line
-            fill = GREY if step < 0 else colour
-            begin = 0.8 * max(0, step) / last       # the stories rest for the last fifth
-            parts.append(moving_token(x, top, text, fill, begin))
-        y += 60 + 20 * line
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {8 * (WIDTH + 2)} {y + 8}" '
+    A viewer that cannot move pictures shows the stories whole."""
+    sudoku = all(columns == GRIDS.columns for *_, columns in panels)
+    width, height, parts = draw_grids(panels) if sudoku else draw_stories(panels)
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
             'font-size="13" font-family="ui-monospace, Menlo, Consolas, monospace">')
     white = '<rect width="100%" height="100%" fill="white"/>'
     with open(path, "w", encoding="utf-8") as file:
         print(head, white, *parts, "</svg>", sep="\n", file=file)
 
 
-def moving_token(x: int, top: int, text: str, fill: str, begin: float) -> str:
-    """A gap, and over it the token on its colour, which shows after the share `begin` of 12 s."""
-    width = 8 * text_width(text)
-    box = f'x="{x - 1}" y="{top}" width="{width + 2}" height="18" rx="3"'
-    return (f'<rect {box} fill="{GREY}"/>'
-            f'<g><rect {box} fill="{fill}"/>'
-            f'<text x="{x}" y="{top + 14}" textLength="{width}">{html.escape(text)}</text>'
+def draw_stories(panels: list) -> tuple:
+    """Width, height and parts of a picture in which the panels stand below one another.
+
+    A column is 8 units wide and a line 20 high."""
+    last = max(1, last_step(panels))
+    parts = []
+    y = 0                                           # where the panel begins
+    for (title, pieces, steps, columns), colour in zip(panels, itertools.cycle(COLOURS)):
+        parts.append(bold(8, y + 24, title))
+        line = 0
+        for step, (line, column, text) in zip(steps, layout(pieces, columns or WIDTH)):
+            width = 8 * text_width(text)
+            x = 8 * (1 + column)
+            top = y + 32 + 20 * line
+            box = f'x="{x - 1}" y="{top}" width="{width + 2}" height="18" rx="3"'
+            place = f'x="{x}" y="{top + 14}" textLength="{width}"'
+            parts.append(f'<rect {box} fill="{GREY}"/>')
+            parts.append(appearing(step / last, box, place, text, GREY if step < 0 else colour))
+        y += 60 + 20 * line
+    return 8 * (WIDTH + 2), y + 8, parts
+
+
+def draw_grids(panels: list) -> tuple:
+    """Width, height and parts of a picture in which the grids of Sudokus stand side by side.
+
+    At the end the digits that the model wrote turn red where they clash with others."""
+    last = max(1, last_step(panels))
+    xs = [16 + CELL * i + 6 * (i // GRIDS.width) for i in range(GRIDS.n)]       # of columns
+    ys = [36 + CELL * i + 6 * (i // GRIDS.height) for i in range(GRIDS.n)]      # of rows
+    width = xs[-1] + CELL + 20
+    parts = []
+    for i, (title, pieces, steps, columns) in enumerate(panels):
+        colour = COLOURS[i % len(COLOURS)]
+        left = i * width                            # where the panel begins
+        parts.append(bold(left + xs[0], 24, title[:(width - xs[0]) // 8]))
+        digits = [piece.strip() for piece in pieces]
+        clashes = GRIDS.clashes(digits)
+        cells = enumerate(itertools.product(ys, xs))
+        for (cell, (y, x)), step, digit in zip(cells, steps, digits):
+            box = f'x="{left + x}" y="{y}" width="{CELL - 3}" height="{CELL - 3}" rx="4"'
+            place = f'x="{left + x + 14}" y="{y + 30}" textLength="15" font-size="25"'
+            parts.append(f'<rect {box} fill="{PALE}"/>')
+            parts.append(appearing(step / last, box, place, digit, GREY if step < 0 else colour))
+            if step >= 0 and cell in clashes:
+                parts.append(appearing(1.02, box, place, digit, RED))
+    return len(panels) * width, ys[-1] + CELL + 5, parts
+
+
+def bold(x: int, y: int, text: str) -> str:
+    return f'<text x="{x}" y="{y}" font-weight="bold">{html.escape(text)}</text>'
+
+
+def appearing(when: float, box: str, place: str, text: str, fill: str) -> str:
+    """A token on its colour. The last ones come when it is 1, and then all rest for 2.4 s of 12."""
+    return (f'<g><rect {box} fill="{fill}"/><text {place}>{html.escape(text)}</text>'
             f'<animate attributeName="opacity" calcMode="discrete" values="0;1" '
-            f'keyTimes="0;{begin:.3f}" dur="12s" repeatCount="indefinite"/></g>')
+            f'keyTimes="0;{0.8 * max(0, when):.3f}" dur="12s" repeatCount="indefinite"/></g>')
 
 
 # ---- The command ---------------------------------------------------------------------------------
@@ -73,14 +114,16 @@ def read_panel(name: str, path: str, story: int) -> tuple:
     """The panel of one story in a file that sample.py wrote. Raises InputError."""
     try:
         with open(path, encoding="utf-8") as file:
-            title = f"{name}, {how_written(json.loads(file.readline())['settings'])}"
+            settings = json.loads(file.readline())["settings"]
+            title = f"{name}, {how_written(settings)}"
+            columns = int(settings.get("columns", 0))
             for row in map(json.loads, file):
                 if row["story"] == story:
                     steps = list(map(int, row["appeared"]))
                     pieces = list(map(on_one_line, row["pieces"]))
                     if len(pieces) != len(steps):
                         raise ValueError("not as many pieces as passes")
-                    return on_one_line(title), pieces, steps
+                    return on_one_line(title), pieces, steps, columns
     except Exception as e:      # a damaged file can fail anywhere above
         reason = f"{type(e).__name__}: {e}"
         raise InputError(f"{path} is not a file that sample.py wrote ({reason})") from e
@@ -89,6 +132,8 @@ def read_panel(name: str, path: str, story: int) -> tuple:
 
 def how_written(settings: dict) -> str:
     """For a title, what the settings say; for example "adaptive, risk 0.1" or "24 steps"."""
+    if settings.get("risk") == 0:
+        return "surest first"
     ways = []
     if settings["mode"] == "ar":
         ways.append("left to right")
@@ -102,7 +147,7 @@ def how_written(settings: dict) -> str:
         ways.append(f"risk {settings['risk']:g}")
     elif settings["steps"]:
         ways.append(f"{settings['steps']} steps")
-    else:
+    elif not settings["order"]:
         ways.append("one by one")
     return ", ".join(ways).replace("_", " ")
 

@@ -1,14 +1,16 @@
 """
 What is shown: stories in a terminal while they are written, and figures of numbers.
 
-A panel is one story to be shown: (title, pieces, steps). Each token has a piece, which is the text
-it adds to the story, and a step, the pass at which it appeared, or -1 if it was given.
+A panel is one story to be shown: (title, pieces, steps, columns). Each token has a piece, which is
+the text it adds to the story, and a step, the pass at which it appeared, or -1 if it was given. A
+text that has a shape, as a grid has, is so many columns wide; of others this is 0.
 """
 import collections
 import contextlib
 import os
 import shutil
 import sys
+import textwrap
 import time
 
 from support.flags import printable, text_width
@@ -24,6 +26,11 @@ def token_texts(tokenizer, ids: list, mask_id: int) -> list:
 
 def on_one_line(text: str) -> str:
     return printable(text).replace("\n", "↵").replace("\t", " ")
+
+
+def in_shape(text: str, columns: int) -> str:
+    """The text in lines of so many columns, or, if that is 0, as it is."""
+    return textwrap.fill(text, columns) if columns else text
 
 
 def layout(pieces: list, width: int):
@@ -61,7 +68,7 @@ def word_at(i: int, pieces: list) -> str:
 def last_step(panels: list) -> int:
     """The step after which nothing moves any more."""
     last = 0
-    for title, pieces, steps in panels:
+    for _, _, steps, _ in panels:
         last = max([last, *steps])
     return last
 
@@ -73,8 +80,9 @@ def play(panels: list):
 
     Into a pipe, or where nothing can move, it prints the finished stories below one another."""
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        for title, pieces, steps in panels:
-            print("".join(pieces).replace("↵", "\n").strip(), end="\n\n")
+        for _, pieces, _, columns in panels:
+            text = "".join(pieces).replace("↵", "\n").strip()
+            print(in_shape(text, columns), end="\n\n")
         return
     columns, rows = shutil.get_terminal_size()
     width = columns // len(panels)
@@ -90,12 +98,13 @@ def play(panels: list):
 def lines_at(now: int, panels: list, width: int) -> list:
     """What the terminal shows at a step, line by line. Each panel is `width` columns wide."""
     lines = collections.defaultdict(str)
-    for i, (title, pieces, steps) in enumerate(panels):
+    for i, (title, pieces, steps, columns) in enumerate(panels):
         while text_width(title) > width - 2:
             title = title[:-1]
         left = 1 + i * width                                # a terminal counts its columns from 1
         lines[0] += f"\x1b[{left}G{title}"                  # G: go to that column
-        for step, (line, column, text) in zip(steps, layout(pieces, width - 2)):
+        places = layout(pieces, min(columns or width, width - 2))
+        for step, (line, column, text) in zip(steps, places):
             if step > now:
                 text = "░" * text_width(text)
             if step == now:

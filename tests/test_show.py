@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from conftest import run
-from extras.show import draw_moving
+from extras.show import draw_moving, how_written
 from support.pictures import layout
 
 
@@ -89,8 +89,8 @@ def test_a_story_longer_than_the_terminal(tmp_path):
 
 def test_a_moving_picture(tmp_path):
     """A token comes at its step of the longest story's; what is given, and the first, at once."""
-    ar = ("ar & co", ["One", " <b>", "!"], [0, 1, 2])
-    mdlm = ("mdlm", ["a", " b", "."], [4, -1, 0])
+    ar = ("ar & co", ["One", " <b>", "!"], [0, 1, 2], 0)
+    mdlm = ("mdlm", ["a", " b", "."], [4, -1, 0], 0)
     draw_moving([ar, mdlm], str(tmp_path / "f.svg"))
     svg = "{http://www.w3.org/2000/svg}"
     root = ElementTree.parse(tmp_path / "f.svg").getroot()
@@ -101,6 +101,52 @@ def test_a_moving_picture(tmp_path):
     colours = [token.find(f"{svg}rect").get("fill") for token in root.iter(f"{svg}g")]
     blue, *_, green = colours
     assert colours == [blue, blue, blue, green, "#e4e4e4", green]
+
+
+WRONG = "1 2 3 4 5 6 4 5 6 1 2 3 2 3 1 5 6 4 5 6 4 2 3 1 3 1 2 6 4 5 6 4 5 3 1 1"
+
+
+def test_a_moving_picture_of_grids(tmp_path):
+    """Each digit has its place. Where the model's digits clash with others, they turn red."""
+    pieces = [f" {digit}" for digit in WRONG.split()]       # the last digit should be a 2
+    steps = [-1] * 34 + [0, 1]
+    draw_moving([("a", pieces, steps, 11), ("b", pieces, [-1] * 36, 11)], str(tmp_path / "g.svg"))
+    svg = "{http://www.w3.org/2000/svg}"
+    root = ElementTree.parse(tmp_path / "g.svg").getroot()
+    tokens = list(root.iter(f"{svg}g"))
+    assert len(tokens) == 36 + 2 + 36
+    boxes = [token.find(f"{svg}rect") for token in tokens]
+    red = [box.get("fill") == "#f08a80" for box in boxes]
+    assert [i for i, is_red in enumerate(red) if is_red] == [35, 37]
+    placed = [token for token, is_red in zip(tokens, red) if not is_red]
+    by_place = []
+    for token in placed:
+        box = token.find(f"{svg}rect")
+        x, y = int(box.get("x")), int(box.get("y"))
+        by_place.append((x >= 300, y, x, token.find(f"{svg}text").text))
+    assert [digit for *_, digit in sorted(by_place)] == WRONG.split() * 2
+    *_, last = root.iter(f"{svg}animate")
+    assert last.get("keyTimes") == "0;0.000"
+
+
+def test_grids_keep_their_shape(tmp_path):
+    pieces = [f" {digit}" for digit in WRONG.split()]
+    write_samples(tmp_path / "a.jsonl", pieces, list(range(36)), columns=11)
+    lines = [WRONG[start:start + 11] for start in range(0, 72, 12)]
+    done = run("extras/show.py", "a=a.jsonl", "--story=1", cwd=tmp_path)
+    assert done.stdout.split("\n")[:6] == lines
+    *_, last = show_in_a_terminal("a=a.jsonl", "b=a.jsonl", "--story=1", cwd=tmp_path)
+    shown = [re.findall(r"\d+G(\d)", line) for line in last.splitlines()[1:7]]
+    assert shown == [line.split() * 2 for line in lines]
+
+
+def test_a_title_says_how_it_was_written():
+    plain = {"mode": "mdlm", "sampler": "", "order": "", "steps": 0}
+    surest = plain | {"sampler": "adaptive", "risk": 0.0}
+    assert how_written(surest) == "surest first"
+    assert how_written(surest | {"risk": 0.1}) == "adaptive, risk 0.1"
+    assert how_written(plain | {"order": "left_to_right"}) == "left to right order"
+    assert how_written(plain) == "one by one"
 
 
 def test_what_sample_writes_can_be_shown(trained):
