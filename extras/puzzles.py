@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from extras import adaptive
 from extras.score import score_texts
+from extras.taught import in_solvers_order
 from prepare_data import Windows, prepare_if_missing, world_of
 from sample import SampleOptions, generate, open_model
 from sudoku import CELL_NAMES, GRIDS, MOVES, PAIRS
@@ -131,6 +132,10 @@ def needs_no_guess(puzzle) -> bool:
 
 def ways_of(config, world, risks: list) -> dict:
     """{name: (flags of sample.py, sampler)} of the orders in which a model can write."""
+    if getattr(config, "taught", "") == "solver":
+        return {"a solver's order": ({}, in_solvers_order)}
+    if hasattr(config, "taught"):
+        return {"left to right": ({"order": "left_to_right"}, None)}
     if world is not GRIDS:
         return {"left to right" if world is PAIRS else "its own order": ({}, None)}
     if config.mode == "ar":
@@ -156,7 +161,10 @@ def prompt_of(world, puzzle, rng: random.Random) -> str:
 def patterns_of(world, puzzles: list, tokenizer, config, seed: int) -> torch.Tensor:
     """(N, L) tokens of puzzles that have equally many givens, with [MASK]s for what is to come."""
     rng = random.Random(seed)
-    ids = {word: i for i, word in enumerate(tokenizer.words)} | {"_": config.mask_id}
+    words = tokenizer.words
+    if hasattr(config, "taught"):       # it reads texts of moves, but its slots hold digits alone
+        world, words = GRIDS, GRIDS.words()
+    ids = {word: i for i, word in enumerate(words)} | {"_": config.mask_id}
     length = int(world.mean_words())
     rows = []
     for puzzle in puzzles:
@@ -165,18 +173,25 @@ def patterns_of(world, puzzles: list, tokenizer, config, seed: int) -> torch.Ten
     return torch.tensor(rows)
 
 
-def written(model, variant, tokenizer, patterns, o: PuzzleOptions, flags: dict, sampler) -> tuple:
-    """The texts that a model makes of patterns (N, L), passes of each (N,), and seconds in all."""
+def grid_of(world, config, tokenizer, ids: list) -> tuple:
+    """The grid that a model has written."""
+    if hasattr(config, "taught"):
+        return tuple(i + 1 for i in ids)
+    return world.grid_of(tokenizer.decode(ids))
+
+
+def written(model, variant, patterns, o: PuzzleOptions, flags: dict, sampler) -> tuple:
+    """What a model makes of patterns (N, L): tokens, passes of each (N,), and seconds in all."""
     options = SampleOptions(temperature=o.temperature, seed=o.seed, full_length=True, **flags)
-    texts, passes = [], []
+    found, passes = [], []
     began = time.perf_counter()
     for first in range(0, len(patterns), o.batch_size):
         part = patterns[first:first + o.batch_size]
         stories = range(first, first + len(part))
         tokens, appeared = generate(model, stories, part, options, variant, sampler)
-        texts += [tokenizer.decode(ids) for ids in tokens.tolist()]
+        found += tokens.tolist()
         passes += [len(set(row) - {-1}) for row in appeared.tolist()]
-    return texts, passes, time.perf_counter() - began
+    return found, passes, time.perf_counter() - began
 
 
 def share(right: list) -> tuple:
@@ -195,9 +210,8 @@ def solve(name: str, opened: tuple, sets: dict, o: PuzzleOptions) -> list:
         for givens, pairs in sets.items():
             puzzles, solutions = zip(*pairs)
             patterns = patterns_of(world, puzzles, tokenizer, model.config, o.seed)
-            texts, passes, seconds = written(
-                model, variant, tokenizer, patterns, o, flags, sampler)
-            answers = [world.grid_of(text) for text in texts]
+            found, passes, seconds = written(model, variant, patterns, o, flags, sampler)
+            answers = [grid_of(world, model.config, tokenizer, ids) for ids in found]
             right = [answer == solution for answer, solution in zip(answers, solutions)]
             hard = [ok for ok, puzzle in zip(right, puzzles) if not needs_no_guess(puzzle)]
             rows.append({
@@ -218,8 +232,9 @@ def write_grids(name: str, opened: tuple, o: PuzzleOptions) -> list:
     ways = ways_of(config, world, numbers_of("risks", o.risks, float))
     rows = []
     for way, (flags, sampler) in (ways or {"left to right": ({}, None)}).items():
-        texts, passes, seconds = written(
-            model, variant, tokenizer, blank, replace(o, temperature=1.0), flags, sampler)
+        found, passes, _ = written(
+            model, variant, blank, replace(o, temperature=1.0), flags, sampler)
+        texts = [tokenizer.decode(ids) for ids in found]
         rows.append({
             "run": name, "way": way, "right": share([*map(world.is_right, texts)]),
             "different": len(set(texts)), "passes": sum(passes) / len(passes)})
