@@ -372,8 +372,10 @@ class Drawing:
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
 
     def __post_init__(self):
-        if self.temperature < 0 or not 0 < self.top_p <= 1:
-            raise ValueError("--temperature must be at least 0, and --top_p above 0 and at most 1")
+        if self.temperature < 0:
+            raise ValueError(f"--temperature={self.temperature} must be at least 0")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"--top_p={self.top_p} must be above 0 and at most 1")
 
 
 def probabilities(logits, o):
