@@ -34,7 +34,7 @@ from tokenizer import Tokenizer
 class SampleOptions(plain.Drawing):
     """what to write, and how"""
     out_dir: str = flag("", "the run to sample from; its best.pt is read")
-    num_samples: int = flag(3, "stories; with --prompts of each prompt, there 1", low=1)
+    num_samples: int = flag(3, "stories; with --prompts of each, and default 1", low=1)
     length: int = flag(
         0, "tokens a story; default: the window, or the prompt if it has blanks", low=0)
     prompt: str = flag(
@@ -238,7 +238,7 @@ def main():
     if flags.get("protocol") == "paper":
         from extras.paper import protocol_of
         flags = protocol_of(config) | flags
-    if "prompts" in flags:
+    if flags.get("prompts"):
         flags = {"num_samples": 1} | flags
     o = build(SampleOptions, flags)
     check_flags_for(o, config)

@@ -21,7 +21,7 @@ from support.flags import InputError, flag
 
 @dataclass
 class Config(plain.Config):
-    """--variant=infill (aogpt): a span of the text comes last; here l2r_fraction is 0.5"""
+    """--variant=infill (aogpt): a span of the text comes last"""
     l2r_fraction: float = flag(0.5, "aogpt: fraction of rows trained from left to right", low=0,
                                high=1)
 

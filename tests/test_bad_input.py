@@ -72,7 +72,10 @@ def test_help_shows_every_flag(call, capsys):
     said = capsys.readouterr().out
     for words in "--top_k N", "how many (0)", "[true|false]", "--kind red|green", "of 100% (0.5)":
         assert words in said
-    shown = re.findall(r"^  --(\w+)", run("train.py", "--help").stdout, re.MULTILINE)
+    of_train = run("train.py", "--help").stdout
+    share = extras.infill.Config.l2r_fraction
+    assert f"infill (its l2r_fraction is {share})" in " ".join(of_train.split())
+    shown = re.findall(r"^  --(\w+)", of_train, re.MULTILINE)
     expected = set()
     variants = extras.answers, extras.blocks, extras.paper
     for options in train.Settings, *(variant.Config for variant in variants):

@@ -1,4 +1,4 @@
-"""Many prompts at once: batches of what is alike, the order of the file, and lines that are wrong."""
+"""Many prompts at once: batches of what is alike, the order of the file, and wrong lines."""
 import json
 import sys
 from dataclasses import replace
@@ -14,7 +14,7 @@ from support.flags import InputError
 from test_sample import WORDS, setting, small_model
 
 END = "One\nOne day\n\nthe girl\nday One a"
-ONE_BLANK = "One _ day\nOne day _ day\nOne ___ day\n\nday ____ a\nOne __ a day\nthe _ girl"
+ONE_BLANK = "One _ day\nOne day _ a\nOne ___ day\n\nday ____ a\nOne __ a day\nOne day __ a\nthe _ a"
 ANY_BLANKS = f"{END}\n{ONE_BLANK}\n_ One _ day\nOne _ _ day\n___"
 FIRST_BLOCK = "One _ day\n_ One day\nOne _ day\nOne day _\n\nOne __\n__ One\nOne day a _ ___"
 
