@@ -242,6 +242,7 @@ def main():
         flags = {"num_samples": 1} | flags
     o = build(SampleOptions, flags)
     check_flags_for(o, config)
+    # The stories of each batch, and what is given of them.
     if o.prompts:
         from extras.prompts import batches_of, in_order
         batches = batches_of(o, pattern_of, config, tokenizer, windows, variant)
