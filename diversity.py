@@ -207,13 +207,13 @@ def nats_under(judge, texts) -> tuple:
 # ---- The table: a column for each set of samples -------------------------------------------------
 
 # Samples can be compared where these settings agree.
-COMPARED = "num_samples", "length", "start", "full_length", "prompt", "vocab_size"
+COMPARED = "num_samples", "length", "start", "full_length", "prompt", "prompts", "vocab_size"
 
 
 def read_samples(path: str) -> tuple:
     """The texts of a file, and the settings they were made with. Raises InputError."""
     # what a file that says nothing is taken for
-    settings = {"length": None, "start": "story", "full_length": False, "prompt": ""}
+    settings = {"length": None, "start": "story", "full_length": False, "prompt": "", "prompts": ""}
     if path.endswith(".txt"):
         texts = read_stories(path)
     else:
@@ -248,7 +248,7 @@ def columns_of(sets, corpus, judges) -> tuple:
         real, held_out = corpus.texts_like(first)
         if held_out < len(real):
             notes.append(f"only {held_out} of the {len(real)} real texts are not from training")
-        expected = first | {"num_samples": len(real), "prompt": "",
+        expected = first | {"num_samples": len(real), "prompt": "", "prompts": "",
                             "vocab_size": corpus.tokenizer.vocab_size}
     for name, seeds in sets.items():
         columns[name] = over_seeds([measure(texts, judges, corpus) for texts, _ in seeds])

@@ -45,7 +45,8 @@ class Settings:
         "auto", "windows start where stories do, anywhere, or as in the paper; auto: by the data")
     train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
     variant: str = flag(
-        "", "file of extras/ that trains something else: answers, blocks, infill, paper or taught")
+        "", "file of extras/ that trains something else: answers, blocks, infill (its l2r_fraction "
+        "is 0.5), paper or taught")
     out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
     resume: bool = flag(False, "go on with the run in out_dir, by the settings it has")
     init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")
@@ -168,8 +169,9 @@ def resolve(flags: dict):
     config = build(variant.Config, values)
     rows = s.grad_accum * WORLD_SIZE * rows_together(config)
     if s.batch_size % rows:
+        pairs = ", and for mdlm's pairs of 2" if config.mode == "mdlm" else ""
         raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "
-                         "--grad_accum times the processes, and for mdlm's pairs of 2")
+                         f"--grad_accum times the processes{pairs}")
     return s, variant, config, checkpoint
 
 
