@@ -23,11 +23,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prepare_data import EOT, read_stories
-from support.rows import read_rows
+from prepare_data import read_stories
 from sample import open_model
 from support.flags import (
     InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
+from support.rows import read_rows
+from tokenizer import EOT
 
 
 @dataclass

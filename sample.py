@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 import model as plain
-from prepare_data import columns_of, world_of
 from support.flags import (
     InputError, build, command, extra_file, flag, parse_flags, pick_device, printable, provenance,
     write_json)
@@ -28,6 +27,7 @@ from support.pictures import in_shape, on_one_line, play, token_texts
 from support.rows import write_rows
 from support.runs import load
 from tokenizer import Tokenizer
+from worlds import columns_of, world_of
 
 
 @dataclass

@@ -22,7 +22,7 @@ import torch
 
 import model as plain
 from model import Batch, Transformer
-from prepare_data import columns_of, open_windows, prepare_if_missing, vocabulary_of
+from prepare_data import open_windows, prepare_if_missing, vocabulary_of
 from sample import SampleOptions, generate
 from support.flags import InputError, build, command, extra_file, flag, parse_flags, printable
 from support.pictures import in_shape
@@ -30,6 +30,7 @@ from support.processes import (
     RANK, WORLD_SIZE, average_gradients, join_processes, leave_processes, wait_for_processes)
 from support.runs import Run, check_folder, load, past_of, random_numbers
 from tokenizer import Tokenizer
+from worlds import columns_of
 
 
 # ---- Settings and presets ------------------------------------------------------------------------

@@ -27,15 +27,17 @@ from tqdm import tqdm
 
 from extras import adaptive
 from extras.score import score_texts
+from extras.solved import CELL_NAMES, MOVES, PAIRS
 from extras.taught import in_solvers_order
-from prepare_data import Windows, prepare_if_missing, world_of
+from prepare_data import Windows, prepare_if_missing
 from sample import SampleOptions, generate, open_model
-from sudoku import CELL_NAMES, GRIDS, MOVES, PAIRS
+from sudoku import GRIDS
 from support.flags import (
     InputError, build, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import figure
 from support.rows import read_text
 from train import mean_and_error, window_losses
+from worlds import world_of
 
 
 @dataclass

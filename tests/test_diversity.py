@@ -14,9 +14,11 @@ from conftest import run, small_model
 from diversity import (
     entropy, interval, measure, of_counts, of_sums, read_samples, self_bleu)
 from extras.real_text import Corpus
-from prepare_data import EOT, PrepareOptions, Tokenizer, prepare
+from prepare_data import PrepareOptions, prepare
+from tokenizer import EOT, Tokenizer
 from support.flags import InputError
-from toy import TOY, texts_of
+from toy import TOY
+from worlds import texts_of
 from train import window_losses
 
 WORDS = Tokenizer("words", words=TOY.words())

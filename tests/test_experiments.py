@@ -18,7 +18,8 @@ from experiments import denoiser, dial, gradient, held_out, infill, report, shak
 from experiments.oracle import (
     choices_of, distance, exact_conditionals, toy_conditionals, toy_oracle)
 from extras import blocks
-from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
+from prepare_data import PrepareOptions, Windows, prepare
+from tokenizer import Tokenizer
 from sample import SampleOptions
 from support.flags import InputError
 from support.runs import random_numbers

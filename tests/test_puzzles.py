@@ -11,10 +11,11 @@ from scipy.stats import chisquare
 
 from conftest import run, small_model
 from extras import adaptive, puzzles
+from extras.solved import MOVES, PAIRS
 from model import Config, plan, read_slots
 from prepare_data import PrepareOptions, prepare
 from sample import SampleOptions, generate
-from sudoku import GRIDS, MOVES, PAIRS, Sudoku
+from sudoku import GRIDS, Sudoku
 from support.flags import InputError
 
 GRIDS_OF_4 = list(Sudoku(2, 2).solutions([0] * 16))
