@@ -1,7 +1,6 @@
 """Solving Sudokus: the law in every order, what is scored, and what is refused."""
 import json
 import random
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +8,17 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from conftest import run, small_model
-from extras import adaptive, puzzles
+import model as plain
+from conftest import small_model
+from extras import adaptive, answers, puzzles, taught
 from extras.solved import MOVES, PAIRS
-from model import Config, plan, read_slots
+from model import Config, read_slots
 from prepare_data import PrepareOptions, prepare
 from sample import SampleOptions, generate
 from sudoku import GRIDS, Sudoku
 from support.flags import InputError
+from support.runs import save
+from tokenizer import Tokenizer
 
 GRIDS_OF_4 = list(Sudoku(2, 2).solutions([0] * 16))
 
@@ -129,55 +131,70 @@ def test_what_is_no_puzzle_is_refused(workdir, text, message):
 
 # ---- The command ---------------------------------------------------------------------------------
 
+RUNS = {"mdlm": ("mdlm", plain, GRIDS), "aogpt": ("aogpt", plain, GRIDS), "ar": ("ar", plain, GRIDS),
+        "pairs": ("ar", answers, PAIRS), "moves": ("ar", answers, MOVES),
+        "taught": ("aogpt", taught, MOVES)}
+
+
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A folder with a small model of each world, trained for two steps."""
+def models(tmp_path_factory):
+    """A folder with grids held out, and a small model of random weights for each of RUNS."""
     folder = tmp_path_factory.mktemp("sudoku")
-    small = ("--n_layer=1 --n_embd=16 --n_head=2 --n_hidden=16 --max_steps=2 --batch_size=4 "
-             "--eval_windows=4 --quiet --compile=false").split()
-    for world in "sudoku", "sudoku-pairs", "sudoku-moves":
-        done = run("prepare_data.py", f"--dataset={world}", "--max_tokens=3000", cwd=folder)
-        assert done.returncode == 0, done.stderr
-    for mode, world in ("mdlm", "sudoku"), ("aogpt", "sudoku"), ("ar", "sudoku"), (
-            "ar", "sudoku-pairs"), ("ar", "sudoku-moves"):
-        done = run("train.py", f"--mode={mode}", f"--preset={world}", *small,
-                   f"--out_dir=out/{world}-{mode}", cwd=folder)
-        assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        prepare(PrepareOptions("sudoku", max_tokens=3000))
+        for name, (mode, variant, world) in RUNS.items():
+            tokenizer = Tokenizer("words", words=world.words())
+            model = small_model(mode, variant=variant, vocab_size=tokenizer.vocab_size,
+                                block_size=int(world.mean_words()))
+            Path("out", name).mkdir(parents=True)
+            save(f"out/{name}/best.pt", model, variant=variant.__name__, windows="aligned",
+                 tokenizer=tokenizer.to_dict())
     return folder
 
 
-def test_the_table_has_every_model_in_every_order(trained):
-    names = ["sudoku-mdlm", "sudoku-aogpt", "sudoku-ar", "sudoku-pairs-ar", "sudoku-moves-ar"]
-    done = run("sudoku.py", *(f"{name}=out/{name}" for name in names), "--num_puzzles=5",
-               "--givens=12,16", "--risks=5", "--json=s.json", "--plot=s.png", cwd=trained)
-    assert done.returncode == 0, done.stderr
-    found = json.loads((trained / "s.json").read_text())
+@pytest.fixture
+def sudoku(models, monkeypatch, capsys):
+    """What `python sudoku.py` prints with these arguments."""
+    monkeypatch.chdir(models)
+
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["sudoku.py", *arguments])
+        puzzles.main("")
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_the_table_has_every_model_in_every_order(sudoku):
+    sudoku(*(f"{name}=out/{name}" for name in RUNS), "--num_puzzles=5", "--givens=12,16",
+           "--risks=5", "--json=s.json", "--plot=s.png")
+    found = json.loads(Path("s.json").read_text())
     rows = {(row["run"], row["way"], row["givens"]): row for row in found["solved"]}
-    assert len(rows) == len(found["solved"]) == 2 * (4 + 4 + 1 + 1)
-    for (_, way, givens), row in rows.items():
-        blanks = 36 - givens
-        passes = {"left to right": blanks, "random order": blanks, "surest first": blanks}
-        if row["run"] == "sudoku-pairs-ar":
-            passes = {"left to right": 36}
-        assert row["passes"] == passes.get(way, row["passes"]) and 1 <= row["passes"] <= 36
-        assert row["puzzles"] == 5 and row["solved"][0] <= 1
-    assert {row["run"] for row in found["grids"]} == set(names[:3]) == found["losses"].keys()
-    assert (trained / "s.png").stat().st_size > 10_000
+    assert len(rows) == len(found["solved"]) == 2 * (4 + 4 + 1 + 1 + 1)
+    for (run_name, way, givens), row in rows.items():
+        passes = 36 if run_name == "pairs" else 36 - givens
+        assert row["passes"] == (row["passes"] if "risk" in way else passes)
+        assert 1 <= row["passes"] <= 36
+        assert row["puzzles"] == 5 and row["solved"][0] < 1
+    assert {row["run"] for row in found["grids"]} == {"mdlm", "aogpt", "ar"}
+    assert found["losses"].keys() == {"mdlm", "aogpt", "ar"}
+    assert Path("s.png").stat().st_size > 10_000
 
 
-def test_own_puzzles_are_answered_in_the_terminal(trained, puzzle):
-    (trained / "p.txt").write_text("".join(map(str, puzzle)))
-    done = run("sudoku.py", "mdlm=out/sudoku-mdlm", "--puzzles=p.txt", cwd=trained)
-    assert done.returncode == 0, done.stderr
-    assert "cells wrong" in done.stdout and " ".join(map(str, puzzle)).replace("0", ".") in done.stdout
+def test_own_puzzles_are_answered_in_the_terminal(sudoku, puzzle):
+    shown = " ".join(map(str, puzzle)).replace("0", ".")
+    Path("p.txt").write_text(shown)
+    said = sudoku("mdlm=out/mdlm", "--puzzles=p.txt")
+    assert "cells wrong" in said and shown in said
 
 
-def test_a_model_of_stories_is_refused(workdir):
-    prepare(PrepareOptions(max_tokens=3000))
-    run("train.py", "--mode=ar", "--max_steps=1", "--eval_windows=2", "--compile=false", "--quiet")
-    done = run("sudoku.py", "toy=out/toy-ar")
-    assert done.returncode == 2 and "was not trained on Sudokus" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_model_of_stories_is_refused(sudoku):
+    Path("out/toy").mkdir()
+    save("out/toy/best.pt", small_model("ar"), variant="model", windows="aligned",
+         tokenizer=Tokenizer("bytes").to_dict())
+    with pytest.raises(InputError, match="was not trained on Sudokus"):
+        sudoku("toy=out/toy")
 
 
 # ---- What each model is asked --------------------------------------------------------------------
