@@ -442,7 +442,7 @@ def main():
     preset = {"words": "toy", "bytes": "shakespeare", "gpt2": "laptop"}[o.tokenizer]
     if o.world:
         preset = o.dataset
-    mode = "ar" if preset in ("sudoku-pairs", "sudoku-moves") else "mdlm"
+    mode = {"sudoku-pairs": "ar", "sudoku-moves": "aogpt"}.get(preset, "mdlm")
     print(f"next: python train.py --mode={mode} --data={shlex.quote(o.name)} --preset={preset}")
 
 

@@ -100,10 +100,11 @@ PRESETS = {
     "toy": TOY,
     # A window is one grid.
     "sudoku": TOY | dict(data="sudoku", block_size=36, max_steps=1000, eval_interval=200),
-    # A window is a puzzle and its solution, of which only the solution is learned: for ar alone.
-    # They are told apart by the word |, which is the last one of the vocabulary.
+    # A window is a puzzle and its solution, of which only the solution is learned. They are told
+    # apart by the word |, which is the last one of the vocabulary. The first is for ar, the second,
+    # in which the text says the order of the cells, for aogpt.
     "sudoku-pairs": TOY | dict(data="sudoku-pairs", block_size=73, variant="answers", mark=7),
-    "sudoku-moves": TOY | dict(data="sudoku-moves", block_size=37, variant="answers", mark=216),
+    "sudoku-moves": TOY | dict(data="sudoku-moves", block_size=37, variant="taught", mark=216),
     # nanoGPT's recipe for a CPU, and its text. The SwiGLU has 1% more weights than nanoGPT's MLP.
     "shakespeare": SMALL | dict(
         data="shakespeare",

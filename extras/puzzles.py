@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from extras import adaptive
 from extras.score import score_texts
-from extras.solved import CELL_NAMES, MOVES, PAIRS
+from extras.solved import MOVES, PAIRS
 from extras.taught import in_solvers_order
 from prepare_data import Windows, prepare_if_missing
 from sample import SampleOptions, generate, open_model
@@ -134,12 +134,11 @@ def needs_no_guess(puzzle) -> bool:
 
 def ways_of(config, world, risks: list) -> dict:
     """{name: (flags of sample.py, sampler)} of the orders in which a model can write."""
-    if getattr(config, "taught", "") == "solver":
+    taught = getattr(config, "taught", "")
+    if taught == "solver":
         return {"a solver's order": ({}, in_solvers_order)}
-    if hasattr(config, "taught"):
-        return {"left to right": ({"order": "left_to_right"}, None)}
-    if world is not GRIDS:
-        return {"left to right" if world is PAIRS else "its own order": ({}, None)}
+    if taught or world is PAIRS:
+        return {"left to right": ({"order": "left_to_right"} if taught else {}, None)}
     if config.mode == "ar":
         return {}               # it cannot go around what is given
     ways = {
@@ -149,37 +148,21 @@ def ways_of(config, world, risks: list) -> dict:
     return ways | {f"risk {risk:g}": ({}, partial(adaptive.write, risk=risk)) for risk in risks}
 
 
-def prompt_of(world, puzzle, rng: random.Random) -> str:
-    """A puzzle as the beginning of a text of its world; of a grid the word _ is a blank."""
-    if world is GRIDS:
-        return " ".join(str(digit) if digit else "_" for digit in puzzle)
+def patterns_of(world, puzzles: list, config) -> torch.Tensor:
+    """(N, L) tokens of puzzles that have equally many givens, with [MASK]s for what is to come.
+
+    In a grid the digit d is the token d−1. In a pair it is the token d, the token 0 is a blank, and
+    before what is to come stands the mark."""
     if world is PAIRS:
-        return " ".join(map(str, [*puzzle, "|"]))
-    moves = [f"{name}{digit}" for name, digit in zip(CELL_NAMES, puzzle) if digit]
-    rng.shuffle(moves)
-    return " ".join([*moves, "|"])
-
-
-def patterns_of(world, puzzles: list, tokenizer, config, seed: int) -> torch.Tensor:
-    """(N, L) tokens of puzzles that have equally many givens, with [MASK]s for what is to come."""
-    rng = random.Random(seed)
-    words = tokenizer.words
-    if hasattr(config, "taught"):       # it reads texts of moves, but its slots hold digits alone
-        world, words = GRIDS, GRIDS.words()
-    ids = {word: i for i, word in enumerate(words)} | {"_": config.mask_id}
-    length = int(world.mean_words())
-    rows = []
-    for puzzle in puzzles:
-        row = [ids[word] for word in prompt_of(world, puzzle, rng).split()]
-        rows.append(row + [config.mask_id] * (length - len(row)))
+        rows = [[*puzzle, config.mark] + [config.mask_id] * len(puzzle) for puzzle in puzzles]
+    else:
+        rows = [[digit - 1 if digit else config.mask_id for digit in puzzle] for puzzle in puzzles]
     return torch.tensor(rows)
 
 
-def grid_of(world, config, tokenizer, ids: list) -> tuple:
-    """The grid that a model has written."""
-    if hasattr(config, "taught"):
-        return tuple(i + 1 for i in ids)
-    return world.grid_of(tokenizer.decode(ids))
+def grid_of(world, ids: list) -> tuple:
+    """The grid that a model has written as these tokens."""
+    return tuple(ids[-GRIDS.cells:]) if world is PAIRS else tuple(i + 1 for i in ids)
 
 
 def written(model, variant, patterns, o: PuzzleOptions, flags: dict, sampler) -> tuple:
@@ -211,9 +194,9 @@ def solve(name: str, opened: tuple, sets: dict, o: PuzzleOptions) -> list:
     for way, (flags, sampler) in ways_of(model.config, world, risks).items():
         for givens, pairs in sets.items():
             puzzles, solutions = zip(*pairs)
-            patterns = patterns_of(world, puzzles, tokenizer, model.config, o.seed)
+            patterns = patterns_of(world, puzzles, model.config)
             found, passes, seconds = written(model, variant, patterns, o, flags, sampler)
-            answers = [grid_of(world, model.config, tokenizer, ids) for ids in found]
+            answers = [grid_of(world, ids) for ids in found]
             right = [answer == solution for answer, solution in zip(answers, solutions)]
             hard = [ok for ok, puzzle in zip(right, puzzles) if not needs_no_guess(puzzle)]
             rows.append({

@@ -5,7 +5,7 @@ Adds: texts of a puzzle, the word | and its solution, in two forms. Costs: a min
 them. Plugs in as data of prepare_data.py, whose presets learn only what comes after |:
 
     python train.py --mode=ar --preset=sudoku-pairs         the solution, cell by cell
-    python train.py --mode=ar --preset=sudoku-moves         the cells in the order of a solver
+    python train.py --mode=aogpt --preset=sudoku-moves      the cells in the order of a solver
 
 The puzzles have one solution each. Nobody has counted them, so their law is not known.
 """

@@ -5,7 +5,7 @@ Adds: cells are predicted in the order in which somebody would solve the puzzle,
 right after what is given, and never the givens. So it shows what a GPT can do if a good order is
 known. Costs: data whose words are moves, as those of MOVES in extras/solved.py. Plugs in as
 
-    python train.py --mode=aogpt --preset=sudoku-moves --variant=taught
+    python train.py --mode=aogpt --preset=sudoku-moves      the preset chooses --variant=taught
 
 In such a text the words before the mark are given, and a word is the number cell · digits + digit.
 """
