@@ -99,6 +99,28 @@ made denoiser 120 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy
     blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
     --seconds=64 --plot=results/figures/denoiser.png
 
+# Where does masked diffusion win, and is it by the order in which it writes? Each mode has the
+# steps, batch and rate of the others; of the GPT two more rates and a deeper network are tried.
+sudoku() {      # sudoku NAME SEED MODE PRESET FLAGS …: out/sudoku/NAME-SEED
+    run "sudoku/$1-$2" --mode="$3" --preset="$4" --max_steps=2000 --seed="$2" "${@:5}"
+}
+for seed in 1 2 3; do
+    sudoku mdlm $seed mdlm sudoku
+    sudoku mdlm-short $seed mdlm sudoku --max_steps=1000
+    sudoku aogpt $seed aogpt sudoku
+    sudoku pairs $seed ar sudoku-pairs
+    sudoku taught $seed aogpt sudoku-moves
+done
+sudoku masked_ce 1 mdlm sudoku --objective=masked_ce
+sudoku ar 1 ar sudoku
+sudoku pairs-deep 1 ar sudoku-pairs --n_layer=4
+for rate in 2 8; do sudoku pairs-$rate 1 ar sudoku-pairs --lr=${rate}e-3; done
+for seed in 1 2 3; do
+    folders=$(cd out/sudoku; echo *-$seed)
+    made sudoku-$seed 20 python sudoku.py --risks=0.001,0.01 \
+        $(for folder in $folders; do echo "${folder%-*}=out/sudoku/$folder"; done)
+done
+
 # The moving picture of README.
 if [ ! -e results/figures/modes.svg ]; then
     mkdir -p out/written

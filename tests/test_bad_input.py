@@ -11,6 +11,7 @@ import extras.answers
 import extras.blocks
 import extras.infill
 import extras.paper
+import extras.taught
 import model
 import train
 from conftest import TINY, run
@@ -77,7 +78,7 @@ def test_help_shows_every_flag(call, capsys):
     assert f"infill (its l2r_fraction is {share})" in " ".join(of_train.split())
     shown = re.findall(r"^  --(\w+)", of_train, re.MULTILINE)
     expected = set()
-    variants = extras.answers, extras.blocks, extras.paper
+    variants = extras.answers, extras.blocks, extras.paper, extras.taught
     for options in train.Settings, *(variant.Config for variant in variants):
         expected |= {f.name for f in fields(options)}
     assert sorted(shown) == sorted(expected)
@@ -143,7 +144,7 @@ sample.py     --out_dir=out/mdlm --risk=0.1             it needs --sampler=adapt
 sample.py     --out_dir=out/mdlm --sampler=adptive      no extras/adptive.py; did you mean adaptive
 sample.py     --out_dir=out/mdlm --sampler=adaptive.py  did you mean adaptive?
 sample.py     --out_dir=out/mdlm --sampler=blocks       extras/blocks.py has no sampler
-sample.py     --out_dir=out/ar --sampler=adaptive       adaptive is for --mode=mdlm
+sample.py     --out_dir=out/ar --sampler=adaptive       adaptive is for mdlm and aogpt
 sample.py     --out_dir=out/aogpt --sampler=ancestral   ancestral is for --mode=mdlm
 sample.py     --out_dir=out/ar --sampler=confidence     confidence is for --mode=mdlm
 sample.py     --out_dir=out/mdlm --sampler=drafts       drafts is for --mode=aogpt
