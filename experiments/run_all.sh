@@ -121,7 +121,7 @@ for seed in 1 2 3; do
         $(for folder in $folders; do echo "${folder%-*}=out/sudoku/$folder"; done)
 done
 
-# The moving picture of README.
+# The moving pictures of README.
 if [ ! -e results/figures/modes.svg ]; then
     mkdir -p out/written
     picture() { python sample.py --num_samples=4 --out=out/written/toy-$1.jsonl "${@:2}"; }
@@ -131,6 +131,17 @@ if [ ! -e results/figures/modes.svg ]; then
     python -m extras.show --picture=out/written/modes.svg ar=out/written/toy-ar.jsonl \
         mdlm=out/written/toy-mdlm.jsonl aogpt=out/written/toy-aogpt.jsonl
     mv out/written/modes.svg results/figures/modes.svg
+fi
+if [ ! -e results/figures/sudoku.svg ]; then
+    solve() {
+        python sample.py --out_dir=out/sudoku/mdlm-1 --num_samples=1 --temperature=0 "$@" \
+            --prompt="_ 3 _ _ _ _ _ _ _ 3 _ 6 _ _ 4 _ 6 _ _ _ _ 5 3 _ 2 _ 6 4 5 _ _ _ _ _ _ 1"
+    }
+    solve --sampler=adaptive --risk=0 --out=out/written/surest.jsonl
+    solve --order=left_to_right --out=out/written/left-to-right.jsonl
+    python -m extras.show --picture=results/figures/sudoku.svg \
+        "masked diffusion=out/written/surest.jsonl" \
+        "the same network=out/written/left-to-right.jsonl"
 fi
 
 # Does masked diffusion win when stories are few? Each help is tried with seed 1. What has the
