@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 import extras.blocks
 import model as plain
-from diversity import read_samples
+from extras.diversity import read_samples
 from support.flags import command, parse_flags, print_table
 from toy import TOY, Grammar, split_words
 

@@ -231,7 +231,7 @@ write aogpt long/aogpt-1
 write aogpt-left-to-right long/aogpt-1 --order=left_to_right
 write ar-by-the-paper steps/ar-2500-1 --protocol=paper
 write mdlm-by-the-paper long/masked_ce-1 --protocol=paper
-made diversity 2 python diversity.py --data=unseen --judge=out/stories/ar-2 \
+made diversity 2 python -m extras.diversity --data=unseen --judge=out/stories/ar-2 \
     $(for name in ar mdlm aogpt aogpt-left-to-right ar-by-the-paper mdlm-by-the-paper; do
         echo $name=out/written/$name.jsonl
     done)

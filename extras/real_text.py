@@ -1,10 +1,10 @@
 """
 Real text beside samples: texts cut like them, and what the training text says of them.
 
-Adds: the column "real text" of diversity.py, and its rows copied stories, new words and, on the
+Adds: the column "real text" of extras/diversity.py, and its rows copied stories, new words and, on the
 toy, grammatical. Costs: the training text is read once. Plugs in as
 
-    python diversity.py mine=out/toy-mdlm/samples.jsonl --data=toy
+    python -m extras.diversity mine=out/toy-mdlm/samples.jsonl --data=toy
 """
 import string
 

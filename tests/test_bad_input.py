@@ -166,7 +166,7 @@ extras/show.py      ar=none.jsonl              none.jsonl
 extras/show.py      ar.jsonl                   give NAME=FILE
 extras/show.py      ar=t.txt                   t.txt is not a file that sample.py wrote
 extras/show.py      ar=t.txt --picture=a.png   --picture=a.png must end in .svg
-diversity.py        mine=t.txt --judge=out/ar --device=tpu              --device=tpu is not usable
+extras/diversity.py  mine=t.txt --judge=out/ar --device=tpu              --device=tpu is not usable
 bench.py            --batch_size=3             --batch_size=3 must be even
 bench.py            --modes=ar,gpt             --mode=gpt must be one of ar, mdlm, aogpt
 """
@@ -201,7 +201,7 @@ def test_a_wrong_call_is_refused_in_one_line(trained, monkeypatch, line):
     ("prepare_data.py --text=none.txt", "none.txt"),
     ("extras/show.py ar=none.jsonl", "none.jsonl"),
     ("extras/compare.py ar=out/none", "out/none"),
-    ("diversity.py mine=none.jsonl", "none.jsonl"),
+    ("extras/diversity.py mine=none.jsonl", "none.jsonl"),
     ("bench.py --batch_size=3", "must be even")])
 def test_a_command_says_so_and_exits_with_2(trained, call, said):
     script, *arguments = call.split()

@@ -21,7 +21,7 @@ from test_model import every_text
 ROOT = Path(conftest.ROOT)
 # Each file of the root may import those before it. extras/ may be imported inside functions.
 ROOT_FILES = ["toy", "sudoku", "model", "tokenizer", "worlds", "prepare_data", "sample",
-              "train", "bench", "diversity"]
+              "train", "bench"]
 FOLDERS = ["support", "extras", "experiments", "tests"]
 FILES = [path.relative_to(ROOT) for folder in [".", *FOLDERS[:2]]
          for path in sorted((ROOT / folder).glob("*.py"))]
