@@ -14,6 +14,7 @@ is one run of the network. Without givens, the share that is right says how ofte
 that obeys the rules. And the loss, in nats per cell above the law, has no order that helps: that of
 ar is exact, that of the others a bound, and exact where they write from left to right.
 """
+import functools
 import math
 import os
 import random
@@ -121,6 +122,7 @@ def solution_of(puzzle, name: str) -> tuple:
     return found[0]
 
 
+@functools.cache
 def needs_no_guess(puzzle) -> bool:
     """Whether `singles` alone, again and again, fill all of it."""
     puzzle = list(puzzle)
@@ -165,12 +167,13 @@ def grid_of(world, ids: list) -> tuple:
     return tuple(ids[-GRIDS.cells:]) if world is PAIRS else tuple(i + 1 for i in ids)
 
 
-def written(model, variant, patterns, o: PuzzleOptions, flags: dict, sampler) -> tuple:
+def written(name: str, opened: tuple, patterns, o: PuzzleOptions, flags: dict, sampler) -> tuple:
     """What a model makes of patterns (N, L): tokens, passes of each (N,), and seconds in all."""
+    model, variant, *_ = opened
     options = SampleOptions(temperature=o.temperature, seed=o.seed, full_length=True, **flags)
     found, passes = [], []
     began = time.perf_counter()
-    for first in range(0, len(patterns), o.batch_size):
+    for first in tqdm(range(0, len(patterns), o.batch_size), name, leave=False, disable=None):
         part = patterns[first:first + o.batch_size]
         stories = range(first, first + len(part))
         tokens, appeared = generate(model, stories, part, options, variant, sampler)
@@ -187,7 +190,7 @@ def share(right: list) -> tuple:
 
 def solve(name: str, opened: tuple, sets: dict, o: PuzzleOptions) -> list:
     """A row for each way of writing and each set of puzzles, {name: [(puzzle, solution), …]}."""
-    model, variant, tokenizer, _ = opened
+    model, _, tokenizer, _ = opened
     world = world_of(tokenizer)
     risks = numbers_of("risks", o.risks, float)
     rows = []
@@ -195,7 +198,8 @@ def solve(name: str, opened: tuple, sets: dict, o: PuzzleOptions) -> list:
         for givens, pairs in sets.items():
             puzzles, solutions = zip(*pairs)
             patterns = patterns_of(world, puzzles, model.config)
-            found, passes, seconds = written(model, variant, patterns, o, flags, sampler)
+            found, passes, seconds = written(
+                f"{name}, {way}, {givens} givens", opened, patterns, o, flags, sampler)
             answers = [grid_of(world, ids) for ids in found]
             right = [answer == solution for answer, solution in zip(answers, solutions)]
             hard = [ok for ok, puzzle in zip(right, puzzles) if not needs_no_guess(puzzle)]
@@ -209,7 +213,7 @@ def solve(name: str, opened: tuple, sets: dict, o: PuzzleOptions) -> list:
 
 def write_grids(name: str, opened: tuple, o: PuzzleOptions) -> list:
     """A row for each way of writing grids from nothing, drawn at temperature 1."""
-    model, variant, tokenizer, _ = opened
+    model, _, tokenizer, _ = opened
     world, config = world_of(tokenizer), model.config
     if world is not GRIDS:
         return []
@@ -217,8 +221,8 @@ def write_grids(name: str, opened: tuple, o: PuzzleOptions) -> list:
     ways = ways_of(config, world, numbers_of("risks", o.risks, float))
     rows = []
     for way, (flags, sampler) in (ways or {"left to right": ({}, None)}).items():
-        found, passes, _ = written(
-            model, variant, blank, replace(o, temperature=1.0), flags, sampler)
+        found, passes, _ = written(f"{name}, {way}, no givens", opened, blank,
+                                   replace(o, temperature=1.0), flags, sampler)
         texts = [tokenizer.decode(ids) for ids in found]
         rows.append({
             "run": name, "way": way, "right": share([*map(world.is_right, texts)]),
