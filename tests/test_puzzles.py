@@ -13,7 +13,7 @@ from conftest import small_model
 from extras import adaptive, answers, puzzles, taught
 from extras.solved import MOVES, PAIRS
 from model import Config, read_slots
-from prepare_data import PrepareOptions, prepare
+from prepare_data import PrepareOptions, Windows, prepare
 from sample import SampleOptions, generate
 from sudoku import GRIDS, Sudoku
 from support.flags import InputError
@@ -105,6 +105,15 @@ def puzzle():
     return GRIDS.draw_puzzle(GRIDS.draw_grid(rng), 12, rng)
 
 
+def test_puzzles_are_of_grids_that_training_has_not(models, monkeypatch):
+    monkeypatch.chdir(models)
+    grids = puzzles.held_out_grids()
+    train = Windows("sudoku", "train", 36)
+    assert len(grids) > 1 and len(train) > 50
+    trained = {tuple(digit + 1 for digit in grid) for grid in train.spread(99).tolist()}
+    assert not trained & set(grids)
+
+
 def test_a_file_of_puzzles_may_have_many_forms(workdir, puzzle):
     line = "".join(map(str, puzzle))
     rows = [line[i:i + 6] for i in range(0, 36, 6)]
@@ -131,8 +140,12 @@ def test_what_is_no_puzzle_is_refused(workdir, text, message):
 
 # ---- The command ---------------------------------------------------------------------------------
 
-RUNS = {"mdlm": ("mdlm", plain, GRIDS), "aogpt": ("aogpt", plain, GRIDS), "ar": ("ar", plain, GRIDS),
-        "pairs": ("ar", answers, PAIRS), "taught": ("aogpt", taught, MOVES)}
+RUNS = {
+    "mdlm": ("mdlm", plain, GRIDS),
+    "aogpt": ("aogpt", plain, GRIDS),
+    "ar": ("ar", plain, GRIDS),
+    "pairs": ("ar", answers, PAIRS),
+    "taught": ("aogpt", taught, MOVES)}
 
 MARKS = {"pairs": {"mark": 7}, "taught": {"mark": 216}}
 
