@@ -82,9 +82,9 @@ class Pairs(SolvedPuzzles):
 class Moves(SolvedPuzzles):
     """The givens in any order, the word |, and the other cells in the order of somebody who solves.
 
-    One word is one cell: b34 says that in row b and column 3 stands a 4. After | comes a cell for
-    which there is no choice, see `singles`, or, where there is none, a cell with fewest
-    candidates."""
+    One word is one cell: b34 says that in row b and column 3 stands a 4. After | comes a cell with
+    the fewest candidates. Where these are more than one, a cell comes first that is the only one of
+    its row, column or box for some digit, if there is such a cell."""
 
     def words(self) -> list:
         digits = range(1, self.n + 1)
@@ -97,11 +97,13 @@ class Moves(SolvedPuzzles):
         """Yields the blank cells of a puzzle, in the order in which somebody would fill them."""
         puzzle = list(puzzle)
         while 0 in puzzle:
-            cells = [cell for cell, _ in self.singles(puzzle)]
-            if not cells:
-                candidates = self.candidates(puzzle, self.used_in(puzzle))
-                cells = [min(candidates, key=lambda cell: candidates[cell].bit_count())]
-            cell = rng.choice(cells)
+            candidates = self.candidates(puzzle, self.used_in(puzzle))
+            counts = {cell: digits.bit_count() for cell, digits in candidates.items()}
+            fewest = min(counts.values())
+            easiest = [cell for cell, count in counts.items() if count == fewest]
+            if fewest > 1:
+                easiest = [cell for cell, _ in self.singles(puzzle)] or easiest
+            cell = rng.choice(easiest)
             puzzle[cell] = grid[cell]
             yield cell
 
