@@ -317,6 +317,20 @@ def test_commands(trained, monkeypatch, name, constants, flags, refused):
         run_main(name, monkeypatch)
 
 
+def test_first_steps(trained, monkeypatch, capsys):
+    """Who knows more of the text has fewer nats, and the first loss lies near ln V."""
+    monkeypatch.chdir(trained)
+    run_main("first_steps", monkeypatch, "mdlm=out/mdlm", "ar=out/ar", "--plot=steps.png")
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
+    nats = [float(said[name]) for name in ("nothing", "frequencies", "places", "law")]
+    assert nats == sorted(nats, reverse=True)
+    assert nats == pytest.approx([4.905, 4.30, 0.99, 0.39], abs=0.1)
+    for name in "ar", "mdlm":
+        first, *_ = map(float, said[name].split())
+        assert first == pytest.approx(nats[0], abs=1)
+    assert (trained / "steps.png").stat().st_size > 5000
+
+
 # ---- Tiny Shakespeare ----------------------------------------------------------------------------
 
 NANOGPT = """
