@@ -339,8 +339,8 @@ def equal_weights(batch):
 
 def bound_batch(config, x, generator, l2r_fraction=0.0):
     """One loss for each row of x (B, T): −log p(row) / T exactly for ar, else a bound on average,
-    from a random order or random masks. x is on the CPU, and so are the random numbers, so that
-    they are the same whatever device computes."""
+    of aogpt from a random order, of mdlm from masks, where the two rows of a pair count together.
+    x and the random numbers are on the CPU, so these are the same whatever device computes."""
     if config.mode == "mdlm":
         return mask_batch(config, x, draw_masks(x, generator))
     return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction))
