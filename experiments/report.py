@@ -503,9 +503,6 @@ def speed() -> dict:
 # {run of sudoku-1.json and so on: how it was trained}
 TRAINED = {
     "pairs": "`ar` on puzzles with their solutions",
-    "pairs-deep": "the same, 4 layers instead of 2",
-    "pairs-2": "the same, learning rate 0.002 instead of 0.004",
-    "pairs-8": "the same, learning rate 0.008",
     "taught": "`aogpt`, taught the order of a solver",
     "aogpt": "`aogpt` on grids",
     "mdlm": "`mdlm` on grids",
@@ -542,6 +539,14 @@ def sudoku() -> dict:
             label = ""
     head = ["trained", "written", "9 givens", "12", "16", "passes"]
     found["sudoku.table"] = table(head, rows)
+    rows = []
+    for run, way in ("pairs", "left to right"), ("aogpt", "surest first"), ("mdlm", "surest first"):
+        line = [TRAINED[run], way]
+        for name in f"{run}-2", run, f"{run}-8":        # seed 1 of each
+            line.append(f"{solved[name, way][12][0]['solved'][0]:.1%}")
+        rows.append(line)
+    head = ["trained", "written", "0.002", "0.004", "0.008"]
+    found["sudoku.rates"] = table(head, rows)
     rows = []
     for (run, way), shares in right.items():
         found[f"sudoku.{run}.{way}.right".replace(" ", "-")] = with_spread(shares, 1, 100) + "%"

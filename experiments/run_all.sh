@@ -100,7 +100,7 @@ made denoiser 120 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy
     --seconds=64 --plot=results/figures/denoiser.png
 
 # Where does masked diffusion win, and is it by the order in which it writes? Each mode has the
-# steps, batch and rate of the others; of the GPT two more rates and a deeper network are tried.
+# steps, batch and rate of the others, and two more rates are tried for each.
 sudoku() {      # sudoku NAME SEED MODE PRESET FLAGS …: out/sudoku/NAME-SEED
     run "sudoku/$1-$2" --mode="$3" --preset="$4" --max_steps=2000 --seed="$2" "${@:5}"
 }
@@ -113,8 +113,11 @@ for seed in 1 2 3; do
 done
 sudoku masked_ce 1 mdlm sudoku --objective=masked_ce
 sudoku ar 1 ar sudoku
-sudoku pairs-deep 1 ar sudoku-pairs --n_layer=4
-for rate in 2 8; do sudoku pairs-$rate 1 ar sudoku-pairs --lr=${rate}e-3; done
+for rate in 2 8; do
+    sudoku mdlm-$rate 1 mdlm sudoku --lr=${rate}e-3
+    sudoku aogpt-$rate 1 aogpt sudoku --lr=${rate}e-3
+    sudoku pairs-$rate 1 ar sudoku-pairs --lr=${rate}e-3
+done
 for seed in 1 2 3; do
     folders=$(cd out/sudoku; echo *-$seed)
     made sudoku-$seed 20 python sudoku.py --risks=0.001,0.01 \
