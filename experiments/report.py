@@ -548,13 +548,14 @@ def sudoku() -> dict:
     head = ["trained", "written", "0.002", "0.004", "0.008"]
     found["sudoku.rates"] = table(head, rows)
     rows = []
-    for (run, way), shares in right.items():
+    for run, way in [(run, way) for run, way in right if run in TRAINED]:
+        shares = right[run, way]
         found[f"sudoku.{run}.{way}.right".replace(" ", "-")] = with_spread(shares, 1, 100) + "%"
         rows.append([TRAINED[run], way, with_spread(shares, 1, 100)])
     found["sudoku.right"] = table(["trained", "written", "right, %"], rows)
     rows = []
-    for run, kinds in losses.items():
-        line = [TRAINED[run]]
+    for run in [run for run in TRAINED if run in losses]:
+        kinds, line = losses[run], [TRAINED[run]]
         for kind in "loss", "left_to_right":
             line.append(with_spread(kinds.get(kind, []), 4))
             found[f"sudoku.{run}.{kind}"] = line[-1]
