@@ -533,7 +533,7 @@ def sudoku() -> dict:
                 found[f"sudoku.{run}.{way}.{givens}".replace(" ", "-")] = f"{line[-1]}%"
                 hard = sum(row["hard_solved"][0] * row["hard"] for row in seeds if row["hard"])
                 of = sum(row["hard"] for row in seeds)
-                found[f"sudoku.{run}.{way}.{givens}.hard".replace(" ", "-")] = f"{hard / of:.0%}"
+                found[f"sudoku.{run}.{way}.{givens}.hard".replace(" ", "-")] = f"{hard / max(1, of):.0%}"
             passes = [np.mean(column(seeds, "passes")) for seeds in solved[run, way].values()]
             rows.append([*line, ", ".join(f"{number:.3g}" for number in passes)])
             label = ""
