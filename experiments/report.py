@@ -517,7 +517,8 @@ def sudoku() -> dict:
     for path in sorted(DATA.glob("sudoku-*.json")):
         seed = json.loads(path.read_text())
         for row in seed["solved"]:
-            solved.setdefault((row["run"], row["way"]), {}).setdefault(row["givens"], []).append(row)
+            of_way = solved.setdefault((row["run"], row["way"]), {})
+            of_way.setdefault(row["givens"], []).append(row)
         for row in seed["grids"]:
             right.setdefault((row["run"], row["way"]), []).append(row["right"][0])
         for run, of_run in seed["losses"].items():
@@ -528,12 +529,12 @@ def sudoku() -> dict:
         for way in [way for name, way in solved if name == run]:
             line = [label, way]
             for givens, seeds in solved[run, way].items():
-                shares = [row["solved"][0] for row in seeds]
-                line.append(with_spread(shares, 1, 100))
-                found[f"sudoku.{run}.{way}.{givens}".replace(" ", "-")] = f"{line[-1]}%"
+                mark = f"sudoku.{run}.{way}.{givens}".replace(" ", "-")
+                line.append(with_spread([row["solved"][0] for row in seeds], 1, 100))
+                found[mark] = f"{line[-1]}%"
                 hard = sum(row["hard_solved"][0] * row["hard"] for row in seeds if row["hard"])
-                of = sum(row["hard"] for row in seeds)
-                found[f"sudoku.{run}.{way}.{givens}.hard".replace(" ", "-")] = f"{hard / max(1, of):.0%}"
+                of = max(1, sum(row["hard"] for row in seeds))
+                found[f"{mark}.hard"] = f"{hard / of:.0%}"
             passes = [np.mean(column(seeds, "passes")) for seeds in solved[run, way].values()]
             rows.append([*line, ", ".join(f"{number:.3g}" for number in passes)])
             label = ""
@@ -560,7 +561,8 @@ def sudoku() -> dict:
             line.append(with_spread(kinds.get(kind, []), 4))
             found[f"sudoku.{run}.{kind}"] = line[-1]
         rows.append(line)
-    found["sudoku.losses"] = table(["trained", "loss above the law", "exactly, left to right"], rows)
+    head = ["trained", "loss above the law", "exactly, left to right"]
+    found["sudoku.losses"] = table(head, rows)
     return found
 
 

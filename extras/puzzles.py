@@ -47,8 +47,8 @@ class PuzzleOptions:
     givens: str = flag("9,12,16", "cells of a puzzle that are given, one row each")
     num_puzzles: int = flag(1000, "puzzles for each number of givens; also grids without", low=2)
     puzzles: str = flag(
-        "", "a file of your own instead: a puzzle in each line, or in six lines of six cells; dots, "
-        "zeros or _ for blanks")
+        "", "a file of your own instead: a puzzle in each line, or in six lines of six cells; for "
+        "blanks dots, zeros or _")
     risks: str = flag("0.001,0.01,0.1", "nats that a pass may be unsure of, besides 0; mdlm, aogpt")
     temperature: float = flag(0.0, "0 takes the likeliest digit, 1 draws", low=0)
     losses: bool = flag(True, "measure the losses too")
