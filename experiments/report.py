@@ -514,7 +514,7 @@ TRAINED = {
 def sudoku() -> dict:
     """The tables of sudoku-1.json and so on, and {sudoku.run.way.givens or what: number}."""
     found, solved, right, losses = {}, {}, {}, {}
-    for path in sorted(DATA.glob("sudoku-*.json")):
+    for path in sorted(DATA.glob("sudoku-[123].json")):
         seed = json.loads(path.read_text())
         for row in seed["solved"]:
             of_way = solved.setdefault((row["run"], row["way"]), {})
@@ -541,11 +541,10 @@ def sudoku() -> dict:
     head = ["trained", "written", "9 givens", "12", "16", "passes"]
     found["sudoku.table"] = table(head, rows)
     rows = []
+    of_rate = {(row["run"], row["way"]): row["solved"][0] for row in read("sudoku-rates")["solved"]}
     for run, way in ("pairs", "left to right"), ("aogpt", "surest first"), ("mdlm", "surest first"):
-        line = [TRAINED[run], way]
-        for name in f"{run}-2", run, f"{run}-8":        # seed 1 of each
-            line.append(f"{solved[name, way][12][0]['solved'][0]:.1%}")
-        rows.append(line)
+        shares = [of_rate[f"{run}-{rate}", way] for rate in "248"]
+        rows.append([TRAINED[run], way, *(f"{share:.1%}" for share in shares)])
     head = ["trained", "written", "0.002", "0.004", "0.008"]
     found["sudoku.rates"] = table(head, rows)
     rows = []

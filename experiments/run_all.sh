@@ -114,15 +114,20 @@ done
 sudoku masked_ce 1 mdlm sudoku --objective=masked_ce
 sudoku ar 1 ar sudoku
 for rate in 2 8; do
-    sudoku mdlm-$rate 1 mdlm sudoku --lr=${rate}e-3
-    sudoku aogpt-$rate 1 aogpt sudoku --lr=${rate}e-3
-    sudoku pairs-$rate 1 ar sudoku-pairs --lr=${rate}e-3
+    sudoku mdlm-$rate rate mdlm sudoku --lr=${rate}e-3 --seed=1
+    sudoku aogpt-$rate rate aogpt sudoku --lr=${rate}e-3 --seed=1
+    sudoku pairs-$rate rate ar sudoku-pairs --lr=${rate}e-3 --seed=1
 done
+named() {       # named SUFFIX: NAME=out/sudoku/NAME-SUFFIX for all of them
+    for folder in out/sudoku/*-$1; do echo "$(basename "${folder%-*}")=$folder"; done
+}
 for seed in 1 2 3; do
-    folders=$(cd out/sudoku; echo *-$seed)
-    made sudoku-$seed 20 python sudoku.py --risks=0.001,0.01 \
-        $(for folder in $folders; do echo "${folder%-*}=out/sudoku/$folder"; done)
+    made sudoku-$seed 15 python sudoku.py --risks=0.001,0.01 $(named $seed)
 done
+ln -sfn mdlm-1 out/sudoku/mdlm-4-rate
+ln -sfn aogpt-1 out/sudoku/aogpt-4-rate
+ln -sfn pairs-1 out/sudoku/pairs-4-rate
+made sudoku-rates 5 python sudoku.py --givens=12 --risks=0.001 --losses=false $(named rate)
 
 # The moving pictures of README.
 if [ ! -e results/figures/modes.svg ]; then
