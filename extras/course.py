@@ -6,7 +6,7 @@ Adds: a copy of the project in which some functions are to be written, and a gra
 answers. Costs: nothing. Stands alone:
 
     python -m extras.course hand_out lab                        what students get
-    python -m extras.course hand_out lab --tasks=gpt,bound      some of the tasks of course/grade.py
+    python -m extras.course hand_out lab --tasks=gpt,bound      some of course/properties.py
     python -m extras.course solutions answers                   the same folder, solved
 """
 import ast
@@ -14,7 +14,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from course.grade import TASKS
+from course.properties import TASKS
 from support.flags import ROOT, InputError, command, did_you_mean
 
 # No other file goes into the copy, so none that does the same as a function to be written.
@@ -23,7 +23,8 @@ FILES = """
     support/*.py extras/__init__.py extras/adaptive.py extras/answers.py extras/cache.py
     extras/drafts.py extras/infill.py extras/long.py extras/muon.py extras/noise.py extras/prompt.py
     extras/show.py extras/start_from.py extras/unmask.py experiments/oracle.py
-    course/gpt.py course/together.py course/project.py course/grade.py course/tasks.md
+    course/gpt.py course/together.py course/project.py course/grade.py course/properties.py
+    course/tasks.md
     requirements.txt LICENSE
 """
 
@@ -41,7 +42,7 @@ def emptied(source: str, function: str, says: str) -> str:
             indent = " " * first.col_offset
             body = [f'{indent}raise NotImplementedError("{says}")\n']
             return "".join(lines[:start] + body + lines[node.end_lineno:])
-    raise InputError(f"there is no function {function}; course/grade.py names it in TASKS")
+    raise InputError(f"there is no function {function}; TASKS in course/properties.py names it")
 
 
 def copy_files(folder: Path):
@@ -91,7 +92,7 @@ def main():
                 raise InputError(f"{word}: --tasks may have {', '.join(TASKS)}"
                                  + did_you_mean(task, TASKS))
     if len(words) != 2 or words[0] not in WHAT:
-        raise InputError("say hand_out DIR or solutions DIR, and maybe --tasks=…; --help says more")
+        raise InputError("say hand_out DIR or solutions DIR; --help says more")
     folder = Path(words[1])
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not empty; name a new folder")
