@@ -21,22 +21,22 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path = [path for path in sys.path if path != HERE] + [HERE]
 
-import importlib                # noqa: E402
-import io                       # noqa: E402
-import itertools                # noqa: E402
-import json                     # noqa: E402
-import math                     # noqa: E402
-import struct                   # noqa: E402
-import subprocess               # noqa: E402
-import threading                # noqa: E402
-import time                     # noqa: E402
-import traceback                # noqa: E402
-from functools import partial   # noqa: E402
+import importlib
+import io
+import itertools
+import json
+import math
+import struct
+import subprocess
+import threading
+import time
+import traceback
+from functools import partial
 
-import torch                    # noqa: E402
-import torch.nn.functional as F     # noqa: E402
+import torch
+import torch.nn.functional as F
 
-from properties import CHECKS, TASKS, Wrong, seed, shaped      # noqa: E402
+from properties import CHECKS, TASKS, Wrong, seed, shaped
 
 SECONDS = 90        # that a task may take; the training of the first one needs about 15
 
