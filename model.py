@@ -339,8 +339,8 @@ def equal_weights(batch):
 
 def bound_batch(config, x, generator, l2r_fraction=0.0):
     """One loss for each row of x (B, T): −log p(row) / T exactly for ar, else a bound on average,
-    from a random order or random masks. x is on the CPU, and so are the random numbers, so that
-    they are the same whatever device computes."""
+    of aogpt from a random order, of mdlm from masks, where the two rows of a pair count together.
+    x and the random numbers are on the CPU, so these are the same whatever device computes."""
     if config.mode == "mdlm":
         return mask_batch(config, x, draw_masks(x, generator))
     return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction))
@@ -372,8 +372,10 @@ class Drawing:
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
 
     def __post_init__(self):
-        if self.temperature < 0 or not 0 < self.top_p <= 1:
-            raise ValueError("--temperature must be at least 0, and --top_p above 0 and at most 1")
+        if self.temperature < 0:
+            raise ValueError(f"--temperature={self.temperature} must be at least 0")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"--top_p={self.top_p} must be above 0 and at most 1")
 
 
 def probabilities(logits, o):
@@ -388,8 +390,7 @@ def probabilities(logits, o):
         return p
     p, token = p.sort(dim=-1, descending=True)                                  # (…, V) each
     likelier = p.cumsum(dim=-1) - p         # the mass of all tokens that are likelier than this one
-    kept = p * (likelier < o.top_p)
-    return torch.zeros_like(p).scatter(-1, token, kept)
+    return torch.zeros_like(p).scatter(-1, token, p * (likelier < o.top_p))
 
 
 def draw(p, u):
@@ -492,8 +493,7 @@ def main():
         config = Config(mode)
         with torch.device("meta"):      # which takes no memory
             parameters = count_parameters(Transformer(config))
-        megaflops = flops_per_token(config) / 1e6
-        print(f"{mode:6}{parameters:>12,}{megaflops:>22.1f}")
+        print(f"{mode:6}{parameters:>12,}{flops_per_token(config) / 1e6:>22.1f}")
 
 
 if __name__ == "__main__":

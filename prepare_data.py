@@ -39,18 +39,8 @@ from support.flags import (
     InputError, build, command, did_you_mean, flag, parse_flags, printable, provenance, write_json)
 from support.rows import read_rows, read_text
 from tokenizer import EOT, Tokenizer, cut_between_words
-from toy import TOY, split_words, texts_of
-from sudoku import GRIDS, MOVES, PAIRS
-
-# Worlds, whose texts are made here. Each is an object of a file of its own, with these methods:
-#   words()         the vocabulary
-#   draw(rng)       a random text
-#   is_right(text)  whether it could have drawn this text
-#   log_probs(text) (words,) ln p of every word given those before it, if that is known, else None
-#   entropy()       nats of a text on average, if that is known, else None
-#   mean_words()    words of a text on average
-#   columns         where it has a shape: the width of a text on the screen, else 0
-WORLDS = {"toy": TOY, "sudoku": GRIDS, "sudoku-pairs": PAIRS, "sudoku-moves": MOVES}
+from toy import split_words
+from worlds import WORLDS, texts_of, world_named, world_of
 
 DATA_DIR = "data"
 FORMAT = 1              # of these files; it changes when older files can no longer be read
@@ -76,18 +66,6 @@ def load_meta(name: str) -> dict:
         raise InputError(f"{path.parent} is damaged, or of another version; delete it, and "
                          "prepare it again")
     return meta
-
-
-def world_of(tokenizer: Tokenizer):
-    """The world whose words these are; None for any other text."""
-    for world in WORLDS.values():
-        if world.words() == tokenizer.words:
-            return world
-
-
-def columns_of(tokenizer: Tokenizer) -> int:
-    """The width of a text on the screen, where the texts of a world have a shape; else 0."""
-    return getattr(world_of(tokenizer), "columns", 0)
 
 
 class Windows:
@@ -278,7 +256,7 @@ class PrepareOptions:
         usual = "gpt2" if self.text else USUAL[self.dataset]
         if self.tokenizer == "auto":
             self.tokenizer = usual
-        self.world = None if self.text else WORLDS.get(self.dataset)
+        self.world = None if self.text else world_named(self.dataset)
         cut = self.vocab_size != 50257
         if cut and self.tokenizer != "gpt2" or self.world and self.tokenizer != "words":
             raise InputError("--vocab_size is for --tokenizer=gpt2; there are 256 bytes, and the "
@@ -461,9 +439,10 @@ def main():
     beginning = np.fromfile(folder / "val.bin", np.uint16, count=33)
     text = Tokenizer(**meta["tokenizer"]).decode(beginning).removeprefix(EOT)
     print(f"it begins: {printable(text.strip())} …")
-    mode, preset = "mdlm", {"words": "toy", "bytes": "shakespeare", "gpt2": "laptop"}[o.tokenizer]
+    preset = {"words": "toy", "bytes": "shakespeare", "gpt2": "laptop"}[o.tokenizer]
     if o.world:
-        mode, preset = "ar" if o.world in (PAIRS, MOVES) else "mdlm", o.dataset
+        preset = o.dataset
+    mode = {"sudoku-pairs": "ar", "sudoku-moves": "aogpt"}.get(preset, "mdlm")
     print(f"next: python train.py --mode={mode} --data={shlex.quote(o.name)} --preset={preset}")
 
 

@@ -5,6 +5,7 @@ Write stories with a trained model, or fill the blanks of one.
     python sample.py --out_dir=out/toy-mdlm --prompt="One day, a ___ the park." --show
     python sample.py --out_dir=out/toy-mdlm --num_samples=1000 --sampler=adaptive
     python sample.py --out_dir=out/toy-aogpt --sampler=drafts --draft=16
+    python sample.py --out_dir=out/toy-mdlm --prompts=mine.txt
 
 A pass is one run of the network. Several tokens in one pass are drawn independently of each other,
 which is faster but not exact. How a model writes is in model.py; other ways are files of extras/,
@@ -19,26 +20,27 @@ import numpy as np
 import torch
 
 import model as plain
-from prepare_data import columns_of, world_of
 from support.flags import (
     InputError, build, command, extra_file, flag, parse_flags, pick_device, printable, provenance,
     write_json)
-from support.pictures import in_shape, play, token_texts
+from support.pictures import in_shape, on_one_line, play, token_texts
 from support.rows import write_rows
 from support.runs import load
 from tokenizer import Tokenizer
+from worlds import columns_of, world_of
 
 
 @dataclass
 class SampleOptions(plain.Drawing):
     """what to write, and how"""
     out_dir: str = flag("", "the run to sample from; its best.pt is read")
-    num_samples: int = flag(3, "stories", low=1)
+    num_samples: int = flag(3, "stories; with --prompts of each, and default 1", low=1)
     length: int = flag(
         0, "tokens a story; default: the window, or the prompt if it has blanks", low=0)
     prompt: str = flag(
         "", "begin with this text, or with that of FILE:name; ___ in it is a blank to be filled "
-        "(mdlm, aogpt)", as_typed=True)
+        "(mdlm, aogpt); where tokens are words, _ is a blank of one", as_typed=True)
+    prompts: str = flag("", "file with a prompt in each line, all of which are written")
     blank: int = flag(8, "tokens of a blank", low=1)
     steps: int = flag(
         0, "passes a story (mdlm, aogpt), or a few more in blocks and beyond the window; default: "
@@ -123,7 +125,7 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
 
 # ---- What is asked for ---------------------------------------------------------------------------
 
-def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tensor:
+def pattern_of(o: SampleOptions, config, tokenizer, windows: str, variant=plain) -> torch.Tensor:
     """(L,) the tokens that are given, and [MASK] where one is to be written.
 
     Raises InputError for what this model cannot do."""
@@ -140,13 +142,15 @@ def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tenso
                          "only if it has no blanks and windows began anywhere")
     n = length - len(ids) + blanks                      # tokens to write
     if n < max(1, blanks):
-        of_blanks = f", {blanks} of them by --blank={o.blank}" if blanks else ""
+        of_blanks = f", {blanks} of them in blanks (--blank={o.blank})" if blanks else ""
         remedy = "give a larger --length" if len(ids) < T or can_go_on else "take fewer"
         raise InputError(f"--prompt has {len(ids)} tokens{of_blanks}, which leaves nothing to "
                          f"write in a text of {length}; {remedy}")
     if o.steps > n and o.sampler != "ancestral":
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
-    return torch.tensor(ids + [config.mask_id] * (length - len(ids)))
+    pattern = torch.tensor(ids + [config.mask_id] * (length - len(ids)))            # (L,)
+    getattr(variant, "check_pattern", check_pattern)(config, pattern)
+    return pattern
 
 
 def check_pattern(config, pattern: torch.Tensor):
@@ -167,7 +171,7 @@ def check_flags_for(o: SampleOptions, config):
         useless["order"] = "for a model that was trained in blocks"
     elif config.mode == "mdlm":
         useless["cache"] = "for mdlm"
-    if "___" not in o.prompt and not o.prompt.startswith("FILE:"):
+    if not o.prompts and "___" not in o.prompt and not o.prompt.startswith("FILE:"):
         useless["blank"] = "without ___ in --prompt"
     for name, where in useless.items():
         if getattr(o, name) != getattr(SampleOptions, name):
@@ -185,14 +189,13 @@ def open_model(folder: str, device: str = "auto"):
     return model, variant, Tokenizer(**saved["tokenizer"]), saved["windows"]
 
 
-def rows_of(stories, tokens, appeared, pattern, config, tokenizer, o: SampleOptions):
+def rows_of(stories, tokens, appeared, config, tokenizer, o: SampleOptions):
     """Yields what the file has of each story, from what `generate` returns.
 
     Only an end-of-text after the last token of the prompt ends a story; one that was written into a
     blank does not."""
-    places = (pattern != config.mask_id).nonzero().flatten().tolist()
-    given = places[-1] + 1 if places else 0
     for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
+        given = max((i for i, step in enumerate(steps, 1) if step < 0), default=0)
         end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
         kept = len(ids) if o.full_length else end
         written = len(ids)
@@ -235,17 +238,26 @@ def main():
     if flags.get("protocol") == "paper":
         from extras.paper import protocol_of
         flags = protocol_of(config) | flags
+    if flags.get("prompts"):
+        flags = {"num_samples": 1} | flags
     o = build(SampleOptions, flags)
     check_flags_for(o, config)
-    pattern = pattern_of(o, config, tokenizer, windows)
-    getattr(variant, "check_pattern", check_pattern)(config, pattern)
+    # The stories of each batch, and what is given of them.
+    if o.prompts:
+        from extras.prompts import batches_of, in_order
+        batches = batches_of(o, pattern_of, config, tokenizer, windows, variant)
+    else:
+        pattern = pattern_of(o, config, tokenizer, windows, variant)
+        batches = [(range(o.num_samples)[first:first + o.batch_size], pattern)
+                   for first in range(0, o.num_samples, o.batch_size)]
     sampler = None
     if o.sampler:
         sampler = extra_file(o.sampler, needs="sampler").sampler(config, o, flags)
         if not sampler:
             raise InputError(f"sampler() of extras/{o.sampler}.py must return a function")
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
-    o = replace(o, out=out, length=len(pattern), full_length=o.full_length or windows == "paper")
+    length = min(pattern.size(-1) for _, pattern in batches)
+    o = replace(o, out=out, length=length, full_length=o.full_length or windows == "paper")
 
     start = "story" if windows == "aligned" else "anywhere"
     settings = asdict(o) | getattr(sampler, "keywords", {}) | provenance(o.seed)    # of a partial
@@ -254,22 +266,24 @@ def main():
     began = time.perf_counter()
 
     def written():
-        for first in range(0, o.num_samples, o.batch_size):
-            stories = range(first, min(first + o.batch_size, o.num_samples))
+        for stories, pattern in batches:
             tokens, appeared = generate(model, stories, pattern, o, variant, sampler)
-            yield from rows_of(stories, tokens, appeared, pattern, config, tokenizer, o)
+            yield from rows_of(stories, tokens, appeared, config, tokenizer, o)
 
-    rows = write_rows(o.out, settings, written(), o.num_samples)
+    rows = in_order(written(), o) if o.prompts else written()
+    rows = write_rows(o.out, settings, rows, sum(len(stories) for stories, _ in batches))
     summary = settings | summary_of(rows, tokenizer, o, start)
     summary["seconds"] = time.perf_counter() - began
 
-    for row in rows if o.show else rows[:3]:
+    for row in rows if o.show or o.prompts else rows[:3]:
         if o.show:
             play([(config.mode, row["pieces"], row["appeared"], columns)])
+        elif o.prompts:
+            print(on_one_line(row["text"]))
         else:
             print(in_shape(printable(row["text"]), columns), end="\n\n")
-    print("{num_samples} stories in {out}, {seconds:.1f} s, {passes:.3g} passes of "
-          "{tokens_per_pass:.3g} tokens each".format(**summary))
+    print("{} stories in {out}, {seconds:.1f} s, {passes:.3g} passes of {tokens_per_pass:.3g} "
+          "tokens each".format(len(rows), **summary))
     if "grammatical" in summary:
         print(f"{summary['grammatical']:.1%} of them obey the rules")
     if o.json:

@@ -21,8 +21,6 @@ import random
 
 import numpy as np
 
-CELL_NAMES = [row + column for row in "abcdef" for column in "123456"]
-
 
 class Sudoku:
     """All grids of n x n digits with boxes of height x width, where n = height · width.
@@ -198,115 +196,7 @@ class Sudoku:
         return self.is_grid(self.grid_of(text))
 
 
-class SolvedPuzzles(Sudoku):
-    """What two worlds for a GPT share: random puzzles of 9 to 18 givens, and their solutions.
-
-    Such a puzzle takes some milliseconds. So each is used ten times, with the digits renamed, and
-    with rows and columns in another order that keeps the units."""
-
-    GIVENS = range(9, 19)       # the fewest that a puzzle may have
-    TIMES = 10
-
-    def __init__(self, height: int, width: int):
-        super().__init__(height, width)
-        self.columns = 0
-        self.waiting = []
-
-    def draw_solved(self, rng: random.Random) -> tuple:
-        """A puzzle and its solution."""
-        if not self.waiting:
-            grid = self.draw_grid(rng)
-            puzzle = self.draw_puzzle(grid, rng.choice(self.GIVENS), rng)
-            self.waiting = [(puzzle, grid)] * self.TIMES
-        puzzle, grid = self.waiting.pop()
-        names = [0, *rng.sample(range(1, self.n + 1), self.n)]
-        rows = self.reordered(self.height, rng)
-        columns = self.reordered(self.width, rng)
-        cells = [row * self.n + column for row in rows for column in columns]
-        return tuple(names[puzzle[c]] for c in cells), tuple(names[grid[c]] for c in cells)
-
-    def reordered(self, together: int, rng: random.Random) -> list:
-        """All rows, or all columns, in a random order that keeps those of a box together."""
-        groups = [range(first, first + together) for first in range(0, self.n, together)]
-        return [line for group in rng.sample(groups, len(groups))
-                for line in rng.sample(group, together)]
-
-    def entropy(self):
-        return None             # nobody has counted the puzzles
-
-    def log_probs(self, text: str):
-        return None
-
-
-class Pairs(SolvedPuzzles):
-    """A puzzle, the word |, and its solution, cell by cell; a blank of the puzzle is the word 0."""
-
-    def words(self) -> list:
-        return ["0", *super().words(), "|"]
-
-    def mean_words(self) -> float:
-        return 2.0 * self.cells + 1
-
-    def draw(self, rng: random.Random) -> str:
-        puzzle, grid = self.draw_solved(rng)
-        return " ".join(map(str, [*puzzle, "|", *grid]))
-
-    def grid_of(self, text: str) -> tuple:
-        return super().grid_of(text.partition("|")[2])
-
-    def is_right(self, text: str) -> bool:
-        puzzle = super().grid_of(text.partition("|")[0])
-        pairs = zip(puzzle, self.grid_of(text))
-        return (len(puzzle) == self.cells and super().is_right(text)
-                and all(given in (0, digit) for given, digit in pairs))
-
-
-class Moves(SolvedPuzzles):
-    """The givens in any order, the word |, and the other cells in the order of somebody who solves.
-
-    One word is one cell: b34 says that in row b and column 3 stands a 4. After | comes a cell for
-    which there is no choice, see `singles`, or, where there is none, a cell with fewest
-    candidates."""
-
-    def words(self) -> list:
-        digits = range(1, self.n + 1)
-        return [f"{cell}{digit}" for cell in CELL_NAMES for digit in digits] + ["|"]
-
-    def mean_words(self) -> float:
-        return self.cells + 1.0
-
-    def order_of_solving(self, puzzle, grid, rng: random.Random):
-        """Yields the blank cells of a puzzle, in the order in which somebody would fill them."""
-        puzzle = list(puzzle)
-        while 0 in puzzle:
-            cells = [cell for cell, _ in self.singles(puzzle)]
-            if not cells:
-                candidates = self.candidates(puzzle, self.used_in(puzzle))
-                cells = [min(candidates, key=lambda cell: candidates[cell].bit_count())]
-            cell = rng.choice(cells)
-            puzzle[cell] = grid[cell]
-            yield cell
-
-    def draw(self, rng: random.Random) -> str:
-        puzzle, grid = self.draw_solved(rng)
-        givens = [cell for cell in range(self.cells) if puzzle[cell]]
-        rng.shuffle(givens)
-        moves = self.order_of_solving(puzzle, grid, rng)
-        word = [f"{name}{digit}" for name, digit in zip(CELL_NAMES, grid)]
-        return " ".join([*(word[c] for c in givens), "|", *(word[c] for c in moves)])
-
-    def grid_of(self, text: str) -> tuple:
-        moves = {move[:2]: move[2:] for move in reversed(text.split())}     # the first move counts
-        return super().grid_of(" ".join(moves.get(name, "0") for name in CELL_NAMES))
-
-    def is_right(self, text: str) -> bool:
-        cells = [word[:2] for word in sorted(text.split())]
-        return cells == [*CELL_NAMES, "|"] and super().is_right(text)
-
-
 GRIDS = Sudoku(2, 3)
-PAIRS = Pairs(2, 3)
-MOVES = Moves(2, 3)
 
 
 if __name__ == "__main__":

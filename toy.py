@@ -198,10 +198,3 @@ TOY = Grammar({
     "time": choice("2 dinner | 1 bedtime | 1 dark"),
     "safe": choice("2 safe | 1 clean | 1 near"),
 })
-
-
-def texts_of(world, seed: int):
-    """Random texts of a world without end, the same ones for the same seed."""
-    rng = random.Random(seed)
-    while True:
-        yield world.draw(rng)

@@ -89,12 +89,13 @@ def fit(model, loss, x, steps, seed=0, batch_size=32, lr=3e-3):
 
 def toy_texts(count, seed=0):
     """The toy's words, and as many of its stories as numbers of these words (count, 47)."""
-    import itertools
-    from toy import TOY, split_words, texts_of
+    import random
+    from toy import TOY, split_words
+    rng = random.Random(seed)
     words = TOY.words()
-    number = {word: i for i, word in enumerate(words)}
-    stories = itertools.islice(texts_of(TOY, seed), count)
-    return words, torch.tensor([[number[word] for word in split_words(s)] for s in stories])
+    stories = [split_words(TOY.draw(rng)) for _ in range(count)]
+    return words, torch.tensor([[words.index(word) for word in story] for story in stories])
+
 
 
 if __name__ == "__main__":

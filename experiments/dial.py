@@ -46,7 +46,8 @@ from experiments.denoiser import LAW, write
 from experiments.held_out import COLOURS, Output, error_of, finished_run, nats, of_neighbours
 from experiments.oracle import toy_oracle
 from extras import adaptive, blocks, drafts
-from prepare_data import Tokenizer, Windows, load_meta
+from prepare_data import Windows, load_meta
+from tokenizer import Tokenizer
 from sample import SampleOptions, generate, open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure

@@ -258,7 +258,7 @@ def distance(texts: list) -> dict:
 
 def main():
     """A row for each file of samples of the toy; the columns are said at `distance`."""
-    from diversity import read_samples
+    from extras.diversity import read_samples
     files = parse_flags(__doc__, named="NAME=FILE")["named"]
     rows = [["", "grammatical", "± s.e.", "kl", "surprise"]]
     for name, path in files.items():

@@ -498,6 +498,66 @@ def speed() -> dict:
     return found
 
 
+# ---- Sudoku --------------------------------------------------------------------------------------
+
+# {run of sudoku-1.json and so on: how it was trained}
+TRAINED = {
+    "pairs": "`ar` on puzzles with their solutions",
+    "pairs-deep": "the same, 4 layers instead of 2",
+    "pairs-2": "the same, learning rate 0.002 instead of 0.004",
+    "pairs-8": "the same, learning rate 0.008",
+    "taught": "`aogpt`, taught the order of a solver",
+    "aogpt": "`aogpt` on grids",
+    "mdlm": "`mdlm` on grids",
+    "masked_ce": "`mdlm` with equal weights on grids",
+    "mdlm-short": "`mdlm` on grids, 1,000 steps",
+    "ar": "`ar` on grids"}
+
+
+def sudoku() -> dict:
+    """The tables of sudoku-1.json and so on, and {sudoku.run.way.givens or what: number}."""
+    found, solved, right, losses = {}, {}, {}, {}
+    for path in sorted(DATA.glob("sudoku-*.json")):
+        seed = json.loads(path.read_text())
+        for row in seed["solved"]:
+            solved.setdefault((row["run"], row["way"]), {}).setdefault(row["givens"], []).append(row)
+        for row in seed["grids"]:
+            right.setdefault((row["run"], row["way"]), []).append(row["right"][0])
+        for run, of_run in seed["losses"].items():
+            for kind, (loss, _) in of_run.items():
+                losses.setdefault(run, {}).setdefault(kind, []).append(loss)
+    rows = []
+    for run, label in TRAINED.items():
+        for way in [way for name, way in solved if name == run]:
+            line = [label, way]
+            for givens, seeds in solved[run, way].items():
+                shares = [row["solved"][0] for row in seeds]
+                line.append(with_spread(shares, 1, 100))
+                found[f"sudoku.{run}.{way}.{givens}".replace(" ", "-")] = f"{line[-1]}%"
+                hard = sum(row["hard_solved"][0] * row["hard"] for row in seeds if row["hard"])
+                of = sum(row["hard"] for row in seeds)
+                found[f"sudoku.{run}.{way}.{givens}.hard".replace(" ", "-")] = f"{hard / of:.0%}"
+            passes = [np.mean(column(seeds, "passes")) for seeds in solved[run, way].values()]
+            rows.append([*line, ", ".join(f"{number:.3g}" for number in passes)])
+            label = ""
+    head = ["trained", "written", "9 givens", "12", "16", "passes"]
+    found["sudoku.table"] = table(head, rows)
+    rows = []
+    for (run, way), shares in right.items():
+        found[f"sudoku.{run}.{way}.right".replace(" ", "-")] = with_spread(shares, 1, 100) + "%"
+        rows.append([TRAINED[run], way, with_spread(shares, 1, 100)])
+    found["sudoku.right"] = table(["trained", "written", "right, %"], rows)
+    rows = []
+    for run, kinds in losses.items():
+        line = [TRAINED[run]]
+        for kind in "loss", "left_to_right":
+            line.append(with_spread(kinds.get(kind, []), 4))
+            found[f"sudoku.{run}.{kind}"] = line[-1]
+        rows.append(line)
+    found["sudoku.losses"] = table(["trained", "loss above the law", "exactly, left to right"], rows)
+    return found
+
+
 # ---- Pages ---------------------------------------------------------------------------------------
 
 def values() -> dict:
@@ -517,6 +577,7 @@ def values() -> dict:
         **few("large"),
         **shakespeare(),
         **diversity(),
+        **sudoku(),
         **speed()}
 
 

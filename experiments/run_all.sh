@@ -99,7 +99,29 @@ made denoiser 120 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy
     blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
     --seconds=64 --plot=results/figures/denoiser.png
 
-# The moving picture of README.
+# Where does masked diffusion win, and is it by the order in which it writes? Each mode has the
+# steps, batch and rate of the others; of the GPT two more rates and a deeper network are tried.
+sudoku() {      # sudoku NAME SEED MODE PRESET FLAGS …: out/sudoku/NAME-SEED
+    run "sudoku/$1-$2" --mode="$3" --preset="$4" --max_steps=2000 --seed="$2" "${@:5}"
+}
+for seed in 1 2 3; do
+    sudoku mdlm $seed mdlm sudoku
+    sudoku mdlm-short $seed mdlm sudoku --max_steps=1000
+    sudoku aogpt $seed aogpt sudoku
+    sudoku pairs $seed ar sudoku-pairs
+    sudoku taught $seed aogpt sudoku-moves
+done
+sudoku masked_ce 1 mdlm sudoku --objective=masked_ce
+sudoku ar 1 ar sudoku
+sudoku pairs-deep 1 ar sudoku-pairs --n_layer=4
+for rate in 2 8; do sudoku pairs-$rate 1 ar sudoku-pairs --lr=${rate}e-3; done
+for seed in 1 2 3; do
+    folders=$(cd out/sudoku; echo *-$seed)
+    made sudoku-$seed 20 python sudoku.py --risks=0.001,0.01 \
+        $(for folder in $folders; do echo "${folder%-*}=out/sudoku/$folder"; done)
+done
+
+# The moving pictures of README.
 if [ ! -e results/figures/modes.svg ]; then
     mkdir -p out/written
     picture() { python sample.py --num_samples=4 --out=out/written/toy-$1.jsonl "${@:2}"; }
@@ -109,6 +131,17 @@ if [ ! -e results/figures/modes.svg ]; then
     python -m extras.show --picture=out/written/modes.svg ar=out/written/toy-ar.jsonl \
         mdlm=out/written/toy-mdlm.jsonl aogpt=out/written/toy-aogpt.jsonl
     mv out/written/modes.svg results/figures/modes.svg
+fi
+if [ ! -e results/figures/sudoku.svg ]; then
+    solve() {
+        python sample.py --out_dir=out/sudoku/mdlm-1 --num_samples=1 --temperature=0 "$@" \
+            --prompt="_ 3 _ _ _ _ _ _ _ 3 _ 6 _ _ 4 _ 6 _ _ _ _ 5 3 _ 2 _ 6 4 5 _ _ _ _ _ _ 1"
+    }
+    solve --sampler=adaptive --risk=0 --out=out/written/surest.jsonl
+    solve --order=left_to_right --out=out/written/left-to-right.jsonl
+    python -m extras.show --picture=results/figures/sudoku.svg \
+        "masked diffusion=out/written/surest.jsonl" \
+        "the same network=out/written/left-to-right.jsonl"
 fi
 
 # Does masked diffusion win when stories are few? Each help is tried with seed 1. What has the
@@ -198,7 +231,7 @@ write aogpt long/aogpt-1
 write aogpt-left-to-right long/aogpt-1 --order=left_to_right
 write ar-by-the-paper steps/ar-2500-1 --protocol=paper
 write mdlm-by-the-paper long/masked_ce-1 --protocol=paper
-made diversity 2 python diversity.py --data=unseen --judge=out/stories/ar-2 \
+made diversity 2 python -m extras.diversity --data=unseen --judge=out/stories/ar-2 \
     $(for name in ar mdlm aogpt aogpt-left-to-right ar-by-the-paper mdlm-by-the-paper; do
         echo $name=out/written/$name.jsonl
     done)

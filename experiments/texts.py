@@ -14,7 +14,8 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-from prepare_data import DATA_DIR, EOT, PrepareOptions, download_stories, prepare, read_stories
+from prepare_data import DATA_DIR, PrepareOptions, download_stories, prepare, read_stories
+from tokenizer import EOT
 from support.flags import build, command, flag, parse_flags
 
 UNSEEN = 400        # stories that are reported

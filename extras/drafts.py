@@ -28,8 +28,8 @@ class Options:
 
 def sampler(config, o, flags: dict):
     """The function that writes, for `generate` of sample.py. Raises InputError."""
-    if config.mode != "aogpt" or o.steps:
-        raise InputError("--sampler=drafts is for --mode=aogpt, and without --steps")
+    if config.mode != "aogpt" or o.steps or not o.cache:
+        raise InputError("--sampler=drafts is for --mode=aogpt, without --steps and --cache=false")
     return partial(write, draft=build(Options, flags).draft)
 
 

@@ -14,6 +14,7 @@ is one run of the network. Without givens, the share that is right says how ofte
 that obeys the rules. And the loss, in nats per cell above the law, has no order that helps: that of
 ar is exact, that of the others a bound, and exact where they write from left to right.
 """
+import functools
 import math
 import os
 import random
@@ -27,15 +28,17 @@ from tqdm import tqdm
 
 from extras import adaptive
 from extras.score import score_texts
+from extras.solved import MOVES, PAIRS
 from extras.taught import in_solvers_order
-from prepare_data import Windows, prepare_if_missing, world_of
+from prepare_data import Windows, prepare_if_missing
 from sample import SampleOptions, generate, open_model
-from sudoku import CELL_NAMES, GRIDS, MOVES, PAIRS
+from sudoku import GRIDS
 from support.flags import (
     InputError, build, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import figure
 from support.rows import read_text
 from train import mean_and_error, window_losses
+from worlds import world_of
 
 
 @dataclass
@@ -119,6 +122,7 @@ def solution_of(puzzle, name: str) -> tuple:
     return found[0]
 
 
+@functools.cache
 def needs_no_guess(puzzle) -> bool:
     """Whether `singles` alone, again and again, fill all of it."""
     puzzle = list(puzzle)
@@ -132,12 +136,11 @@ def needs_no_guess(puzzle) -> bool:
 
 def ways_of(config, world, risks: list) -> dict:
     """{name: (flags of sample.py, sampler)} of the orders in which a model can write."""
-    if getattr(config, "taught", "") == "solver":
+    taught = getattr(config, "taught", "")
+    if taught == "solver":
         return {"a solver's order": ({}, in_solvers_order)}
-    if hasattr(config, "taught"):
-        return {"left to right": ({"order": "left_to_right"}, None)}
-    if world is not GRIDS:
-        return {"left to right" if world is PAIRS else "its own order": ({}, None)}
+    if taught or world is PAIRS:
+        return {"left to right": ({"order": "left_to_right"} if taught else {}, None)}
     if config.mode == "ar":
         return {}               # it cannot go around what is given
     ways = {
@@ -147,45 +150,30 @@ def ways_of(config, world, risks: list) -> dict:
     return ways | {f"risk {risk:g}": ({}, partial(adaptive.write, risk=risk)) for risk in risks}
 
 
-def prompt_of(world, puzzle, rng: random.Random) -> str:
-    """A puzzle as the beginning of a text of its world; of a grid the word _ is a blank."""
-    if world is GRIDS:
-        return " ".join(str(digit) if digit else "_" for digit in puzzle)
+def patterns_of(world, puzzles: list, config) -> torch.Tensor:
+    """(N, L) tokens of puzzles that have equally many givens, with [MASK]s for what is to come.
+
+    In a grid the digit d is the token d−1. In a pair it is the token d, the token 0 is a blank, and
+    before what is to come stands the mark."""
     if world is PAIRS:
-        return " ".join(map(str, [*puzzle, "|"]))
-    moves = [f"{name}{digit}" for name, digit in zip(CELL_NAMES, puzzle) if digit]
-    rng.shuffle(moves)
-    return " ".join([*moves, "|"])
-
-
-def patterns_of(world, puzzles: list, tokenizer, config, seed: int) -> torch.Tensor:
-    """(N, L) tokens of puzzles that have equally many givens, with [MASK]s for what is to come."""
-    rng = random.Random(seed)
-    words = tokenizer.words
-    if hasattr(config, "taught"):       # it reads texts of moves, but its slots hold digits alone
-        world, words = GRIDS, GRIDS.words()
-    ids = {word: i for i, word in enumerate(words)} | {"_": config.mask_id}
-    length = int(world.mean_words())
-    rows = []
-    for puzzle in puzzles:
-        row = [ids[word] for word in prompt_of(world, puzzle, rng).split()]
-        rows.append(row + [config.mask_id] * (length - len(row)))
+        rows = [[*puzzle, config.mark] + [config.mask_id] * len(puzzle) for puzzle in puzzles]
+    else:
+        rows = [[digit - 1 if digit else config.mask_id for digit in puzzle] for puzzle in puzzles]
     return torch.tensor(rows)
 
 
-def grid_of(world, config, tokenizer, ids: list) -> tuple:
-    """The grid that a model has written."""
-    if hasattr(config, "taught"):
-        return tuple(i + 1 for i in ids)
-    return world.grid_of(tokenizer.decode(ids))
+def grid_of(world, ids: list) -> tuple:
+    """The grid that a model has written as these tokens."""
+    return tuple(ids[-GRIDS.cells:]) if world is PAIRS else tuple(i + 1 for i in ids)
 
 
-def written(model, variant, patterns, o: PuzzleOptions, flags: dict, sampler) -> tuple:
+def written(name: str, opened: tuple, patterns, o: PuzzleOptions, flags: dict, sampler) -> tuple:
     """What a model makes of patterns (N, L): tokens, passes of each (N,), and seconds in all."""
+    model, variant, *_ = opened
     options = SampleOptions(temperature=o.temperature, seed=o.seed, full_length=True, **flags)
     found, passes = [], []
     began = time.perf_counter()
-    for first in range(0, len(patterns), o.batch_size):
+    for first in tqdm(range(0, len(patterns), o.batch_size), name, leave=False, disable=None):
         part = patterns[first:first + o.batch_size]
         stories = range(first, first + len(part))
         tokens, appeared = generate(model, stories, part, options, variant, sampler)
@@ -202,16 +190,17 @@ def share(right: list) -> tuple:
 
 def solve(name: str, opened: tuple, sets: dict, o: PuzzleOptions) -> list:
     """A row for each way of writing and each set of puzzles, {name: [(puzzle, solution), …]}."""
-    model, variant, tokenizer, _ = opened
+    model, _, tokenizer, _ = opened
     world = world_of(tokenizer)
     risks = numbers_of("risks", o.risks, float)
     rows = []
     for way, (flags, sampler) in ways_of(model.config, world, risks).items():
         for givens, pairs in sets.items():
             puzzles, solutions = zip(*pairs)
-            patterns = patterns_of(world, puzzles, tokenizer, model.config, o.seed)
-            found, passes, seconds = written(model, variant, patterns, o, flags, sampler)
-            answers = [grid_of(world, model.config, tokenizer, ids) for ids in found]
+            patterns = patterns_of(world, puzzles, model.config)
+            found, passes, seconds = written(
+                f"{name}, {way}, {givens} givens", opened, patterns, o, flags, sampler)
+            answers = [grid_of(world, ids) for ids in found]
             right = [answer == solution for answer, solution in zip(answers, solutions)]
             hard = [ok for ok, puzzle in zip(right, puzzles) if not needs_no_guess(puzzle)]
             rows.append({
@@ -224,7 +213,7 @@ def solve(name: str, opened: tuple, sets: dict, o: PuzzleOptions) -> list:
 
 def write_grids(name: str, opened: tuple, o: PuzzleOptions) -> list:
     """A row for each way of writing grids from nothing, drawn at temperature 1."""
-    model, variant, tokenizer, _ = opened
+    model, _, tokenizer, _ = opened
     world, config = world_of(tokenizer), model.config
     if world is not GRIDS:
         return []
@@ -232,8 +221,8 @@ def write_grids(name: str, opened: tuple, o: PuzzleOptions) -> list:
     ways = ways_of(config, world, numbers_of("risks", o.risks, float))
     rows = []
     for way, (flags, sampler) in (ways or {"left to right": ({}, None)}).items():
-        found, passes, _ = written(
-            model, variant, blank, replace(o, temperature=1.0), flags, sampler)
+        found, passes, _ = written(f"{name}, {way}, no givens", opened, blank,
+                                   replace(o, temperature=1.0), flags, sampler)
         texts = [tokenizer.decode(ids) for ids in found]
         rows.append({
             "run": name, "way": way, "right": share([*map(world.is_right, texts)]),

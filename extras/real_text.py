@@ -1,18 +1,19 @@
 """
 Real text beside samples: texts cut like them, and what the training text says of them.
 
-Adds: the column "real text" of diversity.py, and its rows copied stories, new words and, on the
+Adds: the column "real text" of extras/diversity.py, and its rows copied stories, new words and, on the
 toy, grammatical. Costs: the training text is read once. Plugs in as
 
-    python diversity.py mine=out/toy-mdlm/samples.jsonl --data=toy
+    python -m extras.diversity mine=out/toy-mdlm/samples.jsonl --data=toy
 """
 import string
 
 import numpy as np
 
-from prepare_data import DATA_DIR, EOT, Tokenizer, load_meta
+from prepare_data import DATA_DIR, load_meta
+from tokenizer import EOT, Tokenizer
 from support.flags import InputError
-from toy import TOY
+from worlds import world_of
 
 
 class Corpus:
@@ -67,8 +68,8 @@ class Corpus:
     def quality(self, texts: list) -> dict:
         """{metric: (sums above, sums below) for each text}; a metric is the ratio of all of them.
 
-        It says what is copied from the training text, what it has not and, on the toy, what is
-        right."""
+        It says what is copied from the training text, what it has not and, of a world, what
+        is right."""
         metrics = {}
         if self.stories:            # a continuous text has none
             encoded = [np.array(self.tokenizer.encode_marked(text), np.uint16) for text in texts]
@@ -76,9 +77,11 @@ class Corpus:
         words = [bare_words(text)[:-1] for text in texts]
         new = [[word for word in of_text if word not in self.words] for of_text in words]
         metrics["new words"] = list(map(len, new)), list(map(len, words))
-        if self.tokenizer.kind == "words":
-            laws = [TOY.log_probs(text) for text in texts]      # None where it is not grammatical
-            metrics["grammatical"] = [law is not None for law in laws], 1
+        world = world_of(self.tokenizer)
+        if world:
+            metrics["grammatical"] = [world.is_right(text) for text in texts], 1
+        if world and world.entropy():       # its law is known
+            laws = [world.log_probs(text) for text in texts]    # None where it is not right
             laws = [np.zeros(0) if law is None else law for law in laws]
             metrics["nats/token, true law, of those"] = (
                 [-law.sum() for law in laws], list(map(len, laws)))

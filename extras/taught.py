@@ -3,9 +3,9 @@ An any-order GPT that is told where to go next: the order of each text stands in
 
 Adds: cells are predicted in the order in which somebody would solve the puzzle, or from left to
 right after what is given, and never the givens. So it shows what a GPT can do if a good order is
-known. Costs: data whose words are moves, as those of MOVES in sudoku.py. Plugs in as
+known. Costs: data whose words are moves, as those of MOVES in extras/solved.py. Plugs in as
 
-    python train.py --mode=aogpt --preset=sudoku-moves --variant=taught
+    python train.py --mode=aogpt --preset=sudoku-moves      the preset chooses --variant=taught
 
 In such a text the words before the mark are given, and a word is the number cell · digits + digit.
 """
@@ -17,8 +17,9 @@ import torch
 
 import model as plain
 from extras.cache import Cache
+from extras.solved import MOVES
 from model import *
-from sudoku import GRIDS, MOVES
+from sudoku import GRIDS
 
 
 @dataclass

@@ -298,7 +298,7 @@ def extra_file(name: str, otherwise=None, needs: str = "__name__"):
         return otherwise
     files = [path.stem for path in (ROOT / "extras").glob("*.py")]
     if name not in files:
-        raise InputError(f"there is no extras/{name}.py{did_you_mean(name, files)}")
+        raise InputError(f"there is no extras/{name}.py{did_you_mean(Path(name).stem, files)}")
     module = import_module(f"extras.{name}")
     if not hasattr(module, needs):
         raise InputError(f"extras/{name}.py has no {needs}, which is needed here")

@@ -82,7 +82,8 @@ def read_checkpoint(path, needs=()) -> dict:
             raise ValueError(f"its part {damaged} has changed since it was written")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if checkpoint["format"] != FORMAT:
-            raise ValueError(f"it has format {checkpoint['format']}, this code reads {FORMAT}")
+            raise ValueError(f"it has format {checkpoint['format']}, this code reads {FORMAT}; "
+                             "train again, or use the commit that config.json beside it names")
         missing = set(needs) - checkpoint.keys()
         if missing:
             raise ValueError(f"it lacks {', '.join(missing)}")

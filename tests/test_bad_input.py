@@ -7,9 +7,11 @@ from typing import Literal
 
 import pytest
 
+import extras.answers
 import extras.blocks
 import extras.infill
 import extras.paper
+import extras.taught
 import model
 import train
 from conftest import TINY, run
@@ -71,9 +73,13 @@ def test_help_shows_every_flag(call, capsys):
     said = capsys.readouterr().out
     for words in "--top_k N", "how many (0)", "[true|false]", "--kind red|green", "of 100% (0.5)":
         assert words in said
-    shown = re.findall(r"^  --(\w+)", run("train.py", "--help").stdout, re.MULTILINE)
+    of_train = run("train.py", "--help").stdout
+    share = extras.infill.Config.l2r_fraction
+    assert f"infill (its l2r_fraction is {share})" in " ".join(of_train.split())
+    shown = re.findall(r"^  --(\w+)", of_train, re.MULTILINE)
     expected = set()
-    for options in model.Config, train.Settings, extras.blocks.Config, extras.paper.Config:
+    variants = extras.answers, extras.blocks, extras.paper, extras.taught
+    for options in train.Settings, *(variant.Config for variant in variants):
         expected |= {f.name for f in fields(options)}
     assert sorted(shown) == sorted(expected)
 
@@ -102,6 +108,7 @@ train.py      --n_embd=100 --n_head=16         --n_embd=100 must be a multiple o
 train.py      --vocab_size=9                   data/t has 135; leave it out
 train.py      --block_length=8                 it needs --variant=blocks
 train.py      --variant=block                  no extras/block.py; did you mean blocks?
+train.py      --variant=blocks.py              did you mean blocks?
 train.py      --variant=muon                   extras/muon.py has no Config
 train.py      --preset=paper --variant=blocks  leave --variant out
 train.py      --preset=paper --schedule=linear  must be one of uniform, cosine
@@ -111,18 +118,21 @@ train.py      --variant=paper --time_embedding=add                  for --mode=m
 train.py      --mode=mdlm --variant=paper --schedule=cosine         --schedule=cosine needs
 train.py      --mode=mdlm --variant=blocks --block_length=0         must be at least 1
 train.py      --mode=mdlm --batch_size=7       --batch_size=7 must be a multiple of 2
+train.py      --grad_accum=3                   must be a multiple of 3: of --grad_accum times the processes$
 train.py      --device=cuda:77                 --device=cuda:77 is not usable here
 train.py      --out_dir=out/ar                 out/ar holds a run already
 train.py      --out_dir=out/new --resume       no checkpoint at out/new/ckpt.pt
 sample.py     --start=Once                     did you mean --prompt?
 sample.py     --max_new_tokens=10              did you mean --length?
 sample.py     --out_dir=out/none               no checkpoint at out/none/best.pt
-sample.py     --out_dir=out/mdlm --prompt=zebra         'zebra' is not in the vocabulary
+sample.py     --out_dir=out/mdlm --prompt=zebra         the word 'zebra' is none of
 sample.py     --out_dir=out/ar --prompt=caf\udce9       must be valid UTF-8
 sample.py     --out_dir=out/ar --prompt=One___day       mdlm and aogpt can fill such a blank
 sample.py     --out_dir=out/ar --prompt=FILE:none.txt   none.txt
 sample.py     --out_dir=out/ar --out=no/such/s.jsonl    or lies in one that does not
 sample.py     --out_dir=out/ar --steps=4                means nothing for ar
+sample.py     --out_dir=out/mdlm --temperature=-1       --temperature=-1.0 must be at least 0$
+sample.py     --out_dir=out/mdlm --top_p=0              --top_p=0.0 must be above 0
 sample.py     --out_dir=out/mdlm --cache=false          means nothing for mdlm
 sample.py     --out_dir=out/aogpt --blank=3             means nothing without ___
 sample.py     --out_dir=out/mdlm --steps=49             must not exceed the 48 tokens
@@ -132,17 +142,19 @@ sample.py     --out_dir=out/aogpt --order=blocks:0      blocks:N with an N of 1 
 sample.py     --out_dir=out/aogpt --protocol=paper      is for --mode=ar or mdlm
 sample.py     --out_dir=out/mdlm --risk=0.1             it needs --sampler=adaptive
 sample.py     --out_dir=out/mdlm --sampler=adptive      no extras/adptive.py; did you mean adaptive
+sample.py     --out_dir=out/mdlm --sampler=adaptive.py  did you mean adaptive?
 sample.py     --out_dir=out/mdlm --sampler=blocks       extras/blocks.py has no sampler
-sample.py     --out_dir=out/ar --sampler=adaptive       adaptive is for --mode=mdlm
+sample.py     --out_dir=out/ar --sampler=adaptive       adaptive is for mdlm and aogpt
 sample.py     --out_dir=out/aogpt --sampler=ancestral   ancestral is for --mode=mdlm
 sample.py     --out_dir=out/ar --sampler=confidence     confidence is for --mode=mdlm
 sample.py     --out_dir=out/mdlm --sampler=drafts       drafts is for --mode=aogpt
 sample.py     --out_dir=out/aogpt --sampler=drafts --steps=3            without --steps
+sample.py     --out_dir=out/aogpt --sampler=drafts --cache=false        and --cache=false
 sample.py     --out_dir=out/mdlm --sampler=adaptive --steps=3           without --steps and --order
 sample.py     --out_dir=out/mdlm --sampler=ancestral --order=random     without --order
 sample.py     --out_dir=out/mdlm --sampler=confidence --order=random    without --order
 prepare_data.py     --text=none.txt            none.txt cannot be read
-prepare_data.py     --vocab_size=300           the toy has a tokenizer of its own
+prepare_data.py     --vocab_size=300           sudoku have words of their own
 prepare_data.py     --text=a.txt --tokenizer=bytes --vocab_size=300     there are 256 bytes
 extras/compare.py   ar=out/ar --order=random   --order=random means nothing without --text
 extras/compare.py   ar=out/ar --text=none.txt  none.txt cannot be read
@@ -154,7 +166,7 @@ extras/show.py      ar=none.jsonl              none.jsonl
 extras/show.py      ar.jsonl                   give NAME=FILE
 extras/show.py      ar=t.txt                   t.txt is not a file that sample.py wrote
 extras/show.py      ar=t.txt --picture=a.png   --picture=a.png must end in .svg
-diversity.py        mine=t.txt --judge=out/ar --device=tpu              --device=tpu is not usable
+extras/diversity.py  mine=t.txt --judge=out/ar --device=tpu              --device=tpu is not usable
 bench.py            --batch_size=3             --batch_size=3 must be even
 bench.py            --modes=ar,gpt             --mode=gpt must be one of ar, mdlm, aogpt
 """
@@ -178,7 +190,7 @@ def test_a_wrong_call_is_refused_in_one_line(trained, monkeypatch, line):
     command = importlib.import_module(script.removesuffix(".py").replace("/", "."))
     with pytest.raises((InputError, OSError)) as e:
         command.main()
-    assert said in str(e.value)
+    assert said in f"{e.value}$"              # which marks its end
     assert "\n" not in str(e.value)
     assert files_in(trained) == before
 
@@ -189,7 +201,7 @@ def test_a_wrong_call_is_refused_in_one_line(trained, monkeypatch, line):
     ("prepare_data.py --text=none.txt", "none.txt"),
     ("extras/show.py ar=none.jsonl", "none.jsonl"),
     ("extras/compare.py ar=out/none", "out/none"),
-    ("diversity.py mine=none.jsonl", "none.jsonl"),
+    ("extras/diversity.py mine=none.jsonl", "none.jsonl"),
     ("bench.py --batch_size=3", "must be even")])
 def test_a_command_says_so_and_exits_with_2(trained, call, said):
     script, *arguments = call.split()

@@ -18,7 +18,8 @@ from model import read_slots
 from sample import open_model
 from support.flags import InputError
 from support.runs import random_numbers
-from toy import TOY, texts_of
+from toy import TOY
+from worlds import texts_of
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2]
 

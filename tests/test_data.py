@@ -18,6 +18,7 @@ from prepare_data import (
     PrepareOptions, Windows, load_meta, prepare, read_texts, split_stories)
 from tokenizer import EOT, Tokenizer
 from toy import TOY
+from worlds import WORLDS, texts_of, world_named, world_of
 
 
 def prepare_toy(name="x", max_tokens=5000, seed=1337):
@@ -360,3 +361,38 @@ def test_random_windows_start_anywhere(workdir):
     first = {min(windows.starts_of_epoch(epoch)) for epoch in range(20)}
     assert len(first) > 10
     assert max(first) < 48
+
+
+def test_the_words_of_a_text_are_its_tokens(workdir):
+    """Moves of chess, say: the most frequent word first, and blanks of any kind between them."""
+    Path("games.txt").write_text("<|endoftext|>e4 e5 Nf3\ne4 c5 e4 <|endoftext|>  d4 e5".replace(
+        " c5", "\tc5") * 30, encoding="utf-8")
+    Path("val.txt").write_text("<|endoftext|>" + "e5 e4 " * 9)
+    prepare(PrepareOptions(text="games.txt", tokenizer="words", val="val.txt"))
+    meta = load_meta("games-words")
+    words = Tokenizer(**meta["tokenizer"])
+    assert words.words == ["e4", "e5", "Nf3", "c5", "d4"] and meta["eot"] == 5
+    assert words.decode(words.encode("e4  Nf3\nd4")) == "e4 Nf3 d4"
+    assert Windows("games-words", "train", 4).law(2) is None       # nobody knows it
+
+
+def test_a_word_that_only_val_has_is_told(workdir):
+    Path("t.txt").write_text("e4 e5 " * 50)
+    Path("v.txt").write_text("e4 e6")
+    with pytest.raises(InputError, match="the word 'e6' is none of the 2 words"):
+        prepare(PrepareOptions(text="t.txt", val="v.txt", tokenizer="words"))
+
+
+def test_too_many_words_are_refused(workdir):
+    Path("t.txt").write_text(" ".join(f"w{i}" for i in range(65_540)))
+    with pytest.raises(InputError, match="65,540 different words.*at most 65,535"):
+        prepare(PrepareOptions(text="t.txt", val="t.txt", tokenizer="words"))
+
+
+def test_a_world_is_known_by_its_words():
+    for name in WORLDS:
+        world = world_named(name)
+        assert world_of(PrepareOptions(name).make_tokenizer()) is world
+        text = next(texts_of(world, 3))
+        assert world.is_right(text) and not world.is_right(text + " " + text)
+    assert world_of(Tokenizer("bytes")) is None and world_named("shakespeare") is None

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-import diversity
 import model as plain
 from conftest import run, small_model
-from diversity import (
+from extras import diversity
+from extras.diversity import (
     entropy, interval, measure, of_counts, of_sums, read_samples, self_bleu)
 from extras.real_text import Corpus
-from prepare_data import EOT, PrepareOptions, Tokenizer, prepare
+from prepare_data import PrepareOptions, prepare
 from support.flags import InputError
-from toy import TOY, texts_of
+from tokenizer import EOT, Tokenizer
+from toy import TOY
 from train import window_losses
+from worlds import texts_of
 
 WORDS = Tokenizer("words", words=TOY.words())
 
@@ -183,7 +185,7 @@ def test_diversity_command(trained):
         assert done.returncode == 0, done.stderr
     sets = [f"{mode}=out/{mode}/samples.jsonl" for mode in ("ar", "mdlm")]
     flags = ["--data=t", "--judge=out/ar", "--json=d.json"]
-    done = run("diversity.py", *sets, *flags, cwd=trained)
+    done = run("extras/diversity.py", *sets, *flags, cwd=trained)
     assert done.returncode == 0, done.stderr
     assert "real text" in done.stdout
     assert "!" not in done.stdout

@@ -142,6 +142,13 @@ def test_blanks_around_a_gap(gpt2, capsys):
     assert "blank at the end of --prompt" in capsys.readouterr().err
 
 
+def test_a_single_underscore_is_a_blank_between_words_alone():
+    one, day = WORDS.encode("One day")
+    assert prompt_ids("One __ day_______.", [-1, -1], WORDS)[:5] == [one, -1, -1, day, -1]
+    assert prompt_ids("_ One _______ day", [-1, -1], WORDS) == [-1, one, -1, -1, -1, -1, -1, day]
+    assert ids_of("a _ b", BYTES) == list(b"a _ b")
+
+
 def test_end_of_text_in_a_prompt():
     """Every window begins with it, so at the beginning it says nothing new."""
     one, day = WORDS.encode("One day")
@@ -160,7 +167,7 @@ def test_a_prompt_in_a_file(workdir):
     ({"prompt": "a" * 20}, "random", "20 tokens.* in a text of 9; give a larger --length"),
     ({"prompt": "a" * 20}, "aligned", "20 tokens.* in a text of 9; take fewer"),
     ({"prompt": "a" * 20, "length": 30}, "aligned", "30 must not exceed the window, 9"),
-    ({"prompt": "a___b", "blank": 8}, "random", "10 tokens, 8 of them by --blank=8.* of 9; take")])
+    ({"prompt": "a___b", "blank": 8}, "random", "10 tokens, 8 of them in blanks .*of 9; take")])
 def test_a_prompt_that_leaves_nothing_to_write(flags, windows, said):
     """One that is longer than the window may go on, if windows begin anywhere."""
     config = Config("mdlm", vocab_size=257, block_size=9)

@@ -18,7 +18,8 @@ from experiments import denoiser, dial, gradient, held_out, infill, report, shak
 from experiments.oracle import (
     choices_of, distance, exact_conditionals, toy_conditionals, toy_oracle)
 from extras import blocks
-from prepare_data import PrepareOptions, Tokenizer, Windows, prepare
+from prepare_data import PrepareOptions, Windows, prepare
+from tokenizer import Tokenizer
 from sample import SampleOptions
 from support.flags import InputError
 from support.runs import random_numbers
@@ -314,6 +315,20 @@ def test_commands(trained, monkeypatch, name, constants, flags, refused):
     assert name == "gradient" or (trained / "f.png").stat().st_size > 5000
     with pytest.raises(InputError, match=refused):
         run_main(name, monkeypatch)
+
+
+def test_first_steps(trained, monkeypatch, capsys):
+    """Who knows more of the text has fewer nats, and the first loss lies near ln V."""
+    monkeypatch.chdir(trained)
+    run_main("first_steps", monkeypatch, "mdlm=out/mdlm", "ar=out/ar", "--plot=steps.png")
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
+    nats = [float(said[name]) for name in ("nothing", "frequencies", "places", "law")]
+    assert nats == sorted(nats, reverse=True)
+    assert nats == pytest.approx([4.905, 4.30, 0.99, 0.39], abs=0.1)
+    for name in "ar", "mdlm":
+        first, *_ = map(float, said[name].split())
+        assert first == pytest.approx(nats[0], abs=1)
+    assert (trained / "steps.png").stat().st_size > 5000
 
 
 # ---- Tiny Shakespeare ----------------------------------------------------------------------------

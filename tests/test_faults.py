@@ -190,7 +190,7 @@ class Malice:
 
 @pytest.mark.parametrize("name, value, said", [
     ("step", Malice(), "holds code"),
-    ("format", 1, "format 1, this code reads 2"),
+    ("format", 1, "format 1, this code reads 2; train again"),
     ("variant", "extras.none", "there is no extras/none.py"),
     ("config", {"heads": 2}, "unexpected keyword"),
     ("model", {}, "Missing key")])

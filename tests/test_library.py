@@ -20,8 +20,8 @@ from test_model import every_text
 
 ROOT = Path(conftest.ROOT)
 # Each file of the root may import those before it. extras/ may be imported inside functions.
-ROOT_FILES = ["toy", "sudoku", "model", "tokenizer", "prepare_data", "sample", "train", "bench",
-              "diversity"]
+ROOT_FILES = ["toy", "sudoku", "model", "tokenizer", "worlds", "prepare_data", "sample",
+              "train", "bench"]
 FOLDERS = ["support", "extras", "experiments", "tests"]
 FILES = [path.relative_to(ROOT) for folder in [".", *FOLDERS[:2]]
          for path in sorted((ROOT / folder).glob("*.py"))]
@@ -153,14 +153,18 @@ def test_readmes_ten_lines():
 
 @torch.no_grad()
 def test_the_first_exercise():
-    """Its number, computed without sampling."""
+    """Its number, computed without sampling, from a number k and from a chance t."""
     names = run_block("exercises.md", "import torch", {})
     model, x = names["model"], names["x"]
-    exact = 0.0
+    exact = by_chance = 0.0
     for masked in every_text(2, 4).bool()[1:]:                                  # (4,)
         batch = mask_batch(model.config, x, masked[None])
-        masks_of_k = math.comb(4, int(masked.sum()))
-        exact += losses(model, batch, batch.select()).item() / masks_of_k / 4
+        k = int(masked.sum())
+        loss = losses(model, batch, batch.select()).item()      # the mean over the masked tokens
+        exact += loss / math.comb(4, k) / 4
+        integral = math.factorial(k - 1) * math.factorial(4 - k) / math.factorial(4)
+        by_chance += k * loss * integral / 4
+    assert by_chance == pytest.approx(exact)
     assert abs(names["nats"].mean() - exact) < 0.02
     assert f"Expect {exact:.4f} " in (ROOT / "exercises.md").read_text("utf-8")
 

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from prepare_data import Tokenizer, Windows
+from prepare_data import Windows
+from tokenizer import Tokenizer
 
 settings.register_profile(
     "repeatable", derandomize=True, database=None, deadline=None, max_examples=60,

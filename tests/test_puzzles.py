@@ -1,7 +1,6 @@
 """Solving Sudokus: the law in every order, what is scored, and what is refused."""
 import json
 import random
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +8,17 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from conftest import run, small_model
-from extras import adaptive, puzzles
-from model import Config, plan, read_slots
-from prepare_data import PrepareOptions, prepare
+import model as plain
+from conftest import small_model
+from extras import adaptive, answers, puzzles, taught
+from extras.solved import MOVES, PAIRS
+from model import Config, read_slots
+from prepare_data import PrepareOptions, Windows, prepare
 from sample import SampleOptions, generate
-from sudoku import GRIDS, MOVES, PAIRS, Sudoku
+from sudoku import GRIDS, Sudoku
 from support.flags import InputError
+from support.runs import save
+from tokenizer import Tokenizer
 
 GRIDS_OF_4 = list(Sudoku(2, 2).solutions([0] * 16))
 
@@ -91,7 +94,7 @@ def test_drawn_puzzles_have_one_solution_and_so_many_givens():
     rng = random.Random(3)
     grids = [GRIDS.draw_grid(rng) for _ in range(50)]
     for givens in 9, 14:
-        for puzzle, solution in puzzles.drawn_puzzles(grids, givens, 20, seed=1):
+        for puzzle, solution in puzzles.drawn_puzzles(grids, givens, 10, seed=1):
             assert list(GRIDS.solutions(puzzle)) == [solution] and solution in grids
             assert GRIDS.cells - puzzle.count(0) == givens
 
@@ -100,6 +103,15 @@ def test_drawn_puzzles_have_one_solution_and_so_many_givens():
 def puzzle():
     rng = random.Random(4)
     return GRIDS.draw_puzzle(GRIDS.draw_grid(rng), 12, rng)
+
+
+def test_puzzles_are_of_grids_that_training_has_not(models, monkeypatch):
+    monkeypatch.chdir(models)
+    grids = puzzles.held_out_grids()
+    train = Windows("sudoku", "train", 36)
+    assert len(grids) > 1 and len(train) > 50
+    trained = {tuple(digit + 1 for digit in grid) for grid in train.spread(99).tolist()}
+    assert not trained & set(grids)
 
 
 def test_a_file_of_puzzles_may_have_many_forms(workdir, puzzle):
@@ -128,71 +140,106 @@ def test_what_is_no_puzzle_is_refused(workdir, text, message):
 
 # ---- The command ---------------------------------------------------------------------------------
 
+RUNS = {
+    "mdlm": ("mdlm", plain, GRIDS),
+    "aogpt": ("aogpt", plain, GRIDS),
+    "ar": ("ar", plain, GRIDS),
+    "pairs": ("ar", answers, PAIRS),
+    "taught": ("aogpt", taught, MOVES)}
+
+MARKS = {"pairs": {"mark": 7}, "taught": {"mark": 216}}
+
+
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A folder with a small model of each world, trained for two steps."""
+def models(tmp_path_factory):
+    """A folder with grids held out, and a small model of random weights for each of RUNS."""
     folder = tmp_path_factory.mktemp("sudoku")
-    small = ("--n_layer=1 --n_embd=16 --n_head=2 --n_hidden=16 --max_steps=2 --batch_size=4 "
-             "--eval_windows=4 --quiet --compile=false").split()
-    for world in "sudoku", "sudoku-pairs", "sudoku-moves":
-        done = run("prepare_data.py", f"--dataset={world}", "--max_tokens=3000", cwd=folder)
-        assert done.returncode == 0, done.stderr
-    for mode, world in ("mdlm", "sudoku"), ("aogpt", "sudoku"), ("ar", "sudoku"), (
-            "ar", "sudoku-pairs"), ("ar", "sudoku-moves"):
-        done = run("train.py", f"--mode={mode}", f"--preset={world}", *small,
-                   f"--out_dir=out/{world}-{mode}", cwd=folder)
-        assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        prepare(PrepareOptions("sudoku", max_tokens=3000))
+        for name, (mode, variant, world) in RUNS.items():
+            tokenizer = Tokenizer("words", words=world.words())
+            model = small_model(mode, variant=variant, vocab_size=tokenizer.vocab_size,
+                                block_size=int(world.mean_words()),
+                                **MARKS.get(name, {}))
+            Path("out", name).mkdir(parents=True)
+            save(f"out/{name}/best.pt", model, variant=variant.__name__, windows="aligned",
+                 tokenizer=tokenizer.to_dict())
     return folder
 
 
-def test_the_table_has_every_model_in_every_order(trained):
-    names = ["sudoku-mdlm", "sudoku-aogpt", "sudoku-ar", "sudoku-pairs-ar", "sudoku-moves-ar"]
-    done = run("sudoku.py", *(f"{name}=out/{name}" for name in names), "--num_puzzles=5",
-               "--givens=12,16", "--risks=5", "--json=s.json", "--plot=s.png", cwd=trained)
-    assert done.returncode == 0, done.stderr
-    found = json.loads((trained / "s.json").read_text())
+@pytest.fixture
+def sudoku(models, monkeypatch, capsys):
+    """What `python sudoku.py` prints with these arguments."""
+    monkeypatch.chdir(models)
+
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["sudoku.py", *arguments])
+        puzzles.main("")
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_the_table_has_every_model_in_every_order(sudoku):
+    sudoku(*(f"{name}=out/{name}" for name in RUNS), "--num_puzzles=5", "--givens=12,16",
+           "--risks=5", "--json=s.json", "--plot=s.png")
+    found = json.loads(Path("s.json").read_text())
     rows = {(row["run"], row["way"], row["givens"]): row for row in found["solved"]}
     assert len(rows) == len(found["solved"]) == 2 * (4 + 4 + 1 + 1)
-    for (_, way, givens), row in rows.items():
-        blanks = 36 - givens
-        passes = {"left to right": blanks, "random order": blanks, "surest first": blanks}
-        if row["run"] == "sudoku-pairs-ar":
-            passes = {"left to right": 36}
-        assert row["passes"] == passes.get(way, row["passes"]) and 1 <= row["passes"] <= 36
-        assert row["puzzles"] == 5 and row["solved"][0] <= 1
-    assert {row["run"] for row in found["grids"]} == set(names[:3]) == found["losses"].keys()
-    assert (trained / "s.png").stat().st_size > 10_000
+    for (run_name, way, givens), row in rows.items():
+        passes = 36 if run_name == "pairs" else 36 - givens
+        assert row["passes"] == (row["passes"] if "risk" in way else passes)
+        assert 1 <= row["passes"] <= 36
+        assert row["puzzles"] == 5 and row["solved"][0] < 1
+    assert {row["run"] for row in found["grids"]} == {"mdlm", "aogpt", "ar"}
+    assert found["losses"].keys() == {"mdlm", "aogpt", "ar"}
+    assert Path("s.png").stat().st_size > 10_000
 
 
-def test_own_puzzles_are_answered_in_the_terminal(trained, puzzle):
-    (trained / "p.txt").write_text("".join(map(str, puzzle)))
-    done = run("sudoku.py", "mdlm=out/sudoku-mdlm", "--puzzles=p.txt", cwd=trained)
-    assert done.returncode == 0, done.stderr
-    assert "cells wrong" in done.stdout and " ".join(map(str, puzzle)).replace("0", ".") in done.stdout
+def test_own_puzzles_are_answered_in_the_terminal(sudoku, puzzle):
+    shown = " ".join(map(str, puzzle)).replace("0", ".")
+    Path("p.txt").write_text(shown)
+    said = sudoku("mdlm=out/mdlm", "--puzzles=p.txt")
+    assert "cells wrong" in said and shown in said
 
 
-def test_a_model_of_stories_is_refused(workdir):
-    prepare(PrepareOptions(max_tokens=3000))
-    run("train.py", "--mode=ar", "--max_steps=1", "--eval_windows=2", "--compile=false", "--quiet")
-    done = run("sudoku.py", "toy=out/toy-ar")
-    assert done.returncode == 2 and "was not trained on Sudokus" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_model_of_stories_is_refused(sudoku):
+    Path("out/toy").mkdir()
+    save("out/toy/best.pt", small_model("ar"), variant="model", windows="aligned",
+         tokenizer=Tokenizer("bytes").to_dict())
+    with pytest.raises(InputError, match="was not trained on Sudokus"):
+        sudoku("toy=out/toy")
 
 
-# ---- What each model is asked --------------------------------------------------------------------
+def test_a_taught_model_learns_the_order_of_its_text():
+    """The loss is that of a chain rule in the order of the moves, on the cells after the mark."""
+    rng = random.Random(2)
+    ids = {word: i for i, word in enumerate(MOVES.words())}
+    x = torch.tensor([[ids[word] for word in MOVES.draw(rng).split()] for _ in range(5)])
+    for order in "solver", "left_to_right":
+        config = taught.Config("aogpt", vocab_size=218, block_size=37, mark=216, taught=order,
+                               n_embd=8, n_head=1)
+        batch = taught.training_batch(config, x, None)
+        for row, tokens, pos, target, weight in zip(x.tolist(), *batch[:1], *batch[2:]):
+            given = row.index(216)
+            moves = [divmod(word, 6) for word in row if word != 216]
+            if order == "left_to_right":
+                moves[given:] = sorted(moves[given:])
+            assert list(zip(pos.tolist(), target.tolist())) == moves
+            assert tokens.tolist() == [config.bos_id, *(digit for _, digit in moves[:-1])]
+            expected = torch.tensor([0.0] * given + [1 / (36 - given)] * (36 - given))
+            torch.testing.assert_close(weight, expected)
 
-@pytest.mark.parametrize("world", [GRIDS, PAIRS, MOVES])
-def test_a_prompt_is_the_beginning_of_a_text(world, puzzle):
-    prompt = puzzles.prompt_of(world, puzzle, random.Random(0))
-    words = set(world.words()) | ({"_"} if world is GRIDS else set())
-    assert set(prompt.split()) <= words
+
+def test_patterns_are_the_beginnings_of_texts(puzzle):
+    row = puzzles.patterns_of(PAIRS, [puzzle], answers.Config("ar", vocab_size=9, mark=7))[0]
+    text = " ".join(PAIRS.words()[i] for i in row[:37])
+    assert text == " ".join(map(str, [*puzzle, "|"])) and len(row) == 73
+    config = Config("mdlm", vocab_size=7)
     [solution] = GRIDS.solutions(puzzle)
-    answer = " ".join(map(str, solution))
-    if world is GRIDS:
-        return
-    if world is MOVES:
-        moves = zip(puzzles.CELL_NAMES, puzzle, solution)
-        answer = " ".join(f"{name}{digit}" for name, given, digit in moves if not given)
-    text = f"{prompt} {answer}"
-    assert world.is_right(text) and world.grid_of(text) == solution
-    assert not world.is_right(text[:-1] + "9")
+    filled = [digit - 1 for digit in solution]
+    row = puzzles.patterns_of(GRIDS, [puzzle], config)[0].tolist()
+    assert all(i == j or i == config.mask_id for i, j in zip(row, filled))
+    assert puzzles.grid_of(GRIDS, filled) == solution
+    assert puzzles.grid_of(PAIRS, [*puzzle, 7, *solution]) == solution

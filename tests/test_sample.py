@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from scipy.stats import chi2_contingency, chisquare
 
 import model as plain
-import sample
 from conftest import ROOT, Running, run, small_model
 from extras import blocks, cache, infill, unmask
 from model import Config, Drawing, draw, mask_batch, probabilities
@@ -363,17 +362,17 @@ def test_ar_stops_when_every_story_has_ended(text):
     assert n < 8
     assert torch.equal(tokens[:, :n], whole[:, :n])
     assert (tokens[:, n:] == 2).all()
-    written = tokens, appeared, pattern, model.config, Tokenizer("words", words=["a"]), o
+    written = tokens, appeared, model.config, Tokenizer("words", words=["a"]), o
     for row, end in zip(rows_of(range(4), *written), ends):
         assert row["passes"] == row["written"] == end + 1 - prompt
 
 
 def test_an_end_of_text_in_a_blank_ends_no_story():
     tokens = torch.tensor([[0, 1, 0, 1]])       # 1 is end-of-text
-    pattern = torch.tensor([0, 2, 0, 2])        # 2 is a blank
+    appeared = torch.tensor([[-1, 0, -1, 1]])   # -1 was given
     a = Tokenizer("words", words=["a"])
     config = Config("mdlm", vocab_size=2)
-    [row] = rows_of([0], tokens, tokens, pattern, config, a, SampleOptions())
+    [row] = rows_of([0], tokens, appeared, config, a, SampleOptions())
     assert row["tokens"] == [0, 1, 0]
 
 
@@ -470,6 +469,13 @@ NOT_ONE = "must have words, one blank, and words"
     (INFILL, "___ day", 0, NOT_ONE),
     (INFILL, "One ___ day ___ a", 0, NOT_ONE),
     (INFILL, "One ___ day", 8, NOT_ONE),
+    (MDLM, "One _ day __, _.", 0, "x.x..x.x"),
+    (MDLM, "One ____ day", 0, "x...x"),
+    (MDLM, "______", 0, "...."),
+    (MDLM, "One___day", 0, "x..x"),
+    (MDLM, "One____day_______", 0, "x..x.."),
+    (MDLM, "One d_y", 0, "the word 'd_y' is none of"),
+    (MDLM, "One _day", 0, "the word '_day' is none of"),
     (BLOCKS, "One day, a", 0, "xxxx....."),
     (BLOCKS, "One day ___", 0, "xx.."),
     (BLOCKS, "___ day", 0, "..x"),
@@ -477,9 +483,8 @@ NOT_ONE = "must have words, one blank, and words"
 def test_what_is_to_be_written(config, prompt, length, expected):
     o = SampleOptions(prompt=prompt, length=length, blank=2)
     try:
-        pattern = pattern_of(o, config, WORDS, "aligned")
         variant = sys.modules[type(config).__module__]
-        getattr(variant, "check_pattern", sample.check_pattern)(config, pattern)
+        pattern = pattern_of(o, config, WORDS, "aligned", variant)
         assert "".join("." if i == config.mask_id else "x" for i in pattern.tolist()) == expected
     except InputError as e:
         assert expected in str(e)

@@ -10,10 +10,11 @@ import torch
 
 from conftest import small_model
 from extras import answers
-from prepare_data import WORLDS
-from sudoku import CELL_NAMES, GRIDS, MOVES, PAIRS, Sudoku
+from extras.solved import CELL_NAMES, MOVES, PAIRS
+from sudoku import GRIDS, Sudoku
 from tokenizer import Tokenizer
 from train import PRESETS
+from worlds import world_named
 
 SMALL = Sudoku(2, 2)
 
@@ -215,7 +216,7 @@ def test_what_is_renamed_and_reordered_is_a_puzzle_still():
 
 @pytest.mark.parametrize("name", ["sudoku", "sudoku-pairs", "sudoku-moves"])
 def test_texts_are_right_and_of_the_vocabulary(name):
-    world, rng = WORLDS[name], random.Random(8)
+    world, rng = world_named(name), random.Random(8)
     tokenizer = Tokenizer("words", words=world.words())
     for _ in range(30):
         text = world.draw(rng)
@@ -308,7 +309,7 @@ def test_only_answers_are_learned():
 
 def test_presets_know_the_mark():
     for name in "sudoku-pairs", "sudoku-moves":
-        words = WORLDS[name].words()
+        words = world_named(name).words()
         assert words[PRESETS[name]["mark"]] == "|"
 
 

@@ -71,6 +71,11 @@ def test_every_cell_runs(folder):
     for text in filled[:3]:
         assert text.endswith("found a red ball in the park. She took it to her mom")
 
+    # A network of one step knows no grammar, so only the passes are certain.
+    passes = re.findall(r"(\d+\.\d) +\d+%", said["together"])
+    assert passes[:2] == ["48.0", "24.0"] and 1 <= float(passes[2]) <= 48
+    assert len(re.findall(r"\d+ of 50 solved", said["solve"])) == 2
+
     # A draft and its check take two passes and add at least two tokens.
     one_by_one, drafted = re.findall(r"(\d+\.\d) +\d+%", said["draft"])
     assert float(one_by_one) == 1
@@ -105,7 +110,7 @@ def test_the_outputs_that_are_kept_are_small_and_of_one_execution():
     notebook = nbformat.read(TOUR, as_version=4)
     nbformat.validate(notebook)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert 10 <= len(cells) <= 15
+    assert 10 <= len(cells) <= 20
     assert os.path.getsize(TOUR) < 200_000
     numbers = [cell.execution_count for cell in cells]
     assert numbers == list(range(1, len(cells) + 1))        # from top to bottom, in one go

@@ -8,7 +8,8 @@ import zlib
 
 import numpy as np
 
-from toy import TOY, Grammar, choice, join_words, split_words, texts_of
+from toy import TOY, Grammar, choice, join_words, split_words
+from worlds import texts_of
 
 SMALL = Grammar({
     "story": choice("1 {who} saw a {thing}. {Pronoun} {did}."),

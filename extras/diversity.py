@@ -1,8 +1,10 @@
 """
 How diverse a set of stories is, how good it is, and how close it comes to real text.
 
-    python diversity.py ar=A.jsonl mdlm=B.jsonl --data=toy --judge=out/toy-ar
-    python diversity.py mine=stories.txt --data=tinystories
+Adds: a table of measures. Costs: nothing elsewhere. Plugs in as
+
+    python -m extras.diversity ar=A.jsonl mdlm=B.jsonl --data=toy --judge=out/toy-ar
+    python -m extras.diversity mine=stories.txt --data=tinystories
 
 A .jsonl file is one that sample.py wrote; in a .txt file <|endoftext|> separates the stories.
 NAME=FILE,FILE gives the samples of several seeds, and the table shows their mean ± their standard
@@ -23,11 +25,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prepare_data import EOT, read_stories
-from support.rows import read_rows
+from prepare_data import read_stories
 from sample import open_model
 from support.flags import (
     InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
+from support.rows import read_rows
+from tokenizer import EOT
 
 
 @dataclass
@@ -207,13 +210,13 @@ def nats_under(judge, texts) -> tuple:
 # ---- The table: a column for each set of samples -------------------------------------------------
 
 # Samples can be compared where these settings agree.
-COMPARED = "num_samples", "length", "start", "full_length", "prompt", "vocab_size"
+COMPARED = "num_samples", "length", "start", "full_length", "prompt", "prompts", "vocab_size"
 
 
 def read_samples(path: str) -> tuple:
     """The texts of a file, and the settings they were made with. Raises InputError."""
     # what a file that says nothing is taken for
-    settings = {"length": None, "start": "story", "full_length": False, "prompt": ""}
+    settings = {"length": None, "start": "story", "full_length": False, "prompt": "", "prompts": ""}
     if path.endswith(".txt"):
         texts = read_stories(path)
     else:
@@ -248,7 +251,7 @@ def columns_of(sets, corpus, judges) -> tuple:
         real, held_out = corpus.texts_like(first)
         if held_out < len(real):
             notes.append(f"only {held_out} of the {len(real)} real texts are not from training")
-        expected = first | {"num_samples": len(real), "prompt": "",
+        expected = first | {"num_samples": len(real), "prompt": "", "prompts": "",
                             "vocab_size": corpus.tokenizer.vocab_size}
     for name, seeds in sets.items():
         columns[name] = over_seeds([measure(texts, judges, corpus) for texts, _ in seeds])
