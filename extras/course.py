@@ -65,6 +65,11 @@ def hand_out(folder: Path, tasks: list):
             source = path.read_text("utf-8")
             says = f"task {task}: {function}"
             path.write_text(emptied(source, function, says), "utf-8")
+    properties = folder / "properties.py"
+    lines = properties.read_text("utf-8").splitlines(keepends=True)
+    others = tuple(f'    "{task}": [' for task in TASKS if task not in tasks)
+    kept = [line for line in lines if not line.startswith(others)]     # only these are graded
+    properties.write_text("".join(kept), "utf-8")
     print(f"{folder} is ready: tasks.md says what to do, and python grade.py how far it is done")
 
 

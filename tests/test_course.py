@@ -185,6 +185,11 @@ def test_tasks_can_be_chosen(tmp_path):
     code = (tmp_path / "x/model.py").read_text("utf-8")
     assert code.count("NotImplementedError") == 1
     compile(code, "model.py", "exec")
+    said = python("grade.py", "together", cwd=tmp_path / "x", code=1)
+    assert "0 of 7 points" in said
+    done = subprocess.run([sys.executable, "grade.py", "bound"], cwd=tmp_path / "x",
+                          capture_output=True, text=True)
+    assert done.stderr.startswith("grade.py: bound is no task; there are masks, together, and")
 
 
 @pytest.mark.parametrize("arguments, says", [
