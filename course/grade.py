@@ -7,8 +7,8 @@ Grades the lab: the points of each task, and the smallest case on which a proper
     python grade.py --project               the open project: passes a story, and nats from the law
 
 There are no hidden answers. What a function returns is held against what must be true of any right
-one, which texts of two or three tokens let us count out. A test by chance is set so that a right
-answer fails it once in ten million runs, and the whole lab in less than one of 10,000.
+one, which texts of two or three tokens let us count out. Tests by chance are so lenient that right
+answers fail any of them in less than one of 10,000 runs of the whole lab.
 
 Your code runs in a process of its own, which only answers calls. So nothing that it does, such as
 an endless loop, exit() or a change of torch, can hurt the grader or the next task. What it prints

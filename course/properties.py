@@ -83,7 +83,9 @@ def near(found, expected, case, yours, theirs, within=1e-4):
         raise Wrong(f"{case}: your {yours} is {float(found):.4g}, {theirs} {float(expected):.4g}")
 
 
-ODDS = 1e-7         # of failing a right answer, in each test by chance
+# Some 30 tests draw lots. So small are the odds of each to fail a right answer, by a law for large
+# numbers; for cells of 50 the true ones are a few times larger, and all together below 1 in 10,000.
+ODDS = 1e-7
 SIGMAS = 5.33       # which a normal number exceeds with these odds
 
 
