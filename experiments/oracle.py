@@ -16,9 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-import extras.blocks
 import model as plain
-from extras.diversity import read_samples
 from support.flags import command, parse_flags, print_table
 from toy import TOY, Grammar, split_words
 
@@ -151,7 +149,7 @@ class Oracle(torch.nn.Module):
         network = variant.Transformer(config)
         self.attend = network.attend        # who sees whom
         self.head = network.head            # its device tells where the model is
-        if variant is extras.blocks:
+        if hasattr(network, "seen_once"):       # extras/blocks.py
             self.seen_once = network.seen_once
 
     def forward(self, tokens, key_pos, target_pos, select, attend=None):
@@ -185,6 +183,7 @@ def toy_oracle(mode: str, N: int | None = None) -> Oracle:
         vocab_size=len(TOY.words()) + 1,
         block_size=int(TOY.mean_words()) + 1)
     if N:
+        import extras.blocks
         config = extras.blocks.Config(mode, block_length=N, **sizes)
         return Oracle(config, toy_conditionals, extras.blocks)
     return Oracle(plain.Config(mode, **sizes), toy_conditionals)
@@ -259,6 +258,7 @@ def distance(texts: list) -> dict:
 
 def main():
     """A row for each file of samples of the toy; the columns are said at `distance`."""
+    from extras.diversity import read_samples
     files = parse_flags(__doc__, named="NAME=FILE")["named"]
     rows = [["", "grammatical", "± s.e.", "kl", "surprise"]]
     for name, path in files.items():

@@ -64,6 +64,16 @@ def logits_of_masked(model, tokens, masked, appeared):
     return in_place[masked]
 
 
+def within_risk(nats, risk):
+    """Which places (B, L) are revealed, by the entropies nats (B, L) of their laws, inf where known.
+
+    In each row those whose surer places sum to at most `risk` nats, so always the surest of all."""
+    ascending, place = nats.sort(dim=1, stable=True)
+    before = F.pad(ascending.cumsum(dim=1)[:, :-1], (1, 0))                     # (B, L)
+    within = torch.zeros_like(nats, dtype=torch.bool).scatter(1, place, before <= risk)
+    return within & nats.isfinite()
+
+
 @torch.no_grad()
 def write(model, tokens, times, noise, o, risk: float):
     """Yields tokens (B, L) after each pass, until all are written, block after block."""
@@ -81,11 +91,8 @@ def write(model, tokens, times, noise, o, risk: float):
         drawn = draw(probabilities(logits, o), u[masked.to(u.device)])
         single = entropies(logits, o)                                           # (n,)
         nats = single.new_full(tokens.shape, torch.inf).masked_scatter(masked, single)  # (B, L)
-        ascending, place = nats.sort(dim=1, stable=True)
-        before = F.pad(ascending.cumsum(dim=1)[:, :-1], (1, 0))                 # (B, L)
-        within = torch.zeros_like(masked).scatter(1, place, before <= risk)     # (B, L)
         new = tokens.masked_scatter(masked, drawn)
-        now = within & masked                                                   # (B, L)
+        now = within_risk(nats, risk)                                           # (B, L)
         tokens = torch.where(now, new, tokens)
         appeared = appeared.masked_fill(now, step)
         masked = tokens == config.mask_id

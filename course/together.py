@@ -1,0 +1,24 @@
+"""
+Why two at a time break: what is lost when several tokens are drawn in one pass.
+
+A network tells the law of each hidden token, given what is known. Tokens of one pass are drawn from
+these laws independently, so they follow the product of the single laws. What a story should have is
+their joint law, in which "Lily … She" is likely and "Lily … He" is not.
+"""
+import torch
+
+
+def nats_lost(joint):
+    """KL(joint ‖ product) in nats, as a tensor without dimensions: 0 if the places are independent.
+
+    joint (V, V, …) is the law of two or more places: joint[a, b] = p(first is a, second is b). The
+    product has the same law for each place alone. Cells where joint is 0 add nothing."""
+    places = range(joint.dim())
+    singles = [joint.sum(dim=[other for other in places if other != i]) for i in places]
+    single_nats = sum(torch.special.entr(single).sum() for single in singles)
+    return single_nats - torch.special.entr(joint).sum()
+
+
+if __name__ == "__main__":
+    same = torch.tensor([[0.5, 0.0], [0.0, 0.5]], dtype=torch.float64)
+    print(f"a girl or a boy, and later the word that repeats it: {nats_lost(same):.3f} nats lost")

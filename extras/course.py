@@ -1,0 +1,109 @@
+"""
+A lab on text diffusion that grades itself: course/tasks.md is for students, course/teaching.md for
+whoever teaches.
+
+Adds: a copy of the project in which some functions are to be written, and a grader that needs no
+answers. Costs: nothing. Stands alone:
+
+    python -m extras.course hand_out lab                        what students get
+    python -m extras.course hand_out lab --tasks=gpt,bound      some of course/properties.py
+    python -m extras.course solutions answers                   the same folder, solved
+"""
+import ast
+import shutil
+import sys
+from pathlib import Path
+
+from course.properties import TASKS
+from support.flags import ROOT, InputError, command, did_you_mean
+
+# No other file goes into the copy, so none that does the same as a function to be written.
+FILES = """
+    model.py train.py sample.py toy.py worlds.py sudoku.py tokenizer.py prepare_data.py
+    support/*.py extras/__init__.py extras/adaptive.py extras/answers.py extras/cache.py
+    extras/drafts.py extras/infill.py extras/long.py extras/muon.py extras/noise.py extras/prompt.py
+    extras/prompts.py extras/show.py extras/solved.py extras/start_from.py extras/unmask.py
+    experiments/oracle.py
+    course/gpt.py course/together.py course/project.py course/grade.py course/properties.py
+    course/tasks.md
+    requirements.txt LICENSE
+"""
+
+
+def emptied(source: str, function: str, says: str) -> str:
+    """The source without the body of a function: its docstring stays, then it raises `says`."""
+    lines = source.splitlines(keepends=True)
+    for node in ast.parse(source).body:
+        if getattr(node, "name", "") == function:
+            first = node.body[0]
+            if ast.get_docstring(node):
+                start = first.end_lineno        # comments before the first statement go too
+            else:
+                start = first.lineno - 1
+            indent = " " * first.col_offset
+            body = [f'{indent}raise NotImplementedError("{says}")\n']
+            return "".join(lines[:start] + body + lines[node.end_lineno:])
+    raise InputError(f"there is no function {function}; TASKS in course/properties.py names it")
+
+
+def copy_files(folder: Path):
+    """What students need. The files of course/ come to the top of the folder."""
+    for pattern in FILES.split():
+        for path in sorted(Path(ROOT).glob(pattern)):
+            inside = path.relative_to(ROOT)
+            target = folder / (inside.name if inside.parts[0] == "course" else inside)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+
+def hand_out(folder: Path, tasks: list):
+    copy_files(folder)
+    for task in tasks:
+        for place in TASKS[task]:
+            file, function = place.split(":")
+            path = folder / file
+            source = path.read_text("utf-8")
+            says = f"task {task}: {function}"
+            path.write_text(emptied(source, function, says), "utf-8")
+    properties = folder / "properties.py"
+    lines = properties.read_text("utf-8").splitlines(keepends=True)
+    others = tuple(f'    "{task}": [' for task in TASKS if task not in tasks)
+    kept = [line for line in lines if not line.startswith(others)]     # only these are graded
+    properties.write_text("".join(kept), "utf-8")
+    print(f"{folder} is ready: tasks.md says what to do, and python grade.py how far it is done")
+
+
+def solutions(folder: Path, tasks: list):
+    copy_files(folder)
+    if "gpt" in tasks:
+        shutil.copyfile(Path(ROOT, "course/diffusion.py"), folder / "gpt.py")
+    print(f"{folder} has the solutions; python grade.py in it finds nothing missing")
+
+
+WHAT = {"hand_out": hand_out, "solutions": solutions}
+
+
+def main():
+    words = sys.argv[1:]
+    tasks = list(TASKS)
+    for word in [word for word in words if word.startswith("--")]:
+        words.remove(word)
+        name, _, value = word.partition("=")
+        if name == "--help":
+            print(__doc__.strip())
+            return
+        tasks = value.split(",")
+        for task in tasks:
+            if name != "--tasks" or task not in TASKS:
+                raise InputError(f"{word}: --tasks may have {', '.join(TASKS)}"
+                                 + did_you_mean(task, TASKS))
+    if len(words) != 2 or words[0] not in WHAT:
+        raise InputError("say hand_out DIR or solutions DIR; --help says more")
+    folder = Path(words[1])
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} is not empty; name a new folder")
+    WHAT[words[0]](folder, tasks)
+
+
+if __name__ == "__main__":
+    command(main, "the copy is not complete; delete it")
