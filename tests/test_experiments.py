@@ -5,6 +5,7 @@ import json
 import math
 import random
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from scipy import stats
 
 import model as plain
 from conftest import TINY, run, small_model
-from experiments import denoiser, dial, gradient, held_out, infill, report, shakespeare
+from experiments import denoiser, dial, gradient, held_out, infill, report, shakespeare, texts
 from experiments.oracle import (
     choices_of, distance, exact_conditionals, toy_conditionals, toy_oracle)
 from extras import blocks
@@ -282,6 +283,63 @@ def test_the_best_of_few_stories_are_those_of_the_lowest_loss_at_the_end(file):
             of_mode = mode, help if help in ("plain", "eight") else "any"
             lowest[of_mode] = min(lowest.get(of_mode, (10, "")), (losses[-1], name))
     assert {name for _, name in lowest.values()} == set(report.BEST[file])
+
+
+# ---- The very stories ----------------------------------------------------------------------------
+
+def test_each_story_has_a_fingerprint_of_its_own():
+    fingerprints = texts.FINGERPRINTS.read_text().split()
+    assert len(set(fingerprints)) == len(fingerprints) == 5717
+    assert {len(mark) for mark in fingerprints} == {texts.DIGITS}
+
+
+@pytest.fixture
+def corpus(workdir, monkeypatch):
+    """A corpus in two files, in which the stories to be found stand among others, and some twice.
+
+    `datasets` gives its lines, as of a text file."""
+    wanted = [f"Story {i}.\nIt ends." for i in range(710)]
+    mixed = [f"Another {i}." for i in range(2000)] + wanted + wanted[:50]
+    random.Random(0).shuffle(mixed)
+    files = {"valid": texts.joined(mixed[:1000]), "train": texts.joined(mixed[1000:])}
+    for name, text in files.items():
+        (workdir / f"{name}.txt").write_text(text)
+
+    def load_dataset(path, split, streaming, data_files=""):
+        for name, text in files.items():
+            if data_files.endswith(f"-{name}.txt"):
+                yield from [{"text": line} for line in text.split("\n")]
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    fingerprints = workdir / "stories.txt"
+    fingerprints.write_text("\n".join(map(texts.fingerprint, wanted)))
+    monkeypatch.setattr(texts, "FINGERPRINTS", fingerprints)
+    monkeypatch.setattr(texts, "WHOLE", texts.sha256(texts.joined(wanted)))
+    (workdir / "first.txt").write_text(texts.joined(wanted[:410]))
+    (workdir / "last.txt").write_text(texts.joined(wanted[410:]))
+    return wanted
+
+
+def test_stories_are_picked_out_of_a_corpus(gpt2, corpus, workdir, monkeypatch):
+    """Downloaded, in files, or by themselves, they make the same data."""
+    made = []
+    for flags in [], ["--corpus=valid.txt,train.txt"], ["--train=first.txt", "--valid=last.txt"]:
+        run_main("texts", monkeypatch, *flags)
+        files = [*workdir.glob("data/*.txt"), *workdir.glob("data/*/*.bin")]
+        made.append({file: file.read_bytes() for file in files})
+    assert made[0] == made[1] == made[2]
+    assert len(made[0]) == 7
+    assert made[0][workdir / "data/stories-unseen.txt"].decode() == texts.joined(corpus[10:410])
+
+
+def test_what_is_missing_is_said(corpus, monkeypatch):
+    with pytest.raises(InputError, match="300 of 710 stories .* first with the fingerprint"):
+        run_main("texts", monkeypatch, "--corpus=first.txt")
+    monkeypatch.setattr(texts, "WHOLE", "0")
+    with pytest.raises(InputError, match="the stories differ"):
+        run_main("texts", monkeypatch, "--corpus=train.txt,valid.txt")
+    with pytest.raises(InputError, match="give both"):
+        run_main("texts", monkeypatch, "--train=first.txt")
 
 
 # ---- Every command runs --------------------------------------------------------------------------
