@@ -36,10 +36,10 @@ gradient         5        3  Why does masked_ce lower the bound faster than the 
 shakespeare      0      115  Is our GPT better than nanoGPT's own, and why?
 speed            0        6  Is others' code as fast as ours? Needs clones of it, or a GPU.
 
-The minutes are of one core, and about right: those of measuring, of few and of large are from logs,
-those of training are reckoned from the steps, at 0.14 s each on stories and 0.08 s on the toy, and
-a minute a run to start and evaluate. Groups share runs, so all of them take some 21 hours, and not
-the sum. The download and a GPU's compilation are not counted.
+All minutes are rough, and of one core. Those of measuring, of few and of large are from logs; the
+others are reckoned from the steps, about 0.14 s each on stories and 0.08 s on the toy, and from a
+minute a run to start and evaluate. Groups share runs, so all of them take some 21 hours, and not
+the sum. The download is not counted.
 END
 }
 
