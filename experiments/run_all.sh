@@ -56,6 +56,8 @@ made() {        # made NAME COMMAND …: NAME.json by this command
     fi
 }
 
+cannot_make() { echo "$1.json needs $2, and stays as it is"; }     # cannot_make NAME WHAT
+
 run() {         # run NAME FLAGS …: the run out/NAME, from its beginning or from where it stopped
     local folder=out/$1
     shift
@@ -233,7 +235,7 @@ large() {       # large MODE HELP STEPS SEED: the same with 28M parameters, 32 w
 
 # Seven minutes of an H200 if a dozen runs share it, and days of a CPU.
 group_large() {
-    if ! has_gpu; then echo "large.json is made on a GPU alone, and stays as it is"; return; fi
+    if ! has_gpu; then cannot_make large "a GPU"; return; fi
     for steps in 32 125 250; do large ar plain $steps 1; done
     large ar eight 250 1
     large ar dropout 250 1
@@ -369,6 +371,8 @@ group_shakespeare() {
     [ -e data/shakespeare/meta.json ] || python prepare_data.py --dataset=shakespeare
     if [ -e nanoGPT ]; then
         made shakespeare python -m experiments.shakespeare --table=own_code
+    else
+        cannot_make shakespeare "a clone of nanoGPT"
     fi
     made shakespeare-taken python -m experiments.shakespeare --table=take_away
 }
@@ -376,10 +380,12 @@ group_shakespeare() {
 # The clones are of github.com/karpathy/nanoGPT and github.com/caiovicentino/arche. The machine must
 # be quiet.
 group_speed() {
-    if has_gpu; then made speed-gpu python bench.py; fi
+    if has_gpu; then made speed-gpu python bench.py; else cannot_make speed-gpu "a GPU"; fi
     if [ -e nanoGPT ] && [ -e arche ]; then
         made speed-others env OMP_NUM_THREADS=2 python -m experiments.others --device=cpu \
             --repeats=12
+    else
+        cannot_make speed-others "clones of nanoGPT and arche"
     fi
 }
 
