@@ -41,6 +41,7 @@ from model import draw
 from sample import SampleOptions, generate, open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure
+from support.runs import origin_of
 from toy import TOY
 
 # For each mode {sampler: {flag: its values}}; each combination of the values is a row.
@@ -226,9 +227,10 @@ def main():
     flags = parse_flags(__doc__, DenoiserOptions, named="NAME=FOLDER")
     o = build(DenoiserOptions, flags)
     networks = []
-    commits = {}
+    runs = {}
     for name, folder in flags["named"].items():
-        commits[name] = {"folder": folder, "commit": finished_run(folder)["commit"]}
+        finished_run(folder)
+        runs[name] = {"folder": folder} | origin_of(folder)
         model, variant, tokenizer, _ = open_model(folder, "cpu")
         if tokenizer.words != TOY.words():
             raise InputError(f"{folder} is no run of the toy, whose law is known")
@@ -240,7 +242,7 @@ def main():
             print(row, flush=True)
             rows.append(row)
             if o.json:
-                write_json(o.json, provenance(SEED) | {"runs": commits, "rows": rows})
+                write_json(o.json, provenance(SEED) | {"runs": runs, "rows": rows})
     if o.plot:
         draw_denoiser(rows, o.plot)
 

@@ -51,7 +51,7 @@ from tokenizer import Tokenizer
 from sample import SampleOptions, generate, open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure
-from support.runs import random_numbers
+from support.runs import origin_of, random_numbers
 from train import rows_together, window_losses
 
 PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in each pass
@@ -155,7 +155,6 @@ def measure(folder: Path, o: DialOptions) -> dict:
         "network": mode,
         "N": int(N),
         "seed": int(seed),
-        "commit": run["commit"],
         "step, s": seconds / max(1, last["step"] - first["step"])}
     if o.text == "toy":
         return row | on_toy(model, variant, tokenizer, o)
@@ -212,17 +211,18 @@ def draw_dial(rows: list, path: str):
 
 def main():
     o = build(DialOptions, parse_flags(__doc__, DialOptions))
+    folders = sorted(Path(f"out/dial-{o.text}").glob("*"))
+    if not folders:
+        raise InputError(f"there are no runs in out/dial-{o.text}; run_all.sh trains them")
+    runs = {str(folder): origin_of(folder) for folder in folders}
     rows = []
 
     def add(row):
         rows.append(row)
         print(row, flush=True)
         if o.json:
-            write_json(o.json, provenance(0) | {"rows": rows})
+            write_json(o.json, provenance(0) | {"runs": runs, "rows": rows})
 
-    folders = sorted(Path(f"out/dial-{o.text}").glob("*"))
-    if not folders:
-        raise InputError(f"there are no runs in out/dial-{o.text}; run_all.sh trains them")
     for folder in folders:
         add(measure(folder, o))
     if o.text == "toy":

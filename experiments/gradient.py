@@ -30,7 +30,7 @@ from tqdm import tqdm
 from prepare_data import Windows
 from sample import open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
-from support.runs import random_numbers, read_run
+from support.runs import origin_of, random_numbers, read_run
 
 OBJECTIVES = "nelbo", "masked_ce"
 
@@ -85,7 +85,7 @@ def main():
     runs = {}
     for name, folder in flags["named"].items():
         run = read_run(folder)
-        runs[folder] = {"commit": run["commit"]}
+        runs[folder] = origin_of(folder)
         model, variant, *_ = open_model(folder, "cpu")
         config = model.config
         if config.mode != "mdlm":

@@ -33,7 +33,7 @@ from prepare_data import Windows
 from sample import open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure, in_legend
-from support.runs import random_numbers, read_run
+from support.runs import origin_of, random_numbers, read_run
 from train import losses_in_parts, window_losses
 
 NEIGHBOURS = 10     # windows whose mean is one number
@@ -162,8 +162,7 @@ def measure(folder: str, o: HeldOutOptions) -> dict:
             found["left to right"] = nats(model, x, forwards)
     steps_of_an_epoch = run["train_windows"] / run["settings"]["batch_size"]
     curve = [(entry["step"] / steps_of_an_epoch, entry["val_nll"]) for entry in run["curve"]]
-    return {
-        "commit": run["commit"],
+    return origin_of(folder) | {
         "curve": curve,         # of (epochs, loss on the stories that choose)
         "scores": {name: of_neighbours(scores) for name, scores in found.items()}}
 

@@ -29,6 +29,7 @@ from experiments.oracle import toy_oracle
 from sample import SampleOptions, generate
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure, in_legend
+from support.runs import origin_of
 from train import losses_in_parts
 
 LENGTHS = (1, 2, 4, 8, 16, 32)      # tokens of a blank, as far as a window has room for them
@@ -89,7 +90,7 @@ def mean_over(starts: list, score):
 
 def measure(folder: str, o: InfillOptions) -> dict:
     """What the file of --json has of a run. Raises InputError."""
-    run, model, variant, windows = open_run(folder, o.data, device="cpu")
+    _, model, variant, windows = open_run(folder, o.data, device="cpu")
     toy = windows.meta["tokenizer"]["kind"] == "words"
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
     T = x.size(1) - toy         # the toy's last token is the end-of-text
@@ -108,7 +109,7 @@ def measure(folder: str, o: InfillOptions) -> dict:
         if model.config.mode != "ar":
             blanks[length]["seconds"] = seconds_to_fill(
                 model, variant, x[0], starts[1], length)
-    found = {"commit": run["commit"], "blanks": blanks}
+    found = origin_of(folder) | {"blanks": blanks}
     if model.config.mode != "mdlm":
         found["left to right"] = nats(model, variant, x, 0, x.size(1)).mean().item()
     return found

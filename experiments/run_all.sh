@@ -1,26 +1,62 @@
 #!/usr/bin/env bash
-# Makes the numbers of results/ again, from two files of TinyStories, or from a download:
+# Makes the numbers of results/ again, in the folder of train.py:
 #
-#     experiments/run_all.sh TRAIN VALID        in the folder of train.py
+#     experiments/run_all.sh --list             the groups, what they answer, and how long they take
+#     experiments/run_all.sh                    all of them, and the tables of results/ from them
+#     experiments/run_all.sh few real           these groups
+#     experiments/run_all.sh few --again        measures although the numbers are there
 #
-# Each line of the list below makes one file in results/data, which takes about as many minutes on
-# one core of a CPU as it says. A file that is there is not made again, and no run in out/ is
-# trained again, so it can be stopped at any time and goes on where it was. To make a number anew,
-# delete its file. Two files need a GPU, and two need clones of others' code; without these they
-# stay as they are. All of it takes some 21 hours of one core. Two cores share the work best with
-# two copies of a list cut in two, and with OMP_NUM_THREADS=1.
+# A group trains the runs that it needs, and then each `made` makes one file in results/data. No run
+# in out/ is trained again, and a file that is there is not made again, so it can be stopped at any
+# time and goes on where it was. With --again the files go to results/again, and agree.py says
+# whether their numbers are those of results/data. The stories are downloaded; who has the corpus as
+# files calls `python -m experiments.texts --corpus=FILES` before.
+#
+# Two cores share the work best with two groups at a time, each with OMP_NUM_THREADS=1.
 set -euo pipefail
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-mkdir -p results/data results/figures
+data=results/data figures=results/figures again=
 
-made() {        # made NAME MINUTES COMMAND …: results/data/NAME.json by this command
-    local file=results/data/$1.json part=results/data/$1.part.json
-    [ -e "$file" ] && return
-    echo "== $1, about $2 minutes"
-    shift 2
-    "$@" --json="$part"
-    mv "$part" "$file"
+list() {
+    cat <<END
+group        train  measure  what it answers
+dial           120       40  How long should a block be?
+sampling        10      120  What does a sampler lose by its own rule, and what by its network?
+sudoku          65       60  Where does masked diffusion win, and is it by the order of writing?
+pictures        15        1  The moving pictures of README.
+few            285       15  Does masked diffusion win when stories are few?
+large            7        1  The same with 28M parameters; only on a GPU, and in minutes of one.
+real           190       10  Which learns real text best, and how much more training does it take?
+rates           65        5  Is that so with other learning rates?
+orders          45       50  In which order is a story easiest?
+blanks          50       45  What is gained by seeing both sides of a blank?
+diversity       35       10  Which stories are most like real ones?
+paper          170       12  What does each of the paper's differences do, alone?
+gradient         5        3  Why does masked_ce lower the bound faster than the bound itself?
+shakespeare      0      115  Is our GPT better than nanoGPT's own, and why?
+speed            0        6  Is others' code as fast as ours? Needs clones of it, or a GPU.
+
+All minutes are rough, and of one core. Those of measuring, of few and of large are from logs; the
+others are reckoned from the steps, about 0.14 s each on stories and 0.08 s on the toy, and from a
+minute a run to start and evaluate. Groups share runs, so all of them take some 21 hours, and not
+the sum. The download is not counted.
+END
 }
+
+# ---- One run, and one file -----------------------------------------------------------------------
+
+made() {        # made NAME COMMAND …: NAME.json by this command
+    local file=$data/$1.json part=$data/$1.part.json
+    if [ -e "$file" ] && [ ! "$again" ]; then return; fi
+    echo "== $1"
+    "${@:2}" --json="$part"
+    mv "$part" "$file"
+    if [ "$again" ] && [ -e "results/data/$1.json" ]; then
+        python -m experiments.agree "results/data/$1.json=$file"
+    fi
+}
+
+cannot_make() { echo "$1.json needs $2, and stays as it is"; }     # cannot_make NAME WHAT
 
 run() {         # run NAME FLAGS …: the run out/NAME, from its beginning or from where it stopped
     local folder=out/$1
@@ -33,7 +69,10 @@ run() {         # run NAME FLAGS …: the run out/NAME, from its beginning or fr
     fi
 }
 
-toy() { run "$1" --preset=toy "${@:2}"; }
+toy() {         # toy NAME FLAGS …: on the toy
+    [ -e data/toy ] || python prepare_data.py
+    run "$1" --preset=toy "${@:2}"
+}
 
 flags_of() {    # flags_of NAME: masked_ce is mdlm with another objective
     case $1 in
@@ -43,12 +82,121 @@ flags_of() {    # flags_of NAME: masked_ce is mdlm with another objective
     esac
 }
 
-learn() {       # learn GROUP NAME STEPS SEED FLAGS: out/GROUP/NAME-SEED, 1.4M weights, stories
+real_text() { [ -e data/unseen ] || python -m experiments.texts; }
+
+learn() {       # learn FOLDER NAME STEPS SEED FLAGS: out/FOLDER/NAME-SEED, 1.4M weights, stories
+    real_text
     run "$1/$2-$4" --preset=laptop --data=stories --batch_size=8 --n_embd=128 --n_hidden=352 \
         --eval_interval=625 --max_steps="$3" --seed="$4" $(flags_of "${2%%-*}") "${@:5}"
 }
 
 SELDOM="--eval_interval=1250 --eval_windows=40"     # of runs whose curve nobody looks at
+
+folders() { echo "$@" | tr " " ,; }
+
+has_gpu() { python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; }
+
+# ---- Runs that several groups need ---------------------------------------------------------------
+
+in_blocks() {   # in_blocks N: of 48 tokens, or of 256 of real text, a block is all of the window
+    [ $1 = 48 ] || [ $1 = 256 ] || echo --variant=blocks --block_length=$1
+}
+dial() {        # dial MODE N SEED
+    toy dial-toy/$1-$2-$3 --mode=$1 --seed=$3 $(in_blocks $2)
+}
+sudoku() {      # sudoku NAME SEED MODE PRESET FLAGS …: out/sudoku/NAME-SEED
+    run "sudoku/$1-$2" --mode="$3" --preset="$4" --max_steps=2000 --seed="$2" "${@:5}"
+}
+seldom() { [ $1 = 1 ] || echo $SELDOM; }            # the figure has the curves of seed 1
+short() { learn stories $1 1250 $2; }               # short NAME SEED
+long() { learn long $1 5000 $2 $(seldom $2); }      # long NAME SEED
+gpt() { learn steps ar-$1 $1 $2 $(seldom $2); }     # gpt STEPS SEED
+
+# ---- The groups ----------------------------------------------------------------------------------
+
+group_dial() {
+    for N in 1 2 4 8 16 48; do
+        for mode in mdlm aogpt; do dial $mode $N 1; done
+    done
+    for seed in 2 3; do
+        for N in 1 8 16 48; do
+            for mode in mdlm aogpt; do dial $mode $N $seed; done
+        done
+    done
+    made dial python -m experiments.dial --plot=$figures/dial.png
+    for mode in mdlm aogpt; do
+        for N in 1 16 256; do learn dial-stories $mode-$N 1250 1 $(in_blocks $N); done
+    done
+    made dial-stories python -m experiments.dial --text=stories --plot=$figures/dial-stories.png
+}
+
+group_sampling() {
+    toy toy/ar --mode=ar
+    dial mdlm 48 1
+    dial mdlm 8 1
+    dial aogpt 48 1
+    made denoiser python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
+        blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
+        --seconds=64 --plot=$figures/denoiser.png
+}
+
+# Each mode has the steps, batch and rate of the others, and two more rates are tried for each.
+group_sudoku() {
+    for seed in 1 2 3; do
+        sudoku mdlm $seed mdlm sudoku
+        sudoku mdlm-short $seed mdlm sudoku --max_steps=1000
+        sudoku aogpt $seed aogpt sudoku
+        sudoku pairs $seed ar sudoku-pairs
+        sudoku taught $seed aogpt sudoku-moves
+    done
+    sudoku masked_ce 1 mdlm sudoku --objective=masked_ce
+    sudoku ar 1 ar sudoku
+    for rate in 2 8; do
+        sudoku mdlm-$rate rate mdlm sudoku --lr=${rate}e-3 --seed=1
+        sudoku aogpt-$rate rate aogpt sudoku --lr=${rate}e-3 --seed=1
+        sudoku pairs-$rate rate ar sudoku-pairs --lr=${rate}e-3 --seed=1
+    done
+    mkdir -p out/sudoku
+    for name in mdlm aogpt pairs; do ln -sfn $name-1 out/sudoku/$name-4-rate; done
+    for seed in 1 2 3; do
+        made sudoku-$seed python sudoku.py --risks=0.001,0.01 $(sudokus $seed)
+    done
+    made sudoku-rates python sudoku.py --givens=12 --risks=0.001 --losses=false $(sudokus rate)
+}
+
+sudokus() {     # sudokus SUFFIX: NAME=out/sudoku/NAME-SUFFIX for each
+    for folder in out/sudoku/*-"$1"; do echo "$(basename "${folder%-*}")=$folder"; done
+}
+
+picture() { python sample.py --num_samples=4 --out=out/written/toy-$1.jsonl "${@:2}"; }
+
+solve() {
+    python sample.py --out_dir=out/sudoku/mdlm-1 --num_samples=1 --temperature=0 "$@" \
+        --prompt="_ 3 _ _ _ _ _ _ _ 3 _ 6 _ _ 4 _ 6 _ _ _ _ 5 3 _ 2 _ 6 4 5 _ _ _ _ _ _ 1"
+}
+
+group_pictures() {
+    mkdir -p out/written
+    if [ ! -e $figures/modes.svg ]; then
+        toy toy/ar --mode=ar
+        dial mdlm 48 1
+        dial aogpt 48 1
+        picture ar --out_dir=out/toy/ar
+        picture mdlm --out_dir=out/dial-toy/mdlm-48-1
+        picture aogpt --out_dir=out/dial-toy/aogpt-48-1 --order=random --sampler=drafts --draft=8
+        python -m extras.show --picture=out/written/modes.svg ar=out/written/toy-ar.jsonl \
+            mdlm=out/written/toy-mdlm.jsonl aogpt=out/written/toy-aogpt.jsonl
+        mv out/written/modes.svg $figures/modes.svg
+    fi
+    if [ ! -e $figures/sudoku.svg ]; then
+        sudoku mdlm 1 mdlm sudoku
+        solve --sampler=adaptive --risk=0 --out=out/written/surest.jsonl
+        solve --order=left_to_right --out=out/written/left-to-right.jsonl
+        python -m extras.show --picture=$figures/sudoku.svg \
+            "masked diffusion=out/written/surest.jsonl" \
+            "the same network=out/written/left-to-right.jsonl"
+    fi
+}
 
 help_flags() {  # help_flags HELP: against overfitting, or smaller batches
     case $1 in
@@ -62,119 +210,37 @@ few() {         # few MODE HELP STEPS SEED: on 500 stories, read again and again
     learn few "$1-$2-$3" "$3" "$4" --train_stories=500 $(help_flags "$2")
 }
 
+# Each help is tried with seed 1. What has the lowest loss on the stories that choose, with help and
+# without, gets more seeds.
+group_few() {
+    for steps in 125 250 500 1000; do few ar plain $steps 1; done
+    for steps in 500 1000; do few ar dropout $steps 1; done
+    for steps in 1000 1250 2500; do few ar both $steps 1; done
+    for steps in 2500 5000; do few masked_ce plain $steps 1; done
+    for help in dropout both; do few masked_ce $help 5000 1; done
+    for steps in 1250 5000; do few aogpt plain $steps 1; done
+    few aogpt dropout 2500 1
+    for seed in 2 3; do
+        few ar plain 250 $seed
+        few ar both 1250 $seed
+        few masked_ce plain 2500 $seed
+        few masked_ce dropout 5000 $seed
+        few aogpt plain 1250 $seed
+        few aogpt dropout 2500 $seed
+    done
+    made few python -m experiments.held_out --plot=$figures/few.png --runs="$(folders out/few/*)"
+}
+
 large() {       # large MODE HELP STEPS SEED: the same with 28M parameters, 32 windows a step
+    real_text
     run "large/$1-$2-$3-$4" --preset=laptop --data=stories --train_stories=500 --batch_size=32 \
         --n_layer=8 --n_head=8 --n_embd=512 --n_hidden=1408 --lr=0.002 --eval_interval=250 \
         --max_steps="$3" --seed="$4" $(flags_of "$1") $(help_flags "$2")
 }
 
-folders() { echo "$@" | tr " " ,; }
-
-[ -e data/toy ] || python prepare_data.py
-[ -e data/unseen ] || python -m experiments.texts ${2:+--train="$1" --valid="$2"}
-
-# How long should a block be? One of 48 tokens, or of 256 of real text, is all of the window.
-in_blocks() {   # in_blocks N
-    [ $1 = 48 ] || [ $1 = 256 ] || echo --variant=blocks --block_length=$1
-}
-dial() {        # dial N SEED
-    for mode in mdlm aogpt; do
-        toy dial-toy/$mode-$1-$2 --mode=$mode --seed=$2 $(in_blocks $1)
-    done
-}
-for N in 1 2 4 8 16 48; do dial $N 1; done
-for seed in 2 3; do
-    for N in 1 8 16 48; do dial $N $seed; done
-done
-made dial 30 python -m experiments.dial --plot=results/figures/dial.png
-for mode in mdlm aogpt; do
-    for N in 1 16 256; do learn dial-stories $mode-$N 1250 1 $(in_blocks $N); done
-done
-made dial-stories 10 python -m experiments.dial --text=stories \
-    --plot=results/figures/dial-stories.png
-
-# What does a sampler lose by its own rule, and what by its network?
-toy toy/ar --mode=ar
-made denoiser 120 python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
-    blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
-    --seconds=64 --plot=results/figures/denoiser.png
-
-# Where does masked diffusion win, and is it by the order in which it writes? Each mode has the
-# steps, batch and rate of the others, and two more rates are tried for each.
-sudoku() {      # sudoku NAME SEED MODE PRESET FLAGS …: out/sudoku/NAME-SEED
-    run "sudoku/$1-$2" --mode="$3" --preset="$4" --max_steps=2000 --seed="$2" "${@:5}"
-}
-for seed in 1 2 3; do
-    sudoku mdlm $seed mdlm sudoku
-    sudoku mdlm-short $seed mdlm sudoku --max_steps=1000
-    sudoku aogpt $seed aogpt sudoku
-    sudoku pairs $seed ar sudoku-pairs
-    sudoku taught $seed aogpt sudoku-moves
-done
-sudoku masked_ce 1 mdlm sudoku --objective=masked_ce
-sudoku ar 1 ar sudoku
-for rate in 2 8; do
-    sudoku mdlm-$rate rate mdlm sudoku --lr=${rate}e-3 --seed=1
-    sudoku aogpt-$rate rate aogpt sudoku --lr=${rate}e-3 --seed=1
-    sudoku pairs-$rate rate ar sudoku-pairs --lr=${rate}e-3 --seed=1
-done
-named() {       # named SUFFIX: NAME=out/sudoku/NAME-SUFFIX for all of them
-    for folder in out/sudoku/*-$1; do echo "$(basename "${folder%-*}")=$folder"; done
-}
-for seed in 1 2 3; do
-    made sudoku-$seed 15 python sudoku.py --risks=0.001,0.01 $(named $seed)
-done
-ln -sfn mdlm-1 out/sudoku/mdlm-4-rate
-ln -sfn aogpt-1 out/sudoku/aogpt-4-rate
-ln -sfn pairs-1 out/sudoku/pairs-4-rate
-made sudoku-rates 5 python sudoku.py --givens=12 --risks=0.001 --losses=false $(named rate)
-
-# The moving pictures of README.
-if [ ! -e results/figures/modes.svg ]; then
-    mkdir -p out/written
-    picture() { python sample.py --num_samples=4 --out=out/written/toy-$1.jsonl "${@:2}"; }
-    picture ar --out_dir=out/toy/ar
-    picture mdlm --out_dir=out/dial-toy/mdlm-48-1
-    picture aogpt --out_dir=out/dial-toy/aogpt-48-1 --order=random --sampler=drafts --draft=8
-    python -m extras.show --picture=out/written/modes.svg ar=out/written/toy-ar.jsonl \
-        mdlm=out/written/toy-mdlm.jsonl aogpt=out/written/toy-aogpt.jsonl
-    mv out/written/modes.svg results/figures/modes.svg
-fi
-if [ ! -e results/figures/sudoku.svg ]; then
-    solve() {
-        python sample.py --out_dir=out/sudoku/mdlm-1 --num_samples=1 --temperature=0 "$@" \
-            --prompt="_ 3 _ _ _ _ _ _ _ 3 _ 6 _ _ 4 _ 6 _ _ _ _ 5 3 _ 2 _ 6 4 5 _ _ _ _ _ _ 1"
-    }
-    solve --sampler=adaptive --risk=0 --out=out/written/surest.jsonl
-    solve --order=left_to_right --out=out/written/left-to-right.jsonl
-    python -m extras.show --picture=results/figures/sudoku.svg \
-        "masked diffusion=out/written/surest.jsonl" \
-        "the same network=out/written/left-to-right.jsonl"
-fi
-
-# Does masked diffusion win when stories are few? Each help is tried with seed 1. What has the
-# lowest loss on the stories that choose, with help and without, gets more seeds.
-for steps in 125 250 500 1000; do few ar plain $steps 1; done
-for steps in 500 1000; do few ar dropout $steps 1; done
-for steps in 1000 1250 2500; do few ar both $steps 1; done
-for steps in 2500 5000; do few masked_ce plain $steps 1; done
-for help in dropout both; do few masked_ce $help 5000 1; done
-for steps in 1250 5000; do few aogpt plain $steps 1; done
-few aogpt dropout 2500 1
-for seed in 2 3; do
-    few ar plain 250 $seed
-    few ar both 1250 $seed
-    few masked_ce plain 2500 $seed
-    few masked_ce dropout 5000 $seed
-    few aogpt plain 1250 $seed
-    few aogpt dropout 2500 $seed
-done
-made few 15 python -m experiments.held_out --plot=results/figures/few.png \
-    --runs="$(folders out/few/*)"
-
-# The same with 28M parameters, for a GPU: seven minutes of an H200 if a dozen runs share it, and
-# days of a CPU.
-if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+# Seven minutes of an H200 if a dozen runs share it, and days of a CPU.
+group_large() {
+    if ! has_gpu; then cannot_make large "a GPU"; return; fi
     for steps in 32 125 250; do large ar plain $steps 1; done
     large ar eight 250 1
     large ar dropout 250 1
@@ -191,107 +257,164 @@ if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
         large masked_ce dropout 1000 $seed
         large aogpt plain 250 $seed
     done
-    made large 1 python -m experiments.held_out --runs="$(folders out/large/*)"
-    made speed-gpu 2 python bench.py
-fi
+    made large python -m experiments.held_out --runs="$(folders out/large/*)"
+}
 
-# Which learns real text best, how much more training does diffusion need, and what is slack? In
-# 5,000 steps a GPT overfits, so it has 2,500.
-for seed in 1 2 3; do
-    for name in ar mdlm masked_ce aogpt; do learn stories $name 1250 $seed; done
-done
-for seed in 1 2 3; do
-    seldom=$([ $seed = 1 ] || echo $SELDOM)     # the figure has the curves of seed 1
-    for name in mdlm masked_ce aogpt; do learn long $name 5000 $seed $seldom; done
-    learn steps ar-2500 2500 $seed $seldom
-done
-for steps in 150 300 600; do learn steps ar-$steps $steps 1; done
-made real 10 python -m experiments.held_out --draws=4 --plot=results/figures/real.png \
-    --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-{1,2,3} \
-    out/long/{mdlm,masked_ce,aogpt}-{1,2,3} out/steps/ar-*)"
-for lr in 0.002 0.008 0.016; do
-    for name in ar mdlm masked_ce aogpt; do learn rates $name-$lr 1250 1 --lr=$lr; done
-done
-made rates 5 python -m experiments.held_out --draws=4 \
-    --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-1 out/rates/*)"
-made orders 50 python -m experiments.held_out --orders=4 --windows=60 \
-    --runs="$(folders out/long/{mdlm,masked_ce,aogpt}-1 out/steps/ar-2500-1)"
+# In 5,000 steps a GPT overfits, so it has 2,500.
+group_real() {
+    for seed in 1 2 3; do
+        for name in ar mdlm masked_ce aogpt; do short $name $seed; done
+        for name in mdlm masked_ce aogpt; do long $name $seed; done
+        gpt 2500 $seed
+    done
+    for steps in 150 300 600; do gpt $steps 1; done
+    made real python -m experiments.held_out --draws=4 --plot=$figures/real.png \
+        --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-{1,2,3} \
+        out/long/{mdlm,masked_ce,aogpt}-{1,2,3} out/steps/ar-*)"
+}
 
-# What is gained by seeing both sides of a blank, and is a GPT that fills in the middle enough?
-toy toy/infill --mode=aogpt --variant=infill
-made blanks-toy 8 python -m experiments.infill --data=toy --windows=100 \
-    --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
-learn steps infill-2500 2500 1
-made blanks-stories 35 python -m experiments.infill --data=unseen --windows=380 \
-    --plot=results/figures/blanks.png \
-    --models="$(folders out/steps/{ar,infill}-2500-1 out/long/{aogpt,masked_ce}-1)"
+group_rates() {
+    for name in ar mdlm masked_ce aogpt; do
+        short $name 1
+        for lr in 0.002 0.008 0.016; do learn rates $name-$lr 1250 1 --lr=$lr; done
+    done
+    made rates python -m experiments.held_out --draws=4 \
+        --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-1 out/rates/*)"
+}
 
-# Which stories are most like real ones?
+group_orders() {
+    for name in mdlm masked_ce aogpt; do long $name 1; done
+    gpt 2500 1
+    made orders python -m experiments.held_out --orders=4 --windows=60 \
+        --runs="$(folders out/long/{mdlm,masked_ce,aogpt}-1 out/steps/ar-2500-1)"
+}
+
+# Is a GPT that fills in the middle enough?
+group_blanks() {
+    toy toy/ar --mode=ar
+    toy toy/infill --mode=aogpt --variant=infill
+    for mode in mdlm aogpt; do dial $mode 48 1; done
+    made blanks-toy python -m experiments.infill --data=toy --windows=100 \
+        --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
+    gpt 2500 1
+    learn steps infill-2500 2500 1
+    for name in masked_ce aogpt; do long $name 1; done
+    made blanks-stories python -m experiments.infill --data=unseen --windows=380 \
+        --plot=$figures/blanks.png \
+        --models="$(folders out/steps/{ar,infill}-2500-1 out/long/{aogpt,masked_ce}-1)"
+}
+
 write() {       # write NAME RUN FLAGS …: out/written/NAME.jsonl, 300 stories of out/RUN
     local file=out/written/$1.jsonl
     mkdir -p out/written
     [ -e "$file" ] || python sample.py --out_dir=out/$2 --num_samples=300 --length=128 --out=$file \
         "${@:3}"
 }
-write ar steps/ar-2500-1
-write mdlm long/masked_ce-1
-write aogpt long/aogpt-1
-write aogpt-left-to-right long/aogpt-1 --order=left_to_right
-write ar-by-the-paper steps/ar-2500-1 --protocol=paper
-write mdlm-by-the-paper long/masked_ce-1 --protocol=paper
-made diversity 2 python -m extras.diversity --data=unseen --judge=out/stories/ar-2 \
-    $(for name in ar mdlm aogpt aogpt-left-to-right ar-by-the-paper mdlm-by-the-paper; do
-        echo $name=out/written/$name.jsonl
-    done)
 
-# What does each of the paper's differences do, alone? The three seeds of ar lie so close together
-# that it has one here; mdlm has three where a difference is large or often named.
+group_diversity() {
+    gpt 2500 1
+    for name in masked_ce aogpt; do long $name 1; done
+    short ar 2      # the judge
+    write ar steps/ar-2500-1
+    write mdlm long/masked_ce-1
+    write aogpt long/aogpt-1
+    write aogpt-left-to-right long/aogpt-1 --order=left_to_right
+    write ar-by-the-paper steps/ar-2500-1 --protocol=paper
+    write mdlm-by-the-paper long/masked_ce-1 --protocol=paper
+    made diversity python -m extras.diversity --data=unseen --judge=out/stories/ar-2 \
+        $(for name in ar mdlm aogpt aogpt-left-to-right ar-by-the-paper mdlm-by-the-paper; do
+            echo $name=out/written/$name.jsonl
+        done)
+}
+
 differ() {      # differ RUN SEEDS FLAGS …: out/paper/RUN-SEED
     for seed in $2; do learn paper $1 1250 $seed $SELDOM "${@:3}"; done
 }
-for mode in ar mdlm; do
-    seeds=1
-    if [ $mode = mdlm ]; then seeds="1 2 3"; fi
-    differ $mode-vector "$seeds" --variant=paper --shared_init=false
-    differ $mode-adamw "$seeds" --optimizer=adamw
-    differ $mode-windows "$seeds" --windows=paper
-    differ $mode-target "$seeds" --variant=paper --target_embedding=false
-    differ $mode-schedule 1 --warmup=25 --final_lr=0.05
-done
-differ ar-init 1 --variant=paper --init=paper --shared_init=false
-differ mdlm-init "1 2 3" --variant=paper --init=paper --shared_init=false --tie_head=false
-differ mdlm-loss "1 2 3" --variant=paper --objective=masked_ce --schedule=cosine
-differ mdlm-time 1 --variant=paper --time_embedding=add
-differ mdlm-untied 1 --variant=paper --tie_head=false
+
 ALL="--variant=paper --optimizer=adamw --windows=paper --init=paper --shared_init=false
     --target_embedding=false --warmup=25 --final_lr=0.05"
-differ ar-all 1 $ALL
-differ mdlm-all "1 2 3" $ALL --tie_head=false --time_embedding=add --objective=masked_ce \
-    --schedule=cosine
-for lr in 0.002 0.008; do
-    for mode in ar mdlm; do differ $mode-adamw-$lr 1 --optimizer=adamw --lr=$lr; done
+
+# The three seeds of ar lie so close together that it has one here; mdlm has three where a
+# difference is large or often named.
+group_paper() {
+    for name in ar mdlm masked_ce; do
+        for seed in 1 2 3; do short $name $seed; done
+    done
+    for mode in ar mdlm; do
+        seeds=1
+        if [ $mode = mdlm ]; then seeds="1 2 3"; fi
+        differ $mode-vector "$seeds" --variant=paper --shared_init=false
+        differ $mode-adamw "$seeds" --optimizer=adamw
+        differ $mode-windows "$seeds" --windows=paper
+        differ $mode-target "$seeds" --variant=paper --target_embedding=false
+        differ $mode-schedule 1 --warmup=25 --final_lr=0.05
+    done
+    differ ar-init 1 --variant=paper --init=paper --shared_init=false
+    differ mdlm-init "1 2 3" --variant=paper --init=paper --shared_init=false --tie_head=false
+    differ mdlm-loss "1 2 3" --variant=paper --objective=masked_ce --schedule=cosine
+    differ mdlm-time 1 --variant=paper --time_embedding=add
+    differ mdlm-untied 1 --variant=paper --tie_head=false
+    differ ar-all 1 $ALL
+    differ mdlm-all "1 2 3" $ALL --tie_head=false --time_embedding=add --objective=masked_ce \
+        --schedule=cosine
+    for lr in 0.002 0.008; do
+        for mode in ar mdlm; do differ $mode-adamw-$lr 1 --optimizer=adamw --lr=$lr; done
+    done
+    made paper python -m experiments.held_out --draws=2 \
+        --runs="$(folders out/stories/{ar,mdlm,masked_ce}-{1,2,3} out/paper/*)"
+}
+
+group_gradient() {
+    learn steps mdlm-150 150 1
+    short mdlm 1
+    made gradient python -m experiments.gradient \
+        early=out/steps/mdlm-150-1 late=out/stories/mdlm-1
+}
+
+# The first table needs a clone of github.com/karpathy/nanoGPT. Both train what they measure.
+group_shakespeare() {
+    [ -e data/shakespeare/meta.json ] || python prepare_data.py --dataset=shakespeare
+    if [ -e nanoGPT ]; then
+        made shakespeare python -m experiments.shakespeare --table=own_code
+    else
+        cannot_make shakespeare "a clone of nanoGPT"
+    fi
+    made shakespeare-taken python -m experiments.shakespeare --table=take_away
+}
+
+# The clones are of github.com/karpathy/nanoGPT and github.com/caiovicentino/arche. The machine must
+# be quiet.
+group_speed() {
+    if has_gpu; then made speed-gpu python bench.py; else cannot_make speed-gpu "a GPU"; fi
+    if [ -e nanoGPT ] && [ -e arche ]; then
+        made speed-others env OMP_NUM_THREADS=2 python -m experiments.others --device=cpu \
+            --repeats=12
+    else
+        cannot_make speed-others "clones of nanoGPT and arche"
+    fi
+}
+
+# ---- What was asked for --------------------------------------------------------------------------
+
+groups=
+for argument; do
+    case $argument in
+        --list) list; exit ;;
+        --again) again=yes data=results/again figures=results/again ;;
+        *)
+            if ! declare -F "group_$argument" > /dev/null; then
+                echo "run_all.sh: there is no group $argument; --list shows them" >&2
+                exit 2
+            fi
+            groups+=" $argument" ;;
+    esac
 done
-made paper 12 python -m experiments.held_out --draws=2 \
-    --runs="$(folders out/stories/{ar,mdlm,masked_ce}-{1,2,3} out/paper/*)"
-
-# Why does masked_ce lower the bound faster than the bound itself?
-learn steps mdlm-150 150 1
-made gradient 3 python -m experiments.gradient \
-    early=out/steps/mdlm-150-1 late=out/stories/mdlm-1
-
-# Is our GPT better than nanoGPT's own, on its own text, and why? The first needs nanoGPT's code.
-[ -e data/shakespeare/meta.json ] || python prepare_data.py --dataset=shakespeare
-if [ -e nanoGPT ]; then
-    made shakespeare 40 python -m experiments.shakespeare --table=own_code
-fi
-made shakespeare-taken 75 python -m experiments.shakespeare --table=take_away
-
-# Is nanoGPT's code as fast as ours, and the paper's? This needs clones of both, of
-# github.com/karpathy/nanoGPT and github.com/caiovicentino/arche, and a quiet machine.
-if [ -e nanoGPT ] && [ -e arche ]; then
-    made speed-others 4 env OMP_NUM_THREADS=2 python -m experiments.others --device=cpu --repeats=12
-fi
-
-python -m experiments.report
+mkdir -p $data $figures
+all=$(list | sed -n '2,/^$/s/ .*//p')
+for group in ${groups:-$all}; do
+    echo "==== $group"
+    group_$group
+done
+if [ ! "$groups" ] && [ ! "$again" ]; then python -m experiments.report; fi
 echo "computing time of all programs:"
 times

@@ -46,7 +46,7 @@ from prepare_data import Windows, load_meta, open_windows
 from support import machine
 from support.flags import (
     ROOT, InputError, build, command, flag, parse_flags, provenance, write_json)
-from support.runs import random_numbers, read_run
+from support.runs import ORIGIN, random_numbers, read_run
 from train import PRESETS, Settings, learning_rate, losses_in_parts, make_optimizers, train_step
 
 # nanoGPT's README has these flags for a CPU; with the last one the last weights are kept.
@@ -111,7 +111,8 @@ def run_nanogpt(o: ShakespeareOptions, data: Path, seed: int) -> dict:
     net = code.GPT(code.GPTConfig(**checkpoint["model_args"]))
     net.load_state_dict(checkpoint["model"])
     parameters = sum(p.numel() for p in net.parameters())
-    return {"parameters": parameters} | score_nanogpt(net.eval(), data)
+    found = score_nanogpt(net.eval(), data)
+    return {"dtype": "float32", "parameters": parameters} | found   # on a CPU it has no other
 
 
 @torch.no_grad()
@@ -141,7 +142,8 @@ def run_ours(o: ShakespeareOptions, mode: str, seed: int) -> dict:
     run = read_run(folder)
     best = min(run["curve"], key=lambda entry: entry["val_nll"])
     log = (folder / "log.jsonl").read_text().splitlines()
-    result = {"parameters": run["parameters"], "nats": json.loads(log[-1])["final_nll"]}
+    result = {"dtype": run["settings"]["dtype"], "parameters": run["parameters"],
+              "nats": json.loads(log[-1])["final_nll"]}
     if "val_nll_l2r" in best:
         result["left to right"] = best["val_nll_l2r"]
     return result
@@ -266,7 +268,8 @@ def run_without(taken: list, seed: int) -> dict:
         batch = training_batch(config, torch.from_numpy(x), random_numbers(seed, step))
         train_step(model, losses_of, optimizers, batch, s, learning_rate(s, step))
     val = open_windows(s, "val", config.block_size)
-    return score(model, torch.from_numpy(val.spread(s.eval_windows)))
+    found = score(model, torch.from_numpy(val.spread(s.eval_windows)))
+    return {"dtype": dtype} | found
 
 
 def score(model: Transformer, x: torch.Tensor) -> dict:
@@ -301,7 +304,8 @@ def result_of(name: str, run, seed: int, folder: str) -> dict:
     """What a run found. It is kept in the folder, and not made again."""
     file = Path(folder, f"{name.replace(' ', '-')}-{seed}.json")
     if not file.exists():
-        write_json(file, {"commit": provenance(seed)["commit"]} | run(seed))
+        origin = provenance(seed) | {"device": "cpu", "torch": torch.__version__}
+        write_json(file, {key: origin[key] for key in ORIGIN if key in origin} | run(seed))
     result = json.loads(file.read_text())
     print(f"seed {seed}, {name}: {result['nats']:.4f} nats per character", flush=True)
     return result

@@ -1,55 +1,146 @@
 """
 The real text of the experiments, in three parts: to train on, to choose by, and to report.
 
-    python -m experiments.texts --train=train.txt --valid=valid.txt
-    python -m experiments.texts                 downloads as many stories of TinyStories
+    python -m experiments.texts                             the very stories of results/
+    python -m experiments.texts --corpus=a.txt,b.txt        the same, out of files of the corpus
+    python -m experiments.texts --train=a.txt --valid=b.txt         other stories
 
-The last 400 of the training stories are cut off before anything is trained, and nothing is ever
-chosen by them. So a run that is trained on data/stories, whose validation stories are those of
---valid and choose best.pt, can be scored on the validation stories of data/unseen.
+The numbers of results/ are of 5,717 stories of TinyStories. For each of them stories.txt has a
+fingerprint, the beginning of a SHA-256, so they are known again wherever they stand in the corpus.
+Their order in stories.txt says to which part a story belongs: the last 300 choose best.pt, the 400
+before them are reported, and all others are trained on.
 
-It takes a few seconds.
+Nothing is ever chosen by the stories that are reported. A run that is trained on data/stories can
+be scored on the validation stories of data/unseen.
+
+It reads as much of the corpus as it needs, which may be all of its three gigabytes.
 """
-import itertools
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from prepare_data import DATA_DIR, PrepareOptions, download_stories, prepare, read_stories
-from tokenizer import EOT
-from support.flags import build, command, flag, parse_flags
+from tqdm import tqdm
 
-UNSEEN = 400        # stories that are reported
-TRAIN, VALID = 5417, 300        # stories that are downloaded
+from prepare_data import DATA_DIR, PrepareOptions, download_stories, prepare, read_stories
+from support.flags import InputError, build, command, flag, parse_flags
+from tokenizer import EOT
+
+UNSEEN, VALID = 400, 300        # stories that are reported, and that choose
+FINGERPRINTS = Path(__file__).with_name("stories.txt")
+DIGITS = 12                     # of a fingerprint
+WHOLE = "942196a73011e6469222170db6b879109f867cd8f0379e032a7dd89dbe340cda"
 
 
 @dataclass
 class TextsOptions:
     """where the stories are"""
-    train: str = flag("", "file of stories with <|endoftext|> between them; default: a download")
-    valid: str = flag("", "file of others, by which best.pt is chosen; default: a download")
+    corpus: str = flag("", "files that have the stories among others; default: a download")
+    train: str = flag("", "file of other stories, with <|endoftext|> between them")
+    valid: str = flag("", "file of those by which best.pt is chosen")
 
 
-def stories_of(path: str, split: str, count: int) -> list:
-    """The stories of the file, or so many of the split of TinyStories."""
-    if path:
-        return list(read_stories(path))
-    return list(itertools.islice(download_stories(split), count))
+# ---- Which stories -------------------------------------------------------------------------------
 
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def fingerprint(story: str) -> str:
+    return sha256(story.strip())[:DIGITS]
+
+
+def joined(stories: list) -> str:
+    return f"\n{EOT}\n".join(stories)
+
+
+def pick(corpus, wanted: list, whole: str) -> list:
+    """The stories of the corpus that have these fingerprints, in their order.
+
+    Raises InputError where one is missing, or the SHA-256 of them all is not `whole`."""
+    missing = set(wanted)
+    found = {}
+    for story in tqdm(corpus, unit=" stories", leave=False, disable=None):
+        mark = fingerprint(story)
+        if mark in missing:
+            missing.remove(mark)
+            found[mark] = story
+            if not missing:
+                break
+    if missing:
+        first = next(mark for mark in wanted if mark in missing)
+        raise InputError(f"{len(missing):,} of {len(wanted):,} stories are not in this corpus, the "
+                         f"first with the fingerprint {first}; give another --corpus, or other "
+                         "stories by --train and --valid")
+    stories = [found[mark] for mark in wanted]
+    if sha256(joined(stories)) != whole:
+        raise InputError("all fingerprints were found, but the stories differ; the corpus or "
+                         f"{FINGERPRINTS.name} has changed")
+    return stories
+
+
+# ---- Where they come from ------------------------------------------------------------------------
+
+def stories_of_lines(lines):
+    """The stories of lines of text, where a line <|endoftext|> ends one."""
+    story = []
+    for line in lines:
+        if line.strip() != EOT:
+            story.append(line)
+            continue
+        yield "\n".join(story).strip()
+        story = []
+    yield "\n".join(story).strip()
+
+
+def download_second_edition():
+    """The stories of TinyStoriesV2-GPT4, which has no blank line between paragraphs.
+
+    `datasets` streams the first edition, unless it is told which files to read."""
+    try:
+        import datasets
+        for split in "valid", "train":
+            rows = datasets.load_dataset(
+                "roneneldan/TinyStories", data_files=f"TinyStoriesV2-GPT4-{split}.txt",
+                split="train", streaming=True)
+            yield from stories_of_lines(row["text"] for row in rows)
+    except Exception as e:      # what `datasets` raises when the network fails differs by version
+        raise InputError(f"TinyStories could not be downloaded ({type(e).__name__}); connect, or "
+                         "give files that you have by --corpus") from e
+
+
+def stories_of(corpus: str):
+    """All stories of these files; without files, of both editions of TinyStories."""
+    if corpus:
+        for path in corpus.split(","):
+            yield from read_stories(path)
+        return
+    yield from download_second_edition()
+    yield from download_stories("validation")
+    yield from download_stories("train")
+
+
+# ---- Two data sets -------------------------------------------------------------------------------
 
 def write_stories(name: str, stories: list) -> str:
     """The path of a file with these stories."""
     path = Path(DATA_DIR, f"{name}.txt")
     path.parent.mkdir(exist_ok=True)
-    path.write_text(f"\n{EOT}\n".join(stories), encoding="utf-8")
+    path.write_text(joined(stories), encoding="utf-8")
     return str(path)
 
 
 def main():
     o = build(TextsOptions, parse_flags(__doc__, TextsOptions))
-    stories = stories_of(o.train, "train", TRAIN)
+    if bool(o.train) != bool(o.valid):
+        raise InputError("--train and --valid need each other; give both, or neither")
+    if o.train:
+        stories, choosing = read_stories(o.train), read_stories(o.valid)
+    else:
+        stories = pick(stories_of(o.corpus), FINGERPRINTS.read_text().split(), WHOLE)
+        stories, choosing = stories[:-VALID], stories[-VALID:]
     train = write_stories("stories-train", stories[:-UNSEEN])
     unseen = write_stories("stories-unseen", stories[-UNSEEN:])
-    valid = write_stories("stories-valid", stories_of(o.valid, "validation", VALID))
+    valid = write_stories("stories-valid", choosing)
     for name, val in ("stories", valid), ("unseen", unseen):
         prepare(PrepareOptions(name=name, text=train, val=val, vocab_size=4096))
 

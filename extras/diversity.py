@@ -30,6 +30,7 @@ from sample import open_model
 from support.flags import (
     InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
 from support.rows import read_rows
+from support.runs import origin_of
 from tokenizer import EOT
 
 
@@ -264,6 +265,12 @@ def columns_of(sets, corpus, judges) -> tuple:
     return columns, notes
 
 
+def writers_of(sets) -> list:
+    """The folders of the runs that wrote the samples, as far as their files say so."""
+    written = [settings for seeds in sets.values() for _, settings in seeds]
+    return [settings["out_dir"] for settings in written if "out_dir" in settings]
+
+
 def cell(value: float, error: float) -> str:
     digits = 0 if abs(value) >= 1000 else 4
     plus_minus = f" ± {error:<6.{digits}f}" if math.isfinite(error) else " " * 9
@@ -290,7 +297,8 @@ def main():
     for note in notes:
         print(f"  ! {note}")
     if o.json:
-        write_json(o.json, {**provenance(None), "columns": columns, "notes": notes})
+        runs = {folder: origin_of(folder) for folder in [*judges, *writers_of(sets)]}
+        write_json(o.json, provenance(None) | {"runs": runs, "columns": columns, "notes": notes})
 
 
 if __name__ == "__main__":

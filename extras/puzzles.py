@@ -37,6 +37,7 @@ from support.flags import (
     InputError, build, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import figure
 from support.rows import read_text
+from support.runs import origin_of
 from train import mean_and_error, window_losses
 from worlds import world_of
 
@@ -334,4 +335,5 @@ def main(doc: str):
         draw_figure(solved, o.plot)
     if o.json:
         write_json(o.json, provenance(o.seed) | {
+            "runs": {name: origin_of(folder) for name, folder in flags["named"].items()},
             "options": asdict(o), "solved": solved, "grids": from_nothing, "losses": losses})

@@ -128,6 +128,21 @@ def read_run(folder: str) -> dict:
     return run
 
 
+# What must be known of a run that a number came from.
+ORIGIN = "machine", "device", "dtype", "torch", "commit", "seed"
+
+
+def origin_of(folder: str) -> dict:
+    """Where and how the run was trained, for the JSON of what is measured of it.
+
+    Nothing is known of a folder without config.json, into which only best.pt was copied."""
+    path = Path(folder, "config.json")
+    if not path.exists():
+        return {}
+    run = json.loads(path.read_text())
+    return {name: run.get(name, run["settings"].get(name)) for name in ORIGIN}
+
+
 def check_folder(folder: str, resume: bool):
     """Raises InputError where a new run would take the place of another one."""
     if not resume and any(Path(folder, name).exists() for name in ("ckpt.pt", "best.pt")):

@@ -189,7 +189,9 @@ def test_diversity_command(trained):
     assert done.returncode == 0, done.stderr
     assert "real text" in done.stdout
     assert "!" not in done.stdout
-    columns = json.loads((trained / "d.json").read_text())["columns"]
+    found = json.loads((trained / "d.json").read_text())
+    assert [run["seed"] for run in found["runs"].values()] == [1337, 1337]
+    columns = found["columns"]
     assert columns["real text"]["grammatical"] == [1, 0]
     assert columns["ar"]["grammatical"][0] < 0.1
     assert columns["ar"]["nats/token, judge out/ar"][0] > 0

@@ -3,8 +3,13 @@ import importlib
 import itertools
 import json
 import math
+import os
 import random
+import re
+import shutil
+import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -14,15 +19,15 @@ from scipy import stats
 
 import model as plain
 from conftest import TINY, run, small_model
-from experiments import denoiser, dial, gradient, held_out, infill, report, shakespeare
+from experiments import denoiser, dial, gradient, held_out, infill, report, shakespeare, texts
 from experiments.oracle import (
     choices_of, distance, exact_conditionals, toy_conditionals, toy_oracle)
 from extras import blocks
 from prepare_data import PrepareOptions, Windows, prepare
 from tokenizer import Tokenizer
 from sample import SampleOptions
-from support.flags import InputError
-from support.runs import random_numbers
+from support.flags import ROOT, InputError
+from support.runs import ORIGIN, random_numbers
 from test_toy import close, enumerate_stories
 from toy import TOY, Grammar, choice, split_words
 from train import PRESETS, window_losses
@@ -187,7 +192,10 @@ def test_dial(workdir, monkeypatch):
         assert done.returncode == 0, done.stderr
     flags = ["--num_samples=4", "--json=f.json", "--plot=f.png"]
     run_main("dial", monkeypatch, *flags)
-    rows = json.load(open("f.json"))["rows"]
+    content = json.load(open("f.json"))
+    assert list(content["runs"]) == ["out/dial-toy/aogpt-8-1", "out/dial-toy/mdlm-8-1"]
+    assert content["runs"]["out/dial-toy/mdlm-8-1"]["dtype"] in ("float32", "bfloat16")
+    rows = content["rows"]
     assert [row["network"] for row in rows] == ["aogpt", "mdlm", "the law"]
     assert rows[2]["1 a pass"] == 1
     for row in rows[:2]:
@@ -261,6 +269,7 @@ def test_held_out(trained, monkeypatch):
     def scores(*more):
         run_main("held_out", monkeypatch, *flags, *more, "--json=held.json")
         runs = json.load(open("held.json"))["runs"]
+        assert all(set(ORIGIN) <= run.keys() for run in runs.values())
         return [run["scores"] for run in runs.values()]
 
     ar, _, aogpt = scores("--plot=h.png")
@@ -282,6 +291,160 @@ def test_the_best_of_few_stories_are_those_of_the_lowest_loss_at_the_end(file):
             of_mode = mode, help if help in ("plain", "eight") else "any"
             lowest[of_mode] = min(lowest.get(of_mode, (10, "")), (losses[-1], name))
     assert {name for _, name in lowest.values()} == set(report.BEST[file])
+
+
+# ---- The very stories ----------------------------------------------------------------------------
+
+def test_each_story_has_a_fingerprint_of_its_own():
+    fingerprints = texts.FINGERPRINTS.read_text().split()
+    assert len(set(fingerprints)) == len(fingerprints) == 5717
+    assert {len(mark) for mark in fingerprints} == {texts.DIGITS}
+
+
+@pytest.fixture
+def corpus(workdir, monkeypatch):
+    """A corpus in two files, in which the stories to be found stand among others, and some twice.
+
+    `datasets` gives its lines, as of a text file."""
+    wanted = [f"Story {i}.\nIt ends." for i in range(710)]
+    mixed = [f"Another {i}." for i in range(2000)] + wanted + wanted[:50]
+    random.Random(0).shuffle(mixed)
+    files = {"valid": texts.joined(mixed[:1000]), "train": texts.joined(mixed[1000:])}
+    for name, text in files.items():
+        (workdir / f"{name}.txt").write_text(text)
+
+    def load_dataset(path, split, streaming, data_files=""):
+        for name, text in files.items():
+            if data_files.endswith(f"-{name}.txt"):
+                yield from [{"text": line} for line in text.split("\n")]
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    fingerprints = workdir / "stories.txt"
+    fingerprints.write_text("\n".join(map(texts.fingerprint, wanted)))
+    monkeypatch.setattr(texts, "FINGERPRINTS", fingerprints)
+    monkeypatch.setattr(texts, "WHOLE", texts.sha256(texts.joined(wanted)))
+    (workdir / "first.txt").write_text(texts.joined(wanted[:410]))
+    (workdir / "last.txt").write_text(texts.joined(wanted[410:]))
+    return wanted
+
+
+def test_stories_are_picked_out_of_a_corpus(gpt2, corpus, workdir, monkeypatch):
+    """Downloaded, in files, or by themselves, they make the same data."""
+    made = []
+    for flags in [], ["--corpus=valid.txt,train.txt"], ["--train=first.txt", "--valid=last.txt"]:
+        run_main("texts", monkeypatch, *flags)
+        files = [*workdir.glob("data/*.txt"), *workdir.glob("data/*/*.bin")]
+        made.append({file: file.read_bytes() for file in files})
+    assert made[0] == made[1] == made[2]
+    assert len(made[0]) == 7
+    assert made[0][workdir / "data/stories-unseen.txt"].decode() == texts.joined(corpus[10:410])
+
+
+def test_what_is_missing_is_said(corpus, monkeypatch):
+    with pytest.raises(InputError, match="300 of 710 stories .* first with the fingerprint"):
+        run_main("texts", monkeypatch, "--corpus=first.txt")
+    monkeypatch.setattr(texts, "WHOLE", "0")
+    with pytest.raises(InputError, match="the stories differ"):
+        run_main("texts", monkeypatch, "--corpus=train.txt,valid.txt")
+    with pytest.raises(InputError, match="give both"):
+        run_main("texts", monkeypatch, "--train=first.txt")
+
+
+# ---- Made again ----------------------------------------------------------------------------------
+
+# It writes what it was asked for into a file, and leaves what run_all.sh looks for.
+STUB = """#!/bin/sh
+[ "$1" = -c ] && exit
+echo "$*" >> asked
+for argument; do
+    file=${argument#*=}
+    case $argument in
+        --out_dir=*) mkdir -p $file; [ $1 = train.py ] && echo final_nll > $file/log.jsonl ;;
+        --json=* | --out=* | --picture=*) touch $file ;;
+    esac
+done
+exit 0
+"""
+
+
+@pytest.fixture
+def run_all(workdir):
+    """Calls run_all.sh with a python that only notes how it was called, and returns these notes."""
+    (workdir / "bin").mkdir()
+    (workdir / "bin/python").write_text(STUB)
+    (workdir / "bin/python").chmod(0o755)
+    for folder in "nanoGPT", "arche", "data/toy", "data/unseen", "results/data":
+        (workdir / folder).mkdir(parents=True)
+
+    def call(*arguments, fails=False):
+        (workdir / "asked").unlink(missing_ok=True)
+        done = subprocess.run(
+            ["bash", ROOT / "experiments/run_all.sh", *arguments], capture_output=True, text=True,
+            env=os.environ | {"PATH": f"{workdir}/bin:{os.environ['PATH']}"})
+        assert bool(done.returncode) == fails, done.stderr
+        if fails or "--list" in arguments:
+            return done.stdout + done.stderr
+        return (workdir / "asked").read_text().splitlines()
+
+    return call
+
+
+def test_a_group_trains_what_it_measures(run_all, workdir):
+    """Each alone, from nothing; and all together make no other runs."""
+    def from_nothing(*groups):
+        for folder in "out", "results":
+            shutil.rmtree(workdir / folder, ignore_errors=True)
+        return run_all(*groups)
+
+    _, *lines = run_all("--list").split("\n\n")[0].splitlines()
+    asked = set()
+    for line in lines:
+        group, *_ = line.split()
+        calls = from_nothing(group)
+        trained = {re.search(r"--out_dir=(\S+)", call)[1] for call in calls if "train.py" in call}
+        for call in calls:
+            used = set(re.findall(r"\bout/(?!written)[\w/.-]+[\w]", call))
+            assert used <= trained, (group, call)
+        asked |= set(calls)
+    assert set(from_nothing()) == asked | {"-m experiments.report"}
+    assert len([call for call in asked if call.startswith("train.py")]) > 160
+
+
+def test_a_file_is_made_again_only_if_that_is_asked_for(run_all, workdir):
+    old = "results/data/gradient.json"
+    assert old.replace(".json", ".part.json") in run_all("gradient")[-1]
+    run_all("gradient", "rates")
+    assert all("gradient" not in call for call in run_all("rates", "orders"))
+    *_, made, compared = run_all("gradient", "--again")
+    assert "--json=results/again/gradient.part.json" in made
+    assert compared == f"-m experiments.agree {old}=results/again/gradient.json"
+    assert "no group gradients" in run_all("gradients", fails=True)
+
+
+def test_numbers_agree_within_their_errors(workdir, monkeypatch, capsys):
+    def content(bound, nats, scores, seconds, solved):
+        rows = [
+            {"network": "ar", "N": 1, "bound": bound, "± s.e.": 0.1, "step, s": seconds},
+            {"network": "ar", "N": 2, "solved": [solved, 0.01]}]
+        runs = {}
+        for seed in 1, 2, 3:
+            runs[f"out/few/ar-{seed}"] = {"nats": nats + seed, "scores": {"x": scores}}
+        return {"seed": 1, "machine": "a", "rows": rows, "runs": runs}
+
+    def compared(*new):
+        for name, values in ("old", [2.0, 5.0, [1.0, 2.0, 3.0], 7, 0.5]), ("new", new):
+            (workdir / f"{name}.json").write_text(json.dumps(content(*values)))
+        run_main("agree", monkeypatch, "old.json=new.json")
+        return capsys.readouterr().out
+
+    # The errors are 0.1, 1 over the seeds, 0.577 and 0.01, and of a difference √2 times as much.
+    assert "8 of 8 numbers" in compared(2.42, 9.2, [3.4, 4.4, 5.4], 70, 0.54)
+    assert "7 of 8" in compared(2.43, 5.0, [1.0, 2.0, 3.0], 7, 0.5)
+    assert "5 of 8" in compared(2.0, 9.3, [1.0, 2.0, 3.0], 7, 0.5)
+    assert "5 of 8" in compared(2.0, 5.0, [3.5, 4.5, 5.5], 7, 0.5)
+    lines = compared(2.0, 5.0, [1.0, 2.0, 3.0], 7, 0.6).splitlines()
+    assert lines[0] == "new.json: 7 of 8 numbers agree, and 0 are in one file alone"
+    assert lines[1].startswith("  rows / ar, 2 / solved: 0.5, now 0.6, 2.4 of")
 
 
 # ---- Every command runs --------------------------------------------------------------------------

@@ -185,6 +185,7 @@ def test_the_table_has_every_model_in_every_order(sudoku):
     sudoku(*(f"{name}=out/{name}" for name in RUNS), "--num_puzzles=5", "--givens=12,16",
            "--risks=5", "--json=s.json", "--plot=s.png")
     found = json.loads(Path("s.json").read_text())
+    assert found["runs"].keys() == set(RUNS)
     rows = {(row["run"], row["way"], row["givens"]): row for row in found["solved"]}
     assert len(rows) == len(found["solved"]) == 2 * (4 + 4 + 1 + 1)
     for (run_name, way, givens), row in rows.items():
