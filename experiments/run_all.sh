@@ -156,12 +156,11 @@ group_sudoku() {
         sudoku aogpt-$rate rate aogpt sudoku --lr=${rate}e-3 --seed=1
         sudoku pairs-$rate rate ar sudoku-pairs --lr=${rate}e-3 --seed=1
     done
-    mkdir -p out/sudoku
-    for name in mdlm aogpt pairs; do ln -sfn $name-1 out/sudoku/$name-4-rate; done
     for seed in 1 2 3; do
         made sudoku-$seed python sudoku.py --risks=0.001,0.01 $(sudokus $seed)
     done
-    made sudoku-rates python sudoku.py --givens=12 --risks=0.001 --losses=false $(sudokus rate)
+    made sudoku-rates python sudoku.py --givens=12 --risks=0.001 --losses=false $(sudokus rate) \
+        mdlm-4=out/sudoku/mdlm-1 aogpt-4=out/sudoku/aogpt-1 pairs-4=out/sudoku/pairs-1
 }
 
 sudokus() {     # sudokus SUFFIX: NAME=out/sudoku/NAME-SUFFIX for each
