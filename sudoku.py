@@ -57,7 +57,7 @@ class Sudoku:
                 if any(count[unit, digit] > 1 for unit in units)}
 
     def used_in(self, puzzle) -> list:
-        """The digits that stand in each unit; None where one stands in a unit twice."""
+        """The set of digits that stand in each unit; None, if a digit stands in a unit twice."""
         used = [0] * (3 * self.n)
         for digit, units in zip(puzzle, self.units_of):
             for unit in units:
@@ -96,7 +96,7 @@ class Sudoku:
         return fill() if used else iter(())
 
     def toggle(self, grid: list, used: list, cell: int, digit: int):
-        """Writes a digit into a blank cell, or takes it out again."""
+        """Writes a digit into a blank cell; called again, it takes the digit out."""
         grid[cell] = digit - grid[cell]
         for unit in self.units_of[cell]:
             used[unit] ^= 1 << digit
@@ -109,8 +109,9 @@ class Sudoku:
 
         Either the cell has no other candidate, or no other cell of a unit has this candidate."""
         candidates = self.candidates(puzzle, self.used_in(puzzle))
-        once, twice = [0] * (3 * self.n), [0] * (3 * self.n)    # candidates of at least so many
-        for cell, digits in candidates.items():                 # cells of each unit
+        # The digits that are candidates of at least one cell of each unit, and of at least two.
+        once, twice = [0] * (3 * self.n), [0] * (3 * self.n)
+        for cell, digits in candidates.items():
             for unit in self.units_of[cell]:
                 twice[unit] |= once[unit] & digits
                 once[unit] |= digits
@@ -153,7 +154,7 @@ class Sudoku:
                 puzzle[cell] = grid[cell]
         return tuple(puzzle)
 
-    # ---- The world of grids, see WORLDS in prepare_data.py ---------------------------------------
+    # ---- The world of grids: see worlds.py -------------------------------------------------------
 
     def words(self) -> list:
         return [str(digit) for digit in range(1, self.n + 1)]
@@ -178,7 +179,8 @@ class Sudoku:
         grid = self.grid_of(text)
         names = {digit: i for i, digit in enumerate(grid[:self.n], 1)}
         grid = tuple(names[digit] for digit in grid)
-        left = [math.factorial(n) for n in range(self.n, 0, -1)]
+        # How many grids begin like this one, after 0, 1, … words.
+        left = [math.factorial(unnamed) for unnamed in range(self.n, 0, -1)]
         for end in range(self.n, self.cells + 1):
             first = bisect.bisect_left(self.first_row_sorted, grid[:end])
             last = bisect.bisect_left(self.first_row_sorted, grid[:end] + (self.n + 1,))
@@ -188,7 +190,7 @@ class Sudoku:
         return np.diff(np.log(left))
 
     def grid_of(self, text: str) -> tuple:
-        """The grid that a text stands for; a word that is no digit counts as a blank."""
+        """The grid that a text stands for; a word that is no number counts as a blank."""
         return tuple(int(word) if word.isdecimal() else 0 for word in text.split())
 
     def is_right(self, text: str) -> bool:

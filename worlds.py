@@ -1,12 +1,13 @@
 """
 Worlds: data whose texts are made here, by rules that tell what is right.
 
-A world is one object in a file of its own, and a line of the table below:
+A world is an object with these methods, and a line of the table below:
 
     words()         its vocabulary
     draw(rng)       a random text
     is_right(text)  whether the rules allow this text
-    log_probs(text) (words,) ln p of each word given those before it; None where that is not known
+    log_probs(text) (words,) ln p of each word given those before it; None if the text is not
+                    right, or its law not known
     entropy()       nats of a text on average, or None
     mean_words()    words of a text on average
     columns         the width of a text on the screen, if it has a shape, else 0
