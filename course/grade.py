@@ -300,6 +300,9 @@ def flags_of(arguments):
 
 
 def main():
+    if "--help" in sys.argv:
+        print(__doc__.strip())
+        return 0
     try:
         flags, tasks = flags_of(sys.argv[1:])
     except ValueError as e:
