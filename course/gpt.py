@@ -98,7 +98,6 @@ def toy_texts(count, seed=0):
     return words, torch.tensor([[words.index(word) for word in story] for story in stories])
 
 
-
 if __name__ == "__main__":
     torch.manual_seed(0)
     words, x = toy_texts(20_000)

@@ -38,7 +38,8 @@ def confirm(p, q, draft, u):
 
     draft (B, m), numbers 0 … m-1, were drawn independently of each other from the laws
     q (B, m, V). p[:, i] (B, V) is the law of token i+1, given the drafts 0 … i; the last is for
-    one token more than was drafted. u (B, m) are uniform numbers.
+    one token more than was drafted. Both are weights of any sum, as `probabilities` gives them.
+    u (B, m) are uniform numbers.
 
     Draft 0 is kept, because none comes before it. Each other one is kept with the probability
     min(1, p/q) of its token, up to the first that is not. In its place a token is drawn from
