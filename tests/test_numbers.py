@@ -23,6 +23,9 @@ def test_the_pages_have_the_numbers_of_the_data(found):
     ("blanks-stories.masked_ce.4", "blanks-stories.infill.4"),
     ("orders.ar.left-to-right", "orders.mdlm.left-to-right"),
     ("few.ar.both.nats", "few.masked_ce.dropout.nats"), ("paper.adamw.ar", "paper.adamw.mdlm"),
+    ("sudoku.pairs.left-to-right.12", "sudoku.mdlm.left-to-right.12"),
+    ("sudoku.mdlm.left-to-right.12", "sudoku.taught.a-solver's-order.12"),
+    ("sudoku.taught.a-solver's-order.9", "sudoku.mdlm.surest-first.9"),
     ("large.masked_ce.plain.nats", "large.ar.plain.nats"),
     ("large.ar.eight.nats", "large.masked_ce.eight.nats")])
 def test_inequalities_that_a_page_states_in_words(found, smaller, larger):
