@@ -125,6 +125,7 @@ def test_the_end_of_the_terminal_saves(tmp_path, monkeypatch):
     run = Run(Settings(out_dir=str(tmp_path / "r"), quiet=True), small_model(), [], {}, None)
     monkeypatch.setattr(runs.os, "write", write)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)   # background jobs ignore it
     with run.training():
         os.kill(os.getpid(), signal.SIGHUP)
         assert not run.asked_to_stop()
@@ -136,6 +137,7 @@ def test_the_end_of_the_terminal_saves(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGINT, ctrl_c)
     run.log_file.close()
 
 
