@@ -65,7 +65,7 @@ def logits_of_masked(model, tokens, masked, appeared):
 
 
 def within_risk(nats, risk):
-    """Which places (B, L) are revealed, by the entropies nats (B, L) of their laws, inf where known.
+    """Which places (B, L) are revealed, by the entropies nats (B, L) of their laws; inf is known.
 
     In each row those whose surer places sum to at most `risk` nats, so always the surest of all."""
     ascending, place = nats.sort(dim=1, stable=True)
