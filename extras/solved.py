@@ -10,6 +10,7 @@ them. Plugs in as data of prepare_data.py, whose presets learn only what comes a
 The puzzles have one solution each. Nobody has counted them, so their law is not known.
 """
 import random
+import weakref
 
 from sudoku import Sudoku
 
@@ -28,15 +29,16 @@ class SolvedPuzzles(Sudoku):
     def __init__(self, height: int, width: int):
         super().__init__(height, width)
         self.columns = 0
-        self.waiting = []
+        self.waiting = weakref.WeakKeyDictionary()      # {rng: puzzles that it has still to use}
 
     def draw_solved(self, rng: random.Random) -> tuple:
         """A puzzle and its solution."""
-        if not self.waiting:
+        waiting = self.waiting.setdefault(rng, [])
+        if not waiting:
             grid = self.draw_grid(rng)
             puzzle = self.draw_puzzle(grid, rng.choice(self.GIVENS), rng)
-            self.waiting = [(puzzle, grid)] * self.TIMES
-        puzzle, grid = self.waiting.pop()
+            waiting += [(puzzle, grid)] * self.TIMES
+        puzzle, grid = waiting.pop()
         names = [0, *rng.sample(range(1, self.n + 1), self.n)]
         rows = self.reordered(self.height, rng)
         columns = self.reordered(self.width, rng)
