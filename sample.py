@@ -49,8 +49,8 @@ class SampleOptions(plain.Drawing):
         "", "mdlm, aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; "
         "default: as in training")
     sampler: str = flag(
-        "", "file of extras/ that writes in another way: adaptive, ancestral, confidence (mdlm), "
-        "or drafts (aogpt)")
+        "", "file of extras/ that writes in another way: adaptive (mdlm, aogpt), ancestral, "
+        "confidence (mdlm), or drafts (aogpt)")
     cache: bool = flag(True, "ar, aogpt: keep what the network has computed for earlier tokens")
     batch_size: int = flag(64, "stories at a time; changes speed, not stories", low=1)
     full_length: bool = flag(False, "keep what comes after the end of the story")

@@ -4,7 +4,7 @@ Sudoku: a world without a natural order, in which almost every word depends on a
 A grid has 6 x 6 cells. In each row, each column and each box of 2 x 3 cells stands every digit from
 1 to 6 once. There are 28,200,960 such grids. Here all of them are equally likely, so the law is as
 exact as the toy's: a grid costs ln 28,200,960 / 36 = 0.4765 nats per word, and what is no grid
-cannot be written.
+has the probability 0.
 
     python train.py --mode=mdlm --preset=sudoku                 prepares the grids, and trains
     python sudoku.py mdlm=out/sudoku-mdlm                       which puzzles does it solve?

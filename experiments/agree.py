@@ -25,7 +25,7 @@ WORST = 3           # differences that are printed
 # Names of what is not compared: where a number came from, errors, and what a clock has measured.
 LEFT_OUT = re.compile(
     "command|date|machine|device|python|torch|threads|dtype|commit|seed|folder|options|sizes|"
-    ".*_se|± s.e.|.*seconds.*|.*, s|.*ms_per_.*|.*tok_per_s.*|mfu")
+    ".*_se|± s.e.|.*seconds.*|.*, s|.*ms_per_.*|.*tok_per_s.*|ms|mfu")
 
 # By these a row of a table is known again.
 LABELS = "network", "N", "sampler", "settings", "run", "way", "givens"

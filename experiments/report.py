@@ -534,6 +534,7 @@ def sudoku() -> dict:
                 found[mark] = f"{line[-1]}%"
                 hard = sum(row["hard_solved"][0] * row["hard"] for row in seeds if row["hard"])
                 of = max(1, sum(row["hard"] for row in seeds))
+                found[f"sudoku.hard.{givens}"] = f"{seeds[0]['hard'] / seeds[0]['puzzles']:.0%}"
                 found[f"{mark}.hard"] = f"{hard / of:.0%}"
             passes = [np.mean(column(seeds, "passes")) for seeds in solved[run, way].values()]
             rows.append([*line, ", ".join(f"{number:.3g}" for number in passes)])

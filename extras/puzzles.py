@@ -7,21 +7,20 @@ Adds: the command of sudoku.py. Costs: nothing elsewhere. Plugs in as
     python sudoku.py mdlm=out/sudoku-mdlm --puzzles=mine.txt
 
 The puzzles have one solution each, and so many givens. Their grids are those that data/sudoku holds
-out for validation. In the texts of data/sudoku-pairs and data/sudoku-moves one grid in 260 is in
-training by chance. Solved means that every cell is right. "Surest first" fills in each pass the
-cell whose law has the lowest entropy; a risk lets it fill several, see extras/adaptive.py. A pass
-is one run of the network. Without givens, the share that is right says how often a grid comes out
-that obeys the rules. And the loss, in nats per cell above the law, has no order that helps: that of
-ar is exact, that of the others a bound, and exact where they write from left to right.
+out for validation. In the texts of data/sudoku-pairs and data/sudoku-moves at most one of 260 of
+them is there by chance. Solved means that every cell is right. "Surest first" fills in each pass
+the cell whose law has the lowest entropy; a risk lets it fill several, see extras/adaptive.py. A
+pass is one run of the network. Without givens, the share that is right says how often a grid comes
+out that obeys the rules. The loss is in nats per cell above the law. That of ar is exact, that of
+the others a bound, and exact where they write from left to right.
 """
-import functools
 import math
 import os
 import random
 import re
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 from tqdm import tqdm
@@ -61,11 +60,15 @@ class PuzzleOptions:
 
 
 def numbers_of(name: str, text: str, kind) -> list:
-    """The numbers of a flag like --givens=9,12,16. Raises InputError."""
+    """The numbers of a flag like --givens=9,12,16, none of them negative. Raises InputError."""
     try:
-        return [kind(part) for part in text.split(",") if part.strip()]
+        numbers = [kind(part) for part in text.split(",") if part.strip()]
+        if not all(number >= 0 for number in numbers):      # with such a risk nothing is revealed
+            raise ValueError("there is a negative one, or one that is no number")
     except ValueError as e:
-        raise InputError(f"--{name}={text} must be numbers with commas between them") from e
+        raise InputError(f"--{name}={text} must be numbers from 0 on, with commas between them"
+                         ) from e
+    return numbers
 
 
 # ---- Puzzles -------------------------------------------------------------------------------------
@@ -123,7 +126,7 @@ def solution_of(puzzle, name: str) -> tuple:
     return found[0]
 
 
-@functools.cache
+@cache
 def needs_no_guess(puzzle) -> bool:
     """Whether `singles` alone, again and again, fill all of it."""
     puzzle = list(puzzle)
@@ -189,11 +192,10 @@ def share(right: list) -> tuple:
     return p, math.sqrt(p * (1 - p) / len(right)) if right else math.nan
 
 
-def solve(name: str, opened: tuple, sets: dict, o: PuzzleOptions) -> list:
+def solve(name: str, opened: tuple, sets: dict, risks: list, o: PuzzleOptions) -> list:
     """A row for each way of writing and each set of puzzles, {name: [(puzzle, solution), …]}."""
     model, _, tokenizer, _ = opened
     world = world_of(tokenizer)
-    risks = numbers_of("risks", o.risks, float)
     rows = []
     for way, (flags, sampler) in ways_of(model.config, world, risks).items():
         for givens, pairs in sets.items():
@@ -212,14 +214,14 @@ def solve(name: str, opened: tuple, sets: dict, o: PuzzleOptions) -> list:
     return rows
 
 
-def write_grids(name: str, opened: tuple, o: PuzzleOptions) -> list:
+def write_grids(name: str, opened: tuple, risks: list, o: PuzzleOptions) -> list:
     """A row for each way of writing grids from nothing, drawn at temperature 1."""
     model, _, tokenizer, _ = opened
     world, config = world_of(tokenizer), model.config
     if world is not GRIDS:
         return []
     blank = torch.full((o.num_puzzles, GRIDS.cells), config.mask_id)
-    ways = ways_of(config, world, numbers_of("risks", o.risks, float))
+    ways = ways_of(config, world, risks)
     rows = []
     for way, (flags, sampler) in (ways or {"left to right": ({}, None)}).items():
         found, passes, _ = written(f"{name}, {way}, no givens", opened, blank,
@@ -311,19 +313,20 @@ def main(doc: str):
         if world_of(runs[name][2]) not in (GRIDS, PAIRS, MOVES):
             raise InputError(f"{folder} was not trained on Sudokus; train one by python train.py "
                              "--mode=mdlm --preset=sudoku")
+    risks, all_givens = numbers_of("risks", o.risks, float), numbers_of("givens", o.givens, int)
     own = read_puzzles(os.path.expanduser(o.puzzles)) if o.puzzles else []
+    grids = [] if own else held_out_grids()
     sets = {}                   # {givens: puzzles}
     for puzzle, solution in own:
         sets.setdefault(GRIDS.cells - puzzle.count(0), []).append((puzzle, solution))
-    grids = held_out_grids()
-    for givens in [] if own else numbers_of("givens", o.givens, int):
+    for givens in [] if own else all_givens:
         sets[givens] = drawn_puzzles(grids, givens, o.num_puzzles, o.seed)
 
     solved, from_nothing, losses = [], [], {}
     for name, opened in runs.items():
-        solved += solve(name, opened, sets, o)
+        solved += solve(name, opened, sets, risks, o)
         if o.losses and not own:
-            from_nothing += write_grids(name, opened, o)
+            from_nothing += write_grids(name, opened, risks, o)
             if world_of(opened[2]) is GRIDS:
                 losses[name] = losses_above_law(opened, grids[:1000], o.seed)
     print_results(solved, from_nothing, losses)

@@ -205,6 +205,12 @@ def test_own_puzzles_are_answered_in_the_terminal(sudoku, puzzle):
     assert "cells wrong" in said and shown in said
 
 
+@pytest.mark.parametrize("flag", ["--risks=-1", "--risks=nan", "--givens=x", "--givens=7"])
+def test_numbers_that_mean_nothing_are_refused(sudoku, flag):
+    with pytest.raises(InputError, match=flag.split("=")[0]):
+        sudoku("mdlm=out/mdlm", flag)
+
+
 def test_a_model_of_stories_is_refused(sudoku):
     Path("out/toy").mkdir()
     save("out/toy/best.pt", small_model("ar"), variant="model", windows="aligned",
