@@ -46,8 +46,8 @@ class Settings:
         "auto", "windows start where stories do, anywhere, or as in the paper; auto: by the data")
     train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
     variant: str = flag(
-        "", "file of extras/ that trains something else: answers, blocks, infill (its l2r_fraction "
-        "is 0.5), paper or taught")
+        "", "file of extras/ that trains something else: answers, bell, blocks, infill (its "
+        "l2r_fraction is 0.5), paper or taught")
     out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
     resume: bool = flag(False, "go on with the run in out_dir, by the settings it has")
     init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")
@@ -290,13 +290,13 @@ def evaluate(model, variant, x: torch.Tensor, seed: int) -> dict:
 
 # ---- The command, and its loop -------------------------------------------------------------------
 
+VARIANTS = ["answers", "bell", "blocks", "infill", "paper", "taught"]
 MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_size", "lr", "seed")
 
 
 def main():
     flags = parse_flags(__doc__, plain.Config, Settings, first=MOST_USED,
-                        extras={"variant": ["answers", "blocks", "infill", "paper", "taught"]},
-                        implied={"--preset=paper": "paper"})
+                        extras={"variant": VARIANTS}, implied={"--preset=paper": "paper"})
     s, variant, config, checkpoint = resolve(flags)
     device = join_processes(s.device)           # the one of this process, if there are several
     check_folder(s.out_dir, s.resume)           # no run is overwritten
