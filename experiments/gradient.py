@@ -1,45 +1,53 @@
 """
-Why does masked_ce lower mdlm's bound faster than the bound itself? The noise of the gradient.
+How noisy is what a model learns from? The noise of the gradient, of recipes of mask ratios.
 
-    python -m experiments.gradient early=out/a late=out/b --json=F
+    python -m experiments.gradient early=out/a late=out/b ar=out/c --json=F
 
-NAME=FOLDER are runs of mdlm; untrained weights of the first one's sizes come before them. Each
-network is given the gradients of both objectives, many times, each of a new batch of windows with
-new masks, as in a step of training. A gradient is its mean plus noise. Each
-network has
+NAME=FOLDER are runs of mdlm or ar; untrained weights of the first one's sizes come before them.
+Each network is given the gradient of each recipe many times, each of a new batch of windows with
+new masks, as in a step of training. A gradient is its mean plus noise. For each recipe there is
 
     noise scale     the windows that a batch must have for both to be equally large: batch size ·
                     (variance of the gradient) / |mean gradient|² (arXiv 1812.06162)
-    cosine          of the angle between the two mean gradients: 1 if both objectives pull the same
-                    way
+    cosine          of the angle between its mean gradient and that of the bound: 1 if both pull the
+                    same way
 
-The expected answer: masked_ce has less noise, because rows that hide few tokens have few
-predictions and in the bound as much weight as all others; and it pulls nearly the same way. It
-would be refuted if its noise scale were not smaller, or if the cosine were far from 1 where it
-trains faster. That would leave the weights of the mask ratios as the explanation.
+A recipe is an objective and the a of extras/bell.py, where 1 is model.py's own choice of how many
+tokens are hidden. `4 masks` hides each window in four ways; its noise scale is in windows too, and
+each of them is four rows. The expected answer: what trains faster has less noise, because rows that
+hide few tokens have few predictions and in the bound as much weight as all others; and it pulls
+nearly the same way. It would be refuted if the noise scale were not smaller, or if the cosine were
+far from 1 where it trains faster. That would leave the weights of the mask ratios as the
+explanation.
 
-A network takes a minute on a core at the sizes of run_all.sh. Where the noise hides the mean, the
-numbers are NaN, and more draws are needed.
+A network takes four minutes on a core at the sizes of run_all.sh. Where the noise hides the mean,
+the numbers are NaN, and more draws are needed.
 """
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 
 import torch
 from tqdm import tqdm
 
+from extras import bell
 from prepare_data import Windows
 from sample import open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.runs import origin_of, random_numbers, read_run
 
-OBJECTIVES = "nelbo", "masked_ce"
+RECIPES = {
+    "bound": dict(objective="nelbo", bell=1),
+    "masked_ce": dict(objective="masked_ce", bell=1),
+    "bound, a = 4": dict(objective="nelbo", bell=4),
+    "masked_ce, a = 4": dict(objective="masked_ce", bell=4),
+    "masked_ce, a = 4, 4 masks": dict(objective="masked_ce", bell=4, draws=4)}
 
 
 @dataclass
 class GradientOptions:
     """what to measure"""
     batch_size: int = flag(8, "windows of a gradient", low=2)
-    draws: int = flag(64, "gradients of each objective and network", low=2)
+    draws: int = flag(64, "gradients of each recipe and network", low=2)
     seed: int = flag(1337, "of windows, masks and untrained weights")
     json: str = flag("", "file for the results", file=(".json",))
 
@@ -51,17 +59,23 @@ def gradient(model, losses, batch) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
+def configs_of(config) -> dict:
+    """{recipe: its Config}; of ar there is one alone, its loss."""
+    if config.mode == "ar":
+        return {"loss": config}
+    return {name: bell.Config(**asdict(config) | recipe) for name, recipe in RECIPES.items()}
+
+
 def measure(model, variant, windows: Windows, o: GradientOptions) -> dict:
-    """{objective: noise scale, in windows}, and the cosine of the two mean gradients."""
+    """{recipe: {"noise scale": windows, "cosine": of its mean gradient with the first one's}}."""
+    batch_of = variant.training_batch if model.config.mode == "ar" else bell.training_batch
     found = {}
-    means, signals = [], []
-    for number, objective in enumerate(OBJECTIVES):
-        config = replace(model.config, objective=objective)
+    for number, (name, config) in enumerate(configs_of(model.config).items()):
         total, squares = 0, 0.0
         for draw in tqdm(range(o.draws), leave=False, disable=None):
-            step = number * o.draws + draw          # so the two see different windows and masks
+            step = number * o.draws + draw      # so each recipe sees other windows and masks
             x = torch.from_numpy(windows.batch(step, o.batch_size))
-            batch = variant.training_batch(config, x, random_numbers(o.seed, step))
+            batch = batch_of(config, x, random_numbers(o.seed, step))
             g = gradient(model, variant.losses, batch)
             total = total + g.double()
             squares += g.square().sum().item()
@@ -71,10 +85,10 @@ def measure(model, variant, windows: Windows, o: GradientOptions) -> dict:
         signal = square - variance / o.draws        # the square without its bias
         if signal < 0:
             signal = math.nan           # the noise hides the mean; more draws may show it
-        found[objective] = o.batch_size * variance / signal
-        means.append(mean)
-        signals.append(signal)
-    found["cosine"] = (means[0] @ means[1]).item() / (signals[0] * signals[1]) ** 0.5
+        if not found:
+            first, first_signal = mean, signal
+        cosine = (mean @ first).item() / (signal * first_signal) ** 0.5 if found else 1.0
+        found[name] = {"noise scale": o.batch_size * variance / signal, "cosine": cosine}
     return found
 
 
@@ -88,14 +102,14 @@ def main():
         runs[folder] = origin_of(folder)
         model, variant, *_ = open_model(folder, "cpu")
         config = model.config
-        if config.mode != "mdlm":
-            raise InputError(f"{folder} is a run of {config.mode}; give runs of mdlm")
+        if config.mode == "aogpt":
+            raise InputError(f"{folder} is a run of aogpt; give runs of mdlm or ar")
         windows = Windows(run["settings"]["data"], "train", config.block_size, seed=o.seed)
         if not found:
             torch.manual_seed(o.seed)
             found["untrained"] = measure(variant.Transformer(config), variant, windows, o)
         found[name] = measure(model, variant, windows, o)
-        print(found, flush=True)
+        print(name, found[name], flush=True)
     if o.json:
         facts = provenance(o.seed) | {"batch_size": o.batch_size, "draws": o.draws}
         write_json(o.json, facts | {"networks": found, "runs": runs})

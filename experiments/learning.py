@@ -1,0 +1,109 @@
+"""
+What does masked diffusion predict well, and what badly? Its loss by how much is hidden, and by how
+far away the nearest visible token is.
+
+    python -m experiments.learning --runs=out/a,out/b --json=F
+
+Runs are of mdlm, trained by any recipe of mask ratios (extras/bell.py). Each is scored on the same
+windows of data/DATA, with the same masks as model.py's bound: k of the T tokens are hidden, every k
+from 1 to T equally often. For each run there are
+
+    by share        nats per hidden token where up to an eighth of the tokens are hidden, up to two
+                    eighths, and so on. The mean of the eight is the bound
+    by distance     nats per hidden token whose nearest visible token, or BOS, is one place away,
+                    two, 3 to 4, 5 to 8, 9 to 16, or more
+    how often       the share of the hidden tokens that lie so far away
+
+A recipe that hides half of the tokens most often should be better in the middle and may be worse at
+the ends, where writing begins and blanks are filled. If learning is slow because language is local,
+what is far from all that is visible should be predicted no better than by the frequencies of words,
+whatever the recipe, and so teach nothing. A run takes two minutes on a core.
+"""
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+
+from experiments.held_out import SEED, Output, open_run
+from model import bound_batch
+from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
+from support.runs import origin_of, random_numbers
+
+PARTS = 8                           # of the number of hidden tokens
+DISTANCES = 1, 2, 4, 8, 16          # the largest of each group but the last
+GROUPS = ["1", "2", "3-4", "5-8", "9-16", "17-"]
+
+
+@dataclass
+class LearningOptions(Output):
+    """what to score"""
+    data: str = flag("unseen", "data set whose validation stories are scored")
+    runs: str = flag("", "folders of the runs: A,B,…")
+    windows: int = flag(400, "windows of them", low=2)
+    draws: int = flag(4, "pairs of masks for each window", low=1)
+
+
+def distance_to_visible(hidden) -> torch.Tensor:
+    """For each slot of hidden (B, S), how far away the nearest slot that is not hidden is: (B, S).
+
+    BOS, in slot 0, is never hidden."""
+    slots = torch.arange(hidden.size(1)).expand_as(hidden)                      # (B, S)
+    far = 2 * hidden.size(1)
+    left = slots.masked_fill(hidden, -far).cummax(dim=1).values
+    right = slots.masked_fill(hidden, far).flip(1).cummin(dim=1).values.flip(1)
+    return torch.minimum(slots - left, right - slots)
+
+
+@torch.no_grad()
+def measure(model, x, draws: int) -> dict:
+    """The three lists of the top of this file, for the windows x (N, T)."""
+    T = x.size(1)
+    generator = random_numbers(SEED)
+    by_share = torch.zeros(PARTS, 2, dtype=torch.float64)           # sums, and of how many rows
+    by_distance = torch.zeros(len(GROUPS), 2, dtype=torch.float64)  # … of how many tokens
+    for part in tqdm(x.repeat_interleave(2 * draws, dim=0).split(16), leave=False, disable=None):
+        batch = bound_batch(model.config, part, generator)
+        select = batch.select()                                                 # (n,)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)   # (n, V)
+        nll = F.cross_entropy(logits.float(), batch.targets.flatten()[select], reduction="none")
+        hidden = batch.weight > 0                                               # (B, T+1)
+        k = hidden.sum(dim=1)                                                   # (B,)
+        row = select // (T + 1)                                                 # (n,)
+        of_row = torch.zeros(len(k)).scatter_add(0, row, nll) / k               # (B,)
+        add(by_share, (k - 1) * PARTS // T, of_row)
+        distance = distance_to_visible(hidden).flatten()[select]                # (n,)
+        add(by_distance, torch.bucketize(distance, torch.tensor(DISTANCES)), nll)
+    sums, counts = by_distance.unbind(dim=1)
+    return {
+        "by share": (by_share[:, 0] / by_share[:, 1]).tolist(),
+        "by distance": dict(zip(GROUPS, (sums / counts).tolist())),
+        "how often": dict(zip(GROUPS, (counts / counts.sum()).tolist()))}
+
+
+def add(table, index, numbers):
+    """Adds each number (n,) to the row of the table that its index (n,) says, and counts it."""
+    pairs = torch.stack([numbers.double(), torch.ones(len(numbers)).double()], dim=1)
+    table.index_add_(0, index, pairs)
+
+
+def main():
+    o = build(LearningOptions, parse_flags(__doc__, LearningOptions))
+    if not o.runs:
+        raise InputError("which runs? give --runs=FOLDER,FOLDER,…")
+    facts = provenance(SEED) | {"draws": o.draws, "runs": {}}
+    for folder in o.runs.split(","):
+        _, model, _, windows = open_run(folder, o.data, "cpu")
+        if model.config.mode != "mdlm":
+            raise InputError(f"{folder} is a run of {model.config.mode}; give runs of mdlm")
+        found = measure(model, torch.from_numpy(windows.spread(o.windows)), o.draws)
+        facts["runs"][folder] = origin_of(folder) | found
+        for kind in "by share", "by distance":
+            numbers = found[kind].values() if kind == "by distance" else found[kind]
+            print(f"{folder}, {kind}:", *(f"{nats:.3f}" for nats in numbers), flush=True)
+    if o.json:
+        write_json(o.json, facts)
+
+
+if __name__ == "__main__":
+    command(main, "nothing was written")
