@@ -4,10 +4,12 @@ far away the nearest visible token is.
 
     python -m experiments.learning --runs=out/a,out/b --json=F
 
-Runs are of mdlm, trained by any recipe of mask ratios (extras/bell.py). Each is scored on the same
-windows of data/DATA, with the same masks as model.py's bound: k of the T tokens are hidden, every k
-from 1 to T equally often. For each run there are
+Runs are of mdlm, trained by any recipe of mask ratios (extras/bell.py). Each is scored on its own
+validation windows, or on those of data/DATA, with masks as model.py's bound has them: k of the T
+tokens are hidden, every k from 1 to T equally often. For each run there are
 
+    bound           nats per token, and its standard error over windows
+    law             what the true law has on these windows, where it is known
     by share        nats per hidden token where up to an eighth of the tokens are hidden, up to two
                     eighths, and so on. The mean of the eight is the bound
     by distance     nats per hidden token whose nearest visible token, or BOS, is one place away,
@@ -25,10 +27,11 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from experiments.held_out import SEED, Output, open_run
+from experiments.held_out import SEED, open_run
 from model import bound_batch
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
-from support.runs import origin_of, random_numbers
+from support.runs import origin_of, random_numbers, read_run
+from train import mean_and_error
 
 PARTS = 8                           # of the number of hidden tokens
 DISTANCES = 1, 2, 4, 8, 16          # the largest of each group but the last
@@ -36,12 +39,13 @@ GROUPS = ["1", "2", "3-4", "5-8", "9-16", "17-"]
 
 
 @dataclass
-class LearningOptions(Output):
+class LearningOptions:
     """what to score"""
-    data: str = flag("unseen", "data set whose validation stories are scored")
+    data: str = flag("", "data set whose validation windows are scored; default: each run's own")
     runs: str = flag("", "folders of the runs: A,B,…")
-    windows: int = flag(400, "windows of them", low=2)
+    windows: int = flag(400, "at most so many windows of it", low=2)
     draws: int = flag(4, "pairs of masks for each window", low=1)
+    json: str = flag("", "file for the results", file=(".json",))
 
 
 def distance_to_visible(hidden) -> torch.Tensor:
@@ -57,9 +61,10 @@ def distance_to_visible(hidden) -> torch.Tensor:
 
 @torch.no_grad()
 def measure(model, x, draws: int) -> dict:
-    """The three lists of the top of this file, for the windows x (N, T)."""
+    """What the top of this file lists, but for the law, of the windows x (N, T)."""
     T = x.size(1)
     generator = random_numbers(SEED)
+    losses = []                                                     # of each row
     by_share = torch.zeros(PARTS, 2, dtype=torch.float64)           # sums, and of how many rows
     by_distance = torch.zeros(len(GROUPS), 2, dtype=torch.float64)  # … of how many tokens
     for part in tqdm(x.repeat_interleave(2 * draws, dim=0).split(16), leave=False, disable=None):
@@ -71,11 +76,15 @@ def measure(model, x, draws: int) -> dict:
         k = hidden.sum(dim=1)                                                   # (B,)
         row = select // (T + 1)                                                 # (n,)
         of_row = torch.zeros(len(k)).scatter_add(0, row, nll) / k               # (B,)
+        losses.append(of_row)
         add(by_share, (k - 1) * PARTS // T, of_row)
         distance = distance_to_visible(hidden).flatten()[select]                # (n,)
         add(by_distance, torch.bucketize(distance, torch.tensor(DISTANCES)), nll)
     sums, counts = by_distance.unbind(dim=1)
+    bound, error = mean_and_error(torch.cat(losses).view(len(x), -1).mean(dim=1))
     return {
+        "bound": bound,
+        "bound_se": error,
         "by share": (by_share[:, 0] / by_share[:, 1]).tolist(),
         "by distance": dict(zip(GROUPS, (sums / counts).tolist())),
         "how often": dict(zip(GROUPS, (counts / counts.sum()).tolist()))}
@@ -93,14 +102,17 @@ def main():
         raise InputError("which runs? give --runs=FOLDER,FOLDER,…")
     facts = provenance(SEED) | {"draws": o.draws, "runs": {}}
     for folder in o.runs.split(","):
-        _, model, _, windows = open_run(folder, o.data, "cpu")
+        data = o.data or read_run(folder)["settings"]["data"]
+        _, model, _, windows = open_run(folder, data, "cpu")
         if model.config.mode != "mdlm":
             raise InputError(f"{folder} is a run of {model.config.mode}; give runs of mdlm")
         found = measure(model, torch.from_numpy(windows.spread(o.windows)), o.draws)
+        law = windows.law(o.windows)            # (N,), or None
+        if law is not None:
+            found["law"] = float(law.mean())
         facts["runs"][folder] = origin_of(folder) | found
-        for kind in "by share", "by distance":
-            numbers = found[kind].values() if kind == "by distance" else found[kind]
-            print(f"{folder}, {kind}:", *(f"{nats:.3f}" for nats in numbers), flush=True)
+        print(f"{folder}: {found['bound']:.3f} ± {found['bound_se']:.3f} nats per token; by share",
+              *(f"{nats:.2f}" for nats in found["by share"]), flush=True)
     if o.json:
         write_json(o.json, facts)
 

@@ -237,6 +237,7 @@ def test_distances_and_shares(monkeypatch):
     batch = plain.bound_batch(model.config, x.repeat_interleave(4, dim=0), random_numbers(1337))
     bound = plain.losses(model, batch, batch.select()).mean().item()
     assert np.mean(found["by share"]) == approx(bound, rel=1e-5)
+    assert found["bound"] == approx(bound, rel=1e-5)
     assert sum(found["how often"].values()) == approx(1)
 
 
@@ -486,7 +487,7 @@ FEW_SAMPLERS = {
      ["--models=out/ar,out/mdlm,out/aogpt", "--data=t", "--windows=20", "--plot=f.png"],
      "which models"),
     ("gradient", {}, ["a=out/mdlm", "b=out/ar", "--draws=3"], "give NAME=FOLDER"),
-    ("learning", {}, ["--runs=out/mdlm", "--data=t", "--windows=20"], "which runs")])
+    ("learning", {}, ["--runs=out/mdlm", "--windows=20"], "which runs")])
 def test_commands(trained, monkeypatch, name, constants, flags, refused):
     monkeypatch.chdir(trained)
     for constant, value in constants.items():
