@@ -173,11 +173,13 @@ def blanks(file: str) -> dict:
 def gradients() -> dict:
     """The table of gradient.json."""
     rows = []
-    for network, numbers in read("gradient")["networks"].items():
-        texts = [f"{number:.{2 if number < 10 else 0}f}" for number in numbers.values()]
-        rows.append([network, *texts])
-    head = ["network", "noise scale, bound", "noise scale, `masked_ce`", "cosine"]
-    return {"gradient.table": table(head, rows)}
+    for network, recipes in read("gradient")["networks"].items():
+        for recipe, numbers in recipes.items():
+            noise = numbers["noise scale"]
+            rows.append([network, recipe, f"{noise:.{2 if noise < 10 else 0}f}",
+                         f"{numbers['cosine']:.2f}"])
+            network = ""
+    return {"gradient.table": table(["network", "learns from", "noise scale", "cosine"], rows)}
 
 
 # ---- Real text -----------------------------------------------------------------------------------
@@ -296,6 +298,111 @@ def orders() -> dict:
     lines = [[f"`{name}`", *(row.get(kind, "") for kind in kinds)] for name, row in rows.items()]
     found["orders.table"] = table(["", *kinds], lines)
     return found
+
+
+# ---- Mask ratios ---------------------------------------------------------------------------------
+# A run is out/GROUP/OBJECTIVE-A-SEED, where A is that of extras/bell.py.
+
+RECIPES = {
+    "mdlm-1": "the bound, every ratio equally often",
+    "mdlm-4": "the bound, a = 4",
+    "masked_ce-1": "equal weights, every ratio equally often",
+    "masked_ce-2": "equal weights, a = 2",
+    "masked_ce-4": "equal weights, a = 4",
+    "masked_ce-8": "equal weights, a = 8",
+    "masked_ce-4-four-two": "equal weights, a = 4, 2 windows masked in 4 ways",
+    "masked_ce-4-four": "equal weights, a = 4, 8 windows masked in 4 ways",
+    "masked_ce-4-adamw": "equal weights, a = 4, AdamW"}
+WORLDS = {"shakespeare": (3, 1), "toy": (1, 1000), "sudoku": (1, 1000)}    # digits, factor
+
+
+def story_recipes() -> dict:
+    """{(recipe, steps): (seeds, groups of windows)} of learning.json, and of real.json for a = 1."""
+    found = {}
+    for file, groups in ("real", {"stories": 1250, "long": 5000}), (
+            "learning", {"learning": 1250, "learning-long": 5000}):
+        for (group, name), runs in scores_of(file).items():
+            if file == "real" and name in ("mdlm", "masked_ce"):
+                name += "-1"
+            if group in groups and name in RECIPES:
+                found.setdefault((name, groups[group]), runs)
+    return found
+
+
+def steps_saved(loss: float, steps: int, seed: int) -> float:
+    """How many times fewer steps a GPT of this seed needs for a loss."""
+    curve = {}
+    for file in "learning", "real":
+        for folder, run in read(file)["runs"].items():
+            found = re.fullmatch(r"out/(?:gpt/ar-(\d+)|steps/ar-(2500)|stories/ar)-(\d)", folder)
+            if found and int(found[3]) == seed:
+                curve[int(found[1] or found[2] or 1250)] = np.mean(run["scores"]["bound"])
+    return steps / steps_of_ar(loss, curve)
+
+
+def learning() -> dict:
+    """The tables of learning.json, worlds.json and shares.json, and {learning.recipe.what: number},
+    where what is the steps on stories, a world, or times-STEPS."""
+    found = {}
+    stories = story_recipes()
+    worlds = {}         # {(recipe, world): [bound, or distance from the law, for each seed]}
+    for folder, run in read("worlds")["runs"].items():
+        _, world, name = folder.split("/")
+        key = name.rsplit("-", 1)[0], world.removesuffix("-bell")
+        worlds.setdefault(key, []).append(run["bound"] - run.get("law", 0))
+    rows = []
+    factors = []
+    for name, label in RECIPES.items():
+        row = [label]
+        factor = [label]
+        for steps in 1250, 5000:
+            runs = stories.get((name, steps), [])
+            row.append(with_spread([np.mean(seed) for seed in runs], 2))
+            found[f"learning.{name}.{steps}"] = row[-1]
+            times = [steps_saved(np.mean(of_seed), steps, seed)
+                     for seed, of_seed in enumerate(runs, 1)]
+            factor.append(", ".join(f"{number:.1f}" for number in times))
+            found[f"learning.{name}.times-{steps}"] = factor[-1]
+        for world, (digits, scale) in WORLDS.items():
+            row.append(with_spread(worlds.get((name, world), []), digits, scale))
+            found[f"learning.{name}.{world}"] = row[-1]
+        rows.append(row)
+        if name in ("mdlm-1", "masked_ce-1", "masked_ce-4"):
+            factors.append(factor)
+    head = ["learns from", "stories, 1,250 steps", "5,000", "Shakespeare", "toy", "Sudoku"]
+    found["learning.table"] = table(head, rows)
+    found["learning.times"] = table(["learns from", "1,250 steps", "5,000"], factors)
+    rows = []
+    distances = []
+    for folder, run in read("shares")["runs"].items():
+        name = folder.split("/")[-1].removesuffix("-1")
+        label = RECIPES[name if name in RECIPES else f"{name}-1"]
+        rows.append([label, *(f"{nats:.2f}" for nats in run["by share"])])
+        distances.append([label, *(f"{nats:.2f}" for nats in run["by distance"].values())])
+    often = [f"{share:.0%}" for share in run["how often"].values()]
+    head = ["hidden, in eighths", *(f"to {eighth}" for eighth in range(1, 9))]
+    found["learning.shares"] = table(head, rows)
+    head = ["places away", *run["by distance"]]
+    found["learning.distances"] = table(head, [*distances, ["share of the tokens", *often]])
+    return found
+
+
+def draw_learning():
+    """How far above a GPT of 2,500 steps each recipe is, by the rows of 256 tokens it has read."""
+    ar = np.mean(scores_of("real")["steps", "ar-2500"])
+    lines = {}          # {recipe: [(rows, above ar)]}
+    for (name, steps), runs in story_recipes().items():
+        rows = steps * (32 if name.endswith("-four") else 8)
+        name = name.removesuffix("-four").removesuffix("-two")
+        lines.setdefault(name, []).append((rows, np.mean(runs) - ar))
+    with figure(ROOT / "results/figures/learning.png", (7, 4.5)) as axes:
+        for name, label in RECIPES.items():
+            if name in lines:
+                axes.plot(*zip(*sorted(lines[name])), "o-", ms=4, lw=1, label=label)
+        axes.set(xlabel="rows of 256 tokens read in training",
+                 ylabel="bound, above ar after 2,500 steps")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
 # ---- What differs from the paper -----------------------------------------------------------------
@@ -580,6 +687,7 @@ def values() -> dict:
         **real(),
         **rates(),
         **orders(),
+        **learning(),
         **differences(),
         **few("few"),
         **few("large"),
@@ -627,6 +735,7 @@ def main():
         page.write_text(filled(page.read_text(), found))
     draw_changes("paper", {name: label for name, (label, _) in DIFFERENCES.items()}, found)
     draw_changes("shakespeare", TAKEN, found)
+    draw_learning()
 
 
 if __name__ == "__main__":

@@ -74,8 +74,9 @@ toy() {         # toy NAME FLAGS …: on the toy
     run "$1" --preset=toy "${@:2}"
 }
 
-flags_of() {    # flags_of NAME: masked_ce is mdlm with another objective
+flags_of() {    # flags_of NAME: masked_ce is mdlm with another objective; no preset chooses one
     case $1 in
+        mdlm) echo --mode=mdlm --objective=nelbo ;;
         masked_ce) echo --mode=mdlm --objective=masked_ce ;;
         infill) echo --mode=aogpt --variant=infill ;;
         *) echo --mode="$1" ;;
@@ -301,6 +302,50 @@ group_blanks() {
     made blanks-stories python -m experiments.infill --data=unseen --windows=380 \
         --plot=$figures/blanks.png \
         --models="$(folders out/steps/{ar,infill}-2500-1 out/long/{aogpt,masked_ce}-1)"
+}
+
+in_bell() { [ $1 = 1 ] || echo --variant=bell --bell=$1; }     # 1 is model.py's own choice
+
+recipe() {      # recipe NAME STEPS SEED FLAGS …: out/learning/NAME-SEED, or out/learning-long
+    local folder=learning
+    [ $2 = 1250 ] || folder=learning-long
+    learn $folder $1 $2 $3 --eval_windows=100 "${@:4}"
+}
+
+world() {       # world PRESET OBJECTIVE A SEED: out/PRESET-bell/OBJECTIVE-A-SEED
+    run $1-bell/$2-$3-$4 --preset=$1 --seed=$4 --eval_windows=400 $(flags_of $2) $(in_bell $3)
+}
+
+# Which shares of hidden tokens should masked diffusion learn from, and how should they count?
+group_learning() {
+    group_real
+    for seed in 1 2 3; do recipe masked_ce-4 1250 $seed $(in_bell 4); done
+    recipe masked_ce-4 5000 1 $(in_bell 4)
+    recipe mdlm-4 1250 1 $(in_bell 4)
+    for a in 2 8; do recipe masked_ce-$a 1250 1 $(in_bell $a); done
+    recipe masked_ce-4-adamw 1250 1 $(in_bell 4) --optimizer=adamw
+    recipe masked_ce-4-four-two 1250 1 $(in_bell 4) --draws=4 --batch_size=2
+    for steps in 150 300 600; do
+        for seed in 1 2 3; do
+            learn gpt ar-$steps $steps $seed --eval_windows=100 --warmup=$((steps * 8 / 100))
+        done
+    done
+    made learning python -m experiments.held_out --draws=4 \
+        --runs="$(folders out/learning/* out/learning-long/* out/gpt/*)"
+    for seed in 1 2 3; do
+        for preset in toy sudoku shakespeare; do
+            world $preset mdlm 1 $seed
+            world $preset masked_ce 4 $seed
+        done
+    done
+    for preset in toy sudoku shakespeare; do
+        world $preset masked_ce 1 1
+        world $preset mdlm 4 1
+    done
+    made worlds python -m experiments.learning --windows=1000 \
+        --runs="$(folders out/{toy,sudoku,shakespeare}-bell/*)"
+    made shares python -m experiments.learning --data=unseen \
+        --runs="$(folders out/learning/{mdlm,masked_ce}-4-1 out/stories/{mdlm,masked_ce}-1)"
 }
 
 write() {       # write NAME RUN FLAGS …: out/written/NAME.jsonl, 300 stories of out/RUN

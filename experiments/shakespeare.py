@@ -54,7 +54,7 @@ NANOGPT_FLAGS = """
 config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20
 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000
 --lr_decay_iters=2000 --dropout=0.0 --always_save_checkpoint=True""".split()
-OUR_FLAGS = ["--preset=shakespeare", "--device=cpu"]
+OUR_FLAGS = ["--preset=shakespeare", "--device=cpu", "--objective=nelbo"]
 TEXT = "data/shakespeare/input.txt"     # which prepare_data.py has downloaded
 
 # nanoGPT's train.py has its seed in its text. This runs it as it is, but for the seed.

@@ -132,6 +132,21 @@ def test_a_loss_that_is_not_finite_stops_it(trained):
     assert not (trained / "out/wild/ckpt.pt").exists()
 
 
+# ---- What a preset chooses ------------------------------------------------------------------------
+
+@pytest.mark.parametrize("flags, variant, objective", [
+    (dict(mode="mdlm"), "bell", "masked_ce"),
+    (dict(mode="mdlm", objective="nelbo"), "", "nelbo"),
+    (dict(mode="mdlm", variant="blocks"), "blocks", "nelbo"),
+    (dict(mode="ar"), "", "nelbo"),
+    (dict(mode="mdlm", preset="toy"), "", "nelbo")])
+def test_presets_of_text_train_masked_diffusion_otherwise(
+        trained, monkeypatch, flags, variant, objective):
+    monkeypatch.chdir(trained)
+    s, _, config, _ = resolve({"preset": "laptop", "data": "t", "vocab_size": 135} | flags)
+    assert (s.variant, config.objective) == (variant, objective)
+
+
 # ---- A run goes on -------------------------------------------------------------------------------
 
 def test_a_resumed_run_keeps_its_settings(trained, monkeypatch):
