@@ -230,7 +230,7 @@ def each_seed(runs, others) -> dict:
 
     The interval is Student's, which for three seeds is 2.5 standard deviations."""
     gaps = seed_by_seed(runs, others).mean(axis=1)                              # (seeds,)
-    found = {"seeds": ", ".join(f"{gap:.2f}" for gap in gaps)}
+    found = {"seeds": ", ".join(f"{gap:.2f}" for gap in gaps), "mean": f"{gaps.mean():.2f}"}
     if len(gaps) == 3:
         found["interval"] = f"{T_OF_THREE * gaps.std(ddof=1) / math.sqrt(3):.2f}"
     return found
@@ -330,8 +330,8 @@ DIFFERENCES = {
 
 
 def differences() -> dict:
-    """The table of paper.json, and {paper.difference.mdlm, ar, gap, seeds, interval or seed-1:
-    number}."""
+    """The table of paper.json, and {paper.difference.mdlm, ar, gap, seeds, mean, interval or
+    seed-1: number}."""
     scores = {name: runs for (_, name), runs in scores_of("paper").items()}
     ar, mdlm = scores["ar"], scores["mdlm"]
     gap = seed_by_seed(mdlm, ar).mean()
