@@ -15,6 +15,7 @@ import re
 import numpy as np
 
 from experiments.held_out import COLOURS, HELPS, error_of
+from experiments.mapping import PAPER_GPT
 from support.flags import ROOT, InputError, command, parse_flags
 from support.pictures import figure
 
@@ -355,6 +356,49 @@ def differences() -> dict:
     return found
 
 
+# ---- The paper's loss as a bound -----------------------------------------------------------------
+
+COMPARED = {
+    "stories/mdlm": "trained on the bound",
+    "stories/masked_ce": "on `masked_ce`",
+    "mapping/masked_ce-bell": "the same, half of the tokens hidden most often",
+    "mapping/masked_ce-paper": "the same, the paper's windows and vocabulary"}
+
+
+def mapping() -> dict:
+    """The table of mapping.json, and {mapping.bound, range, gap, gaps, spread or luck: number}."""
+    facts = read("mapping")
+    bounds = facts["bound"], facts["lowest"], facts["highest"]
+    bound, lowest, highest = (f"{number:.2f}" for number in bounds)
+    gap, least, most = (f"{number - PAPER_GPT:.2f}" for number in bounds)
+    found = {
+        "mapping.bound": bound, "mapping.range": f"{lowest} to {highest}",
+        "mapping.gap": gap, "mapping.gaps": f"{least} to {most}",
+        "mapping.spread": f"{facts['spread']:.2f}",
+        "mapping.luck": f"{facts['luck of the paper']:.2f}"}
+    rows = []
+    for size in "1.4M", "28M":
+        runs = [run for run in facts["notebook"].values() if run["size"] == size]
+        label = f"{len(runs)} of the lab notebook"
+        rows.append([label, size, "4,096", "256", *from_the_curve(runs)])
+    for folder, run in facts["runs"].items():
+        label = COMPARED[folder.removeprefix("out/").rsplit("-", 1)[0]]
+        numbers = [f"{run['vocab_size']:,}", str(run["block_size"])]
+        million = f"{run['parameters'] / 1e6:.1f}M"
+        rows.append([label, million, *numbers, *from_the_curve([run])])
+    head = ["runs", "weights", "vocabulary", "window", "lowest of the paper's loss", "bound there",
+            "bounds above the curve"]
+    found["mapping.table"] = table(head, rows)
+    return found
+
+
+def from_the_curve(runs: list) -> list:
+    """The lowest pair of these runs, and how far their means lie from the curve."""
+    loss, bound = min(min(run["pairs"]) for run in runs)
+    above_it = sorted({f"{run['above the curve']:z.2f}" for run in runs}, key=float)
+    return [f"{loss:.2f}", f"{bound:.2f}", " to ".join([above_it[0], above_it[-1]][:len(above_it)])]
+
+
 # ---- Few stories ---------------------------------------------------------------------------------
 # A run is out/GROUP/MODE-HELP-STEPS-SEED. BEST has the runs of each mode, without help and with it,
 # whose loss at the end was lowest with seed 1 on the stories that choose. Most of them got more
@@ -603,6 +647,7 @@ def values() -> dict:
         **rates(),
         **orders(),
         **differences(),
+        **mapping(),
         **few("few"),
         **few("large"),
         **shakespeare(),
