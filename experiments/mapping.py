@@ -156,7 +156,7 @@ def draw(notebook: dict, runs: dict, curve, path: str):
         for i, (folder, run) in enumerate(runs.items(), 2):
             label = in_legend(folder.removeprefix("out/"))
             axes.plot(*np.transpose(run["pairs"]), "x", color=f"C{i}", label=label)
-        losses = np.linspace(PAPER, 6, 100)
+        losses = np.linspace(PAPER, curve.domain[1], 100)
         axes.plot(losses, curve(losses), "k", lw=1)
         axes.plot(PAPER, curve(PAPER), "k*", ms=9, label=f"the paper's {PAPER}")
         axes.set(xlabel="the paper's loss", ylabel="bound, nats per token")
