@@ -131,12 +131,16 @@ def fitted(runs: dict):
     return curve, float(np.sqrt(np.mean((bounds - curve(losses)) ** 2)))
 
 
-def above_curve(run: dict, curve) -> float:
+def above_curve(folder: str, run: dict, curve) -> float:
     """By how much the run's bounds lie above the curve on average, where the curve was fitted.
 
     Above that a network knows only how often each word occurs, which depends on the vocabulary."""
     _, highest = curve.domain
-    losses, bounds = np.transpose([pair for pair in run["pairs"] if pair[0] <= highest])
+    inside = [pair for pair in run["pairs"] if pair[0] <= highest]
+    if not inside:
+        raise InputError(f"{folder} has learned too little: the curve begins at {highest:.2f} of "
+                         "the paper's loss; let it train on")
+    losses, bounds = np.transpose(inside)
     return float(np.mean(bounds - curve(losses)))
 
 
@@ -168,7 +172,7 @@ def main():
     runs = {folder: measure(folder) for folder in o.runs.split(",") if folder}
     curve, spread = fitted(notebook)
     for folder, run in (notebook | runs).items():
-        run["above the curve"] = above_curve(run, curve)
+        run["above the curve"] = above_curve(folder, run, curve)
         loss, bound = min(run["pairs"])
         print(f"{folder}: a bound of {bound:.3f} at {loss:.3f} of the paper's loss; its bounds are "
               f"{run['above the curve']:+.3f} from the curve")
