@@ -360,9 +360,9 @@ def differences() -> dict:
 
 COMPARED = {
     "masked_ce": "`masked_ce`",
-    "masked_ce-bell": "the same, half of the tokens hidden most often",
-    "masked_ce-long": "the same, for 5,000 steps",
-    "mdlm-bell": "half hidden most often, but trained on the bound",
+    "masked_ce-bell": "`masked_ce`, half of the tokens hidden most often",
+    "mdlm-bell": "the bound, half of the tokens hidden most often",
+    "masked_ce-long": "`masked_ce`, half hidden most often, 5,000 steps",
     "masked_ce-paper": "`masked_ce`, the paper's windows and vocabulary"}
 
 
