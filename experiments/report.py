@@ -15,6 +15,7 @@ import re
 import numpy as np
 
 from experiments.held_out import COLOURS, HELPS, error_of
+from experiments.mapping import PAPER_GPT
 from support.flags import ROOT, InputError, command, parse_flags
 from support.pictures import figure
 
@@ -192,6 +193,7 @@ MODES = {
     "aogpt": "`aogpt` (bound)",
     "aogpt left to right": "`aogpt` left to right"}
 STEPS = {"stories": 1250, "long": 5000}
+T_OF_THREE = 4.303      # the 97.5% quantile of Student's t with two degrees of freedom
 
 
 def scores_of(file: str) -> dict:
@@ -224,6 +226,17 @@ def above(runs, others) -> str:
         error = math.hypot(error_of(gap.mean(axis=0)), error_of(gap.mean(axis=1)))
         text += f" ± {error:.2f}"
     return text
+
+
+def each_seed(runs, others) -> dict:
+    """How far each seed of runs is above others, and half the 95% interval of the mean of three.
+
+    The interval is Student's, which for three seeds is 2.5 standard deviations."""
+    gaps = seed_by_seed(runs, others).mean(axis=1)                              # (seeds,)
+    found = {"seeds": ", ".join(f"{gap:.2f}" for gap in gaps), "mean": f"{gaps.mean():.2f}"}
+    if len(gaps) == 3:
+        found["interval"] = f"{T_OF_THREE * gaps.std(ddof=1) / math.sqrt(3):.2f}"
+    return found
 
 
 def steps_of_ar(loss: float, curve: dict) -> float:
@@ -425,7 +438,8 @@ DIFFERENCES = {
 
 
 def differences() -> dict:
-    """The table of paper.json, and {paper.difference.mdlm, ar, gap or seed-1: number}."""
+    """The table of paper.json, and {paper.difference.mdlm, ar, gap, seeds, mean, interval or
+    seed-1: number}."""
     scores = {name: runs for (_, name), runs in scores_of("paper").items()}
     ar, mdlm = scores["ar"], scores["mdlm"]
     gap = seed_by_seed(mdlm, ar).mean()
@@ -439,13 +453,58 @@ def differences() -> dict:
             "mdlm": above(of_mdlm, mdlm),
             "ar": "" if of_ar is ar else above(of_ar, ar),
             "gap": f"{gap_here:.2f}"}
-        found |= {f"paper.{name}.{what}": text for what, text in texts.items()}
+        marks = texts | each_seed(of_mdlm, mdlm)
+        found |= {f"paper.{name}.{what}": text for what, text in marks.items()}
         found[f"paper.{name}.seed-1"] = above(of_mdlm[:1], mdlm[:1])
         rows.append([label, flags, *texts.values()])
     head = ["what the paper has", "flags, beside `--variant=paper`", "`mdlm` changes",
             "`ar` changes", "`mdlm` above `ar`"]
     found["paper.table"] = table(head, rows)
     return found
+
+
+# ---- The paper's loss as a bound -----------------------------------------------------------------
+
+COMPARED = {
+    "masked_ce": "`masked_ce`",
+    "masked_ce-bell": "`masked_ce`, half of the tokens hidden most often",
+    "mdlm-bell": "the bound, half of the tokens hidden most often",
+    "masked_ce-long": "`masked_ce`, half hidden most often, 5,000 steps",
+    "masked_ce-paper": "`masked_ce`, the paper's windows and vocabulary"}
+
+
+def mapping() -> dict:
+    """The table of mapping.json, and {mapping.bound, range, gap, gaps, spread or luck: number}."""
+    facts = read("mapping")
+    bounds = facts["bound"], facts["lowest"], facts["highest"]
+    bound, lowest, highest = (f"{number:.2f}" for number in bounds)
+    gap, least, most = (f"{number - PAPER_GPT:.2f}" for number in bounds)
+    found = {
+        "mapping.bound": bound, "mapping.range": f"{lowest} to {highest}",
+        "mapping.gap": gap, "mapping.gaps": f"{least} to {most}",
+        "mapping.spread": f"{facts['spread']:.2f}",
+        "mapping.luck": f"{facts['luck of the paper']:.2f}"}
+    rows = []
+    for size in "1.4M", "28M":
+        runs = [run for run in facts["notebook"].values() if run["size"] == size]
+        label = f"{len(runs)} of the lab notebook"
+        rows.append([label, size, "4,096", "256", *from_the_curve(runs)])
+    for folder, run in facts["runs"].items():
+        label = COMPARED[folder.removeprefix("out/mapping/").removesuffix("-1")]
+        numbers = [f"{run['vocab_size']:,}", str(run["block_size"])]
+        million = f"{run['parameters'] / 1e6:.1f}M"
+        rows.append([label, million, *numbers, *from_the_curve([run])])
+    head = ["runs", "weights", "vocabulary", "window", "lowest of the paper's loss", "bound there",
+            "bounds above the curve"]
+    found["mapping.table"] = table(head, rows)
+    return found
+
+
+def from_the_curve(runs: list) -> list:
+    """The lowest pair of these runs, and how far their means lie from the curve."""
+    loss, bound = min(min(run["pairs"]) for run in runs)
+    above_it = sorted({f"{run['above the curve']:z.2f}" for run in runs}, key=float)
+    return [f"{loss:.2f}", f"{bound:.2f}", " to ".join([above_it[0], above_it[-1]][:len(above_it)])]
 
 
 # ---- Few stories ---------------------------------------------------------------------------------
@@ -553,7 +612,9 @@ def shakespeare() -> dict:
 # ---- Diversity -----------------------------------------------------------------------------------
 
 METRICS = [
-    "distinct-1", "distinct-4", "self-BLEU", "distinct first words", "new words", "nats/token"]
+    "distinct-1", "distinct-4", "self-BLEU", "most common first word", "distinct first words",
+    "distinct 5-word openings", "new words", "nats/token"]
+PERCENT = {"most common first word": 0, "new words": 1}     # {metric: digits}
 
 
 def diversity() -> dict:
@@ -566,8 +627,8 @@ def diversity() -> dict:
         row = [name]
         for samples, column in columns.items():
             number = column[metric][0]
-            if name == "new words":
-                row.append(f"{number:.1%}")
+            if name in PERCENT:
+                row.append(f"{number:.{PERCENT[name]}%}")
             else:
                 row.append(f"{number:.2f}")
             found[f"diversity.{samples}.{name}".replace(" ", "-")] = row[-1]
@@ -598,9 +659,15 @@ def speed() -> dict:
     for mode, numbers in facts["train"].items():
         times = f"{numbers['speedup']:.1f}"
         found[f"speed.{mode}.times"] = times
-        tokens = f"{numbers['tok_per_s'] / 1000:.0f},000"
-        rows.append([f"`{mode}`", tokens, times, f"{numbers['mfu']:.0%}"])
-    head = [f"124M parameters, {facts['device']}", "tokens/s", "÷ the plain way", "MFU"]
+        plain = f"{numbers['baseline_tok_per_s'] / 1000:.0f},000"
+        tuned = f"{numbers['tok_per_s'] / 1000:.0f},000"
+        found |= {f"speed.{mode}.plain": plain, f"speed.{mode}.tuned": tuned}
+        rows.append([f"`{mode}`", tuned, plain, times, f"{numbers['mfu']:.0%}"])
+    ar, mdlm = facts["train"]["ar"], facts["train"]["mdlm"]
+    for way, key in ("plain", "baseline_tok_per_s"), ("tuned", "tok_per_s"):
+        found[f"speed.mdlm-to-ar.{way}"] = f"{mdlm[key] / ar[key]:.2f}"
+    device = f"124M parameters, {facts['device']}"
+    head = [device, "tokens/s", "the plain way", "times as fast", "MFU"]
     found["speed.table"] = table(head, rows)
     return found
 
@@ -689,6 +756,7 @@ def values() -> dict:
         **orders(),
         **learning(),
         **differences(),
+        **mapping(),
         **few("few"),
         **few("large"),
         **shakespeare(),

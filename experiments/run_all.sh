@@ -32,6 +32,7 @@ orders          45       50  In which order is a story easiest?
 blanks          50       45  What is gained by seeing both sides of a blank?
 diversity       35       10  Which stories are most like real ones?
 paper          170       12  What does each of the paper's differences do, alone?
+mapping         40        1  What is the loss that the paper reports, as a bound?
 gradient         5        3  Why does masked_ce lower the bound faster than the bound itself?
 shakespeare      0      115  Is our GPT better than nanoGPT's own, and why?
 speed            0        6  Is others' code as fast as ours? Needs clones of it, or a GPU.
@@ -406,6 +407,23 @@ group_paper() {
     done
     made paper python -m experiments.held_out --draws=2 \
         --runs="$(folders out/stories/{ar,mdlm,masked_ce}-{1,2,3} out/paper/*)"
+}
+
+# The curve is the lab notebook's. Compared with it are today's code, both objectives, other mask
+# ratios, and the paper's windows and vocabulary.
+group_mapping() {
+    real_text
+    learn mapping masked_ce 1250 1 --eval_windows=100
+    learn mapping masked_ce-bell 1250 1 --variant=bell --bell=4
+    learn mapping mdlm-bell 1250 1 --eval_windows=100 --variant=bell --bell=4
+    learn mapping masked_ce-long 5000 1 --eval_windows=100 --variant=bell --bell=4
+    [ -e data/stories-50257 ] || python prepare_data.py --name=stories-50257 \
+        --text=data/stories-train.txt --val=data/stories-valid.txt
+    learn mapping masked_ce-paper 600 1 --data=stories-50257 --windows=paper --block_size=512 \
+        --batch_size=4 --eval_interval=100 --eval_windows=48
+    made mapping python -m experiments.mapping --plot=$figures/mapping.png \
+        --runs="$(folders out/mapping/{masked_ce,masked_ce-bell,mdlm-bell,masked_ce-long}-1 \
+        out/mapping/masked_ce-paper-1)"
 }
 
 group_gradient() {

@@ -20,7 +20,8 @@ from scipy import stats
 import model as plain
 from conftest import TINY, run, small_model
 from experiments import (
-    denoiser, dial, gradient, held_out, infill, learning, report, shakespeare, texts)
+    denoiser, dial, gradient, held_out, infill, learning, mapping, report, shakespeare,
+    texts)
 from experiments.oracle import (
     choices_of, distance, exact_conditionals, toy_conditionals, toy_oracle)
 from extras import blocks
@@ -310,6 +311,44 @@ def test_the_best_of_few_stories_are_those_of_the_lowest_loss_at_the_end(file):
             of_mode = mode, help if help in ("plain", "eight") else "any"
             lowest[of_mode] = min(lowest.get(of_mode, (10, "")), (losses[-1], name))
     assert {name for _, name in lowest.values()} == set(report.BEST[file])
+
+
+def test_the_luck_of_masks():
+    """Taken out, what few masks say is what endless ones would, if a token costs s²."""
+    many = mapping.draw_shares(10 ** 6, random_numbers(0))
+    assert mapping.luck(many) == approx(1, abs=0.01)
+    few = mapping.draw_shares(20, random_numbers(0))
+    loss = (few ** 3).sum() / few.sum()
+    logged = [{"val_nll": 1 / 3, "val_masked_ce": float(loss)}]
+    assert mapping.pairs(logged, mapping.luck(few)) == [(0.625, 0.3333)]
+
+
+def test_mapping(trained, monkeypatch, capsys):
+    """On a notebook whose runs lie on a parabola, up to the luck of each seed."""
+    def run_of(seed):
+        factor = mapping.luck(mapping.shares_of_notebook(seed))
+        curve = []
+        for loss in 3.0, 4.0, 5.0, 6.0:
+            bound = loss ** 2 / 6
+            curve.append({"val_nll": bound, "val_masked_ce": bound + factor * (loss - bound)})
+        return {"command": f"train.py --seed={seed}", "curve": curve}
+
+    runs = {f"out/mdlm-{seed}": run_of(seed) for seed in (1, 2)}
+    runs["out/ar-1"] = {"curve": [{"val_nll": 2.0}]}
+    monkeypatch.setattr(mapping, "git", lambda *_: json.dumps({"runs": runs}))
+    monkeypatch.chdir(trained)
+    run_main("mapping", monkeypatch, "--runs=out/mdlm", "--json=f.json", "--plot=f.png")
+    found = json.load(open("f.json"))
+    assert found["bound"] == approx(3.412 ** 2 / 6, abs=1e-3)
+    assert found["spread"] == approx(0, abs=1e-3)
+    assert len(found["notebook"]) == 2
+    assert set(ORIGIN) <= found["runs"]["out/mdlm"].keys()
+    assert "is a bound of 1.94" in capsys.readouterr().out
+    with pytest.raises(InputError, match="no run of mdlm"):
+        run_main("mapping", monkeypatch, "--runs=out/ar")
+    monkeypatch.setattr(mapping, "git", lambda *_: "")
+    with pytest.raises(InputError, match="history"):
+        run_main("mapping", monkeypatch)
 
 
 # ---- The very stories ----------------------------------------------------------------------------

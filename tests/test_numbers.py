@@ -27,9 +27,14 @@ def test_the_pages_have_the_numbers_of_the_data(found):
     ("sudoku.mdlm.left-to-right.12", "sudoku.taught.a-solver's-order.12"),
     ("sudoku.taught.a-solver's-order.9", "sudoku.mdlm.surest-first.9"),
     ("large.masked_ce.plain.nats", "large.ar.plain.nats"),
-    ("large.ar.eight.nats", "large.masked_ce.eight.nats")])
+    ("large.ar.eight.nats", "large.masked_ce.eight.nats"),
+    ("few.aogpt-left-to-right.plain.nats", "few.ar.plain.nats"),
+    ("few.ar.both.nats", "few.aogpt-left-to-right.dropout.nats"),
+    ("speed.mdlm.plain", "speed.ar.plain"), ("speed.ar.tuned", "speed.mdlm.tuned"),
+    ("diversity.mdlm-by-the-paper.distinct-4", "diversity.ar-by-the-paper.distinct-4"),
+    ("few.masked_ce.plain.40", "few.masked_ce.plain.80")])
 def test_inequalities_that_a_page_states_in_words(found, smaller, larger):
     def number(name):
-        return float(found[name].rstrip("%").split(" ")[0])
+        return float(found[name].replace(",", "").rstrip("%").split(" ")[0])
 
     assert number(smaller) < number(larger)
