@@ -323,7 +323,7 @@ group_learning() {
     for seed in 1 2 3; do recipe masked_ce-4 1250 $seed $(in_bell 4); done
     recipe masked_ce-4 5000 1 $(in_bell 4)
     recipe mdlm-4 1250 1 $(in_bell 4)
-    for a in 2 8; do recipe masked_ce-$a 1250 1 $(in_bell $a); done
+    for a in 2 8 16; do recipe masked_ce-$a 1250 1 $(in_bell $a); done
     recipe masked_ce-4-adamw 1250 1 $(in_bell 4) --optimizer=adamw
     recipe masked_ce-4-four-two 1250 1 $(in_bell 4) --draws=4 --batch_size=2
     for steps in 150 300 600; do
