@@ -627,11 +627,14 @@ def draw_follows_its_weights(student, rng):
     N = 1000
     for p in laws(rng):
         weights = p * 0.9       # they may have any sum
-        u = (torch.randperm(N, generator=rng) + 0.5).double() / N
+        u = (torch.arange(N) + 0.5).double() / N
         found = drawn(student, weights.float(), u)
         shares = torch.bincount(found, minlength=len(p)) / N
         same(shares, p, f"weights {told(weights)} and 1,000 numbers u, evenly from 0 to 1: the "
              "shares are", within=2 / N)
+        shuffle = torch.randperm(N, generator=rng)
+        if (drawn(student, weights.float(), u[shuffle]) != found[shuffle]).any():
+            raise Wrong("the same numbers u in another order give other tokens")
 
 
 @check("draw", 2, "no token of weight 0 is drawn, and the rarest ones are")
@@ -733,8 +736,8 @@ def u_is_of_a_place(student, rng):
         other[:, place] = uniform(rng, 3000)
         after = from_nothing(student, network, [2, 0, 1], [0, 3], other)
         changed = (after != before).any(dim=0).nonzero()[:, 0]
-        same(changed, [place], f"in the order [2, 0, 1] with edges = [0, 3]: another u[:, {place}] "
-             "changes the tokens at the places")
+        same(changed, [place], "in the order [2, 0, 1] with edges = [0, 3]: the places that have "
+             f"other tokens by another u[:, {place}] are")
 
 
 # ---- together: what two at a time lose -----------------------------------------------------------

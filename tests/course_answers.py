@@ -499,7 +499,7 @@ def draw_draw_without_u(p, u):
 
 
 def draw_draw_by_row(p, u):
-    """Row after row takes the next part of the weights, whatever its u is."""
+    """Row after row takes the next share of the weights, whatever its u is."""
     rows = torch.arange(len(u), dtype=torch.float64)
     return draw_draw_right_by_loops(p, (rows + 0.5) / len(u))
 
