@@ -226,7 +226,7 @@ def case(x, hidden=None):
 def sees_both_sides(student, rng):
     T = 3
     model = student("gpt.GPT", V, T)
-    x = some_texts(rng, 1, T)                                              # (1, T)
+    x = some_texts(rng, 1, T)                                                   # (1, T)
     others = (x + torch.eye(T, dtype=torch.long)) % V       # row j has another token at place j
     logits = student(model, torch.cat([x, others]))
     before, *after = shaped(logits, 1 + T, T, V, what="GPT")
@@ -662,7 +662,7 @@ def written(student, network, order, edges, tokens, u):
     def read(model, tokens, order, start, end):
         asked.append((start, end))
         tokens = shaped(tokens, *order.shape, what="the tokens that are read", below=MASK + 1)
-        logits = network.logits(with_bos(tokens))               # (B, L, V)
+        logits = network.logits(with_bos(tokens))                               # (B, L, V)
         row = torch.arange(len(order))[:, None]                                 # (B, 1)
         return logits[row, order[:, start:end]].float()                         # (B, m, V)
 
