@@ -1,51 +1,15 @@
 """
-A GPT that works, in a hundred lines. Four edits turn it into masked diffusion: see tasks.md.
+The solution of the first task: what takes the place of these functions of gpt.py.
 
-    python gpt.py       trains it on the toy for about a minute, and prints what it writes
-
-It reads V words, numbered 0 … V-1, and BOS, which has the number V and begins every text.
-Shapes: B rows of a batch, T places of a text, C = width, H = heads, D = C / H.
+    python -m extras.course solutions DIR       puts them there
 """
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 
-class Block(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.norm1 = nn.RMSNorm(width)
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.proj = nn.Linear(width, width, bias=False)
-        self.norm2 = nn.RMSNorm(width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-    def forward(self, x):
-        B, T, C = x.shape
-        qkv = self.qkv(self.norm1(x)).view(B, T, 3, self.heads, C // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)                                    # (B, H, T, D) each
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=False)            # (B, H, T, D)
-        x = x + self.proj(y.transpose(1, 2).reshape(B, T, C))
-        return x + self.mlp(self.norm2(x))
-
-
-class GPT(nn.Module):
-    """Logits (B, T, V) of what each place predicts, from the tokens (B, T) that the places hold."""
-
-    def __init__(self, vocab_size, T, width=64, heads=4, layers=2):
-        super().__init__()
-        self.vocab_size = vocab_size                            # V
-        self.embed = nn.Embedding(vocab_size + 1, width)        # a row for each word, and for BOS
-        self.position = nn.Embedding(T, width)
-        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
-        self.norm = nn.RMSNorm(width)
-        self.head = nn.Linear(width, vocab_size, bias=False)    # BOS is read, and never predicted
-
-    def forward(self, tokens):
-        x = self.embed(tokens) + self.position.weight[:tokens.size(1)]          # (B, T, C)
-        return self.head(self.norm(self.blocks(x)))                             # (B, T, V)
+def attend(q, k, v):
+    """Who sees whom, from q, k and v (B, H, T, D): each place sees every one."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=False)
 
 
 def loss(model, x, generator):
@@ -69,39 +33,3 @@ def write(model, count, T, generator):
         word = torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)    # (count, 1)
         tokens[row, place] = word[:, 0]
     return tokens
-
-
-def fit(model, loss, x, steps, seed=0, batch_size=32, lr=3e-3):
-    """Trains the model on texts x (N, T), which come round again and again."""
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
-    for step in range(steps):
-        rows = torch.arange(step * batch_size, (step + 1) * batch_size) % len(x)
-        nats = loss(model, x[rows], generator)
-        optimizer.zero_grad()
-        nats.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.param_groups[0]["lr"] = lr * min(1, 2 * (1 - step / steps), (step + 1) / 20)
-        optimizer.step()
-        if step % 50 == 0 or step == steps - 1:
-            print(f"step {step:4}: {nats.item():.3f} nats per token")
-
-
-def toy_texts(count, seed=0):
-    """The toy's words, and as many of its stories as numbers of these words (count, 47)."""
-    import random
-    from toy import TOY, split_words
-    rng = random.Random(seed)
-    words = TOY.words()
-    stories = [split_words(TOY.draw(rng)) for _ in range(count)]
-    return words, torch.tensor([[words.index(word) for word in story] for story in stories])
-
-
-
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    words, x = toy_texts(20_000)
-    model = GPT(len(words), x.size(1))
-    fit(model, loss, x, steps=600)
-    for ids in write(model, 3, x.size(1), torch.Generator().manual_seed(0)).tolist():
-        print(" ".join(words[i] for i in ids))

@@ -6,9 +6,16 @@ A GPT that works, in a hundred lines. Four edits turn it into masked diffusion: 
 It reads V words, numbered 0 … V-1, and BOS, which has the number V and begins every text.
 Shapes: B rows of a batch, T places of a text, C = width, H = heads, D = C / H.
 """
+import random
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+
+def attend(q, k, v):
+    """Who sees whom, from q, k and v (B, H, T, D): a place sees itself and those before it."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Block(nn.Module):
@@ -20,13 +27,15 @@ class Block(nn.Module):
         self.proj = nn.Linear(width, width, bias=False)
         self.norm2 = nn.RMSNorm(width)
         self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            nn.Linear(width, 4 * width),
+            nn.GELU(),
+            nn.Linear(4 * width, width))
 
     def forward(self, x):
         B, T, C = x.shape
         qkv = self.qkv(self.norm1(x)).view(B, T, 3, self.heads, C // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)                                    # (B, H, T, D) each
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)             # (B, H, T, D)
+        y = attend(q, k, v)                                                     # (B, H, T, D)
         x = x + self.proj(y.transpose(1, 2).reshape(B, T, C))
         return x + self.mlp(self.norm2(x))
 
@@ -44,7 +53,8 @@ class GPT(nn.Module):
         self.head = nn.Linear(width, vocab_size, bias=False)    # BOS is read, and never predicted
 
     def forward(self, tokens):
-        x = self.embed(tokens) + self.position.weight[:tokens.size(1)]          # (B, T, C)
+        T = tokens.size(1)
+        x = self.embed(tokens) + self.position.weight[:T]                       # (B, T, C)
         return self.head(self.norm(self.blocks(x)))                             # (B, T, V)
 
 
@@ -82,17 +92,18 @@ def fit(model, loss, x, steps, seed=0, batch_size=32, lr=3e-3):
         optimizer.zero_grad()
         nats.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.param_groups[0]["lr"] = lr * min(1, 2 * (1 - step / steps), (step + 1) / 20)
+        rise = (step + 1) / 20
+        fall = 2 * (1 - step / steps)
+        optimizer.param_groups[0]["lr"] = lr * min(1, rise, fall)
         optimizer.step()
         if step % 50 == 0 or step == steps - 1:
             print(f"step {step:4}: {nats.item():.3f} nats per token")
 
 
-def toy_texts(count, seed=0):
+def toy_texts(count):
     """The toy's words, and as many of its stories as numbers of these words (count, 47)."""
-    import random
     from toy import TOY, split_words
-    rng = random.Random(seed)
+    rng = random.Random(0)
     words = TOY.words()
     stories = [split_words(TOY.draw(rng)) for _ in range(count)]
     return words, torch.tensor([[words.index(word) for word in story] for story in stories])
@@ -101,7 +112,9 @@ def toy_texts(count, seed=0):
 if __name__ == "__main__":
     torch.manual_seed(0)
     words, x = toy_texts(20_000)
-    model = GPT(len(words), x.size(1))
+    T = x.size(1)
+    model = GPT(len(words), T)
     fit(model, loss, x, steps=600)
-    for ids in write(model, 3, x.size(1), torch.Generator().manual_seed(0)).tolist():
+    generator = torch.Generator().manual_seed(0)
+    for ids in write(model, 3, T, generator).tolist():
         print(" ".join(words[i] for i in ids))

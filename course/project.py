@@ -17,6 +17,7 @@ def write(law, tokens, generator):
     places have other names, so all that you know of a story is what you ask for."""
     order = torch.rand(tokens.shape, generator=generator).argsort(dim=1)        # (B, W)
     row = torch.arange(len(tokens))
+    tokens = tokens.clone()
     for place in order.T:                                                       # (B,)
         p = law(tokens)[row, place]                                             # (B, V)
         tokens[row, place] = torch.multinomial(p, 1, generator=generator)[:, 0]

@@ -13,10 +13,11 @@ def nats_lost(joint):
 
     joint (V, V, …) is the law of two or more places: joint[a, b] = p(first is a, second is b). The
     product has the same law for each place alone. Cells where joint is 0 add nothing."""
-    places = range(joint.dim())
-    singles = [joint.sum(dim=[other for other in places if other != i]) for i in places]
-    single_nats = sum(torch.special.entr(single).sum() for single in singles)
-    return single_nats - torch.special.entr(joint).sum()
+    singles = 0
+    for i in range(joint.dim()):
+        others = [other for other in range(joint.dim()) if other != i]
+        singles += torch.special.entr(joint.sum(dim=others)).sum()
+    return singles - torch.special.entr(joint).sum()
 
 
 if __name__ == "__main__":

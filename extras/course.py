@@ -31,20 +31,41 @@ FILES = """
 """
 
 
+def found(source: str, name: str):
+    """The function or class of this name, as ast has it."""
+    for node in ast.parse(source).body:
+        if getattr(node, "name", "") == name:
+            return node
+    raise InputError(f"there is no function {name}; TASKS in course/properties.py names it")
+
+
+def replaced(source: str, start: int, end: int, new: str) -> str:
+    """The source with other text in the place of the lines from start to end, counted from 0."""
+    lines = source.splitlines(keepends=True)
+    return "".join(lines[:start]) + new + "".join(lines[end:])
+
+
 def emptied(source: str, function: str, says: str) -> str:
     """The source without the body of a function: its docstring stays, then it raises `says`."""
-    lines = source.splitlines(keepends=True)
-    for node in ast.parse(source).body:
-        if getattr(node, "name", "") == function:
-            first = node.body[0]
-            if ast.get_docstring(node):
-                start = first.end_lineno        # comments before the first statement go too
-            else:
-                start = first.lineno - 1
-            indent = " " * first.col_offset
-            body = [f'{indent}raise NotImplementedError("{says}")\n']
-            return "".join(lines[:start] + body + lines[node.end_lineno:])
-    raise InputError(f"there is no function {function}; TASKS in course/properties.py names it")
+    node = found(source, function)
+    first = node.body[0]
+    if ast.get_docstring(node):
+        start = first.end_lineno        # comments before the first statement go too
+    else:
+        start = first.lineno - 1
+    indent = " " * first.col_offset
+    body = f'{indent}raise NotImplementedError("{says}")\n'
+    return replaced(source, start, node.end_lineno, body)
+
+
+def solved(source: str, solution: str) -> str:
+    """The source with the functions of a solution in the place of those of their names."""
+    for new in ast.parse(solution).body:
+        if isinstance(new, ast.FunctionDef):
+            old = found(source, new.name)
+            body = ast.get_source_segment(solution, new)
+            source = replaced(source, old.lineno - 1, old.end_lineno, body + "\n")
+    return source
 
 
 def copy_files(folder: Path):
@@ -77,7 +98,9 @@ def hand_out(folder: Path, tasks: list):
 def solutions(folder: Path, tasks: list):
     copy_files(folder)
     if "gpt" in tasks:
-        shutil.copyfile(Path(ROOT, "course/diffusion.py"), folder / "gpt.py")
+        solution = Path(ROOT, "course/diffusion.py").read_text("utf-8")
+        path = folder / "gpt.py"
+        path.write_text(solved(path.read_text("utf-8"), solution), "utf-8")
     print(f"{folder} has the solutions; python grade.py in it finds nothing missing")
 
 

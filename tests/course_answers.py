@@ -106,6 +106,20 @@ def gpt_loss_leaks(model, x, generator):
     return ((nll * hidden).sum(dim=1) / k[:, 0]).mean()
 
 
+def gpt_loss_global_seed(model, x, generator):
+    """The generator is not used."""
+    k = some_k(x, None)
+    hidden, nll = hide(model, x, k, None)
+    return ((nll * hidden).sum(dim=1) / k[:, 0]).mean()
+
+
+def gpt_loss_small_alone(model, x, generator):
+    """It hides all tokens of a text of ten or more."""
+    k = some_k(x, generator, low=1 if x.size(1) < 10 else x.size(1))
+    hidden, nll = hide(model, x, k, generator)
+    return ((nll * hidden).sum(dim=1) / k[:, 0]).mean()
+
+
 def gpt_loss_right_by_loops(model, x, generator):
     B, T = x.shape
     rows = []
@@ -287,6 +301,22 @@ def bound_mask_batch_visible_too(config, x, masked):
     return batch._replace(weight=F.pad(torch.full(x.shape, 1 / x.size(1)), (1, 0)))
 
 
+def bound_mask_batch_twice(config, x, masked):
+    """Each row holds its text twice, and the first one hides nothing."""
+    batch = right(config, x, masked)
+    twice = [torch.cat([part, part], dim=1) for part in batch]
+    twice[0][:, 1:x.size(1) + 1] = x
+    twice[4][:, :x.size(1) + 1] = 0
+    return Batch(*twice)
+
+
+def bound_mask_batch_in_place(config, x, masked):
+    """It hides the tokens in the text that it is given."""
+    batch = right(config, x, masked)
+    x[masked] = config.mask_id
+    return batch
+
+
 def bound_losses_right_by_loops(model, batch, select):
     log_p = model(batch.tokens, batch.key_pos, batch.target_pos, select).float().log_softmax(-1)
     B, S = batch.tokens.shape
@@ -439,6 +469,17 @@ def draw_probabilities_stays_sorted(logits, o):
     return draw_probabilities_right_by_loops(logits, o).sort(dim=-1, descending=True).values
 
 
+def draw_probabilities_one_or_the_other(logits, o):
+    """top_p forgets the temperature."""
+    return draw_probabilities_right_by_loops(
+        logits, o if o.top_p == 1 else Drawing(top_p=o.top_p))
+
+
+def draw_probabilities_of_all_rows(logits, o):
+    """The rows have one softmax together."""
+    return draw_probabilities_right_by_loops(logits.reshape(1, -1), o).view(logits.shape)
+
+
 def draw_draw_right_by_loops(p, u):
     found = []
     for row, number in zip(p.double().reshape(-1, p.size(-1)), u.double().flatten()):
@@ -455,6 +496,12 @@ def draw_draw_argmax(p, u):
 def draw_draw_without_u(p, u):
     """Another random number than u."""
     return torch.multinomial(p, 1)[:, 0]
+
+
+def draw_draw_by_row(p, u):
+    """Row after row takes the next share of the weights, whatever its u is."""
+    rows = torch.arange(len(u), dtype=torch.float64)
+    return draw_draw_right_by_loops(p, (rows + 0.5) / len(u))
 
 
 def draw_draw_float32(p, u):
@@ -478,14 +525,13 @@ def draw_draw_sum_of_one(p, u):
 
 # ---- write ---------------------------------------------------------------------------------------
 
-def passes(model, tokens, order, edges, o, read, choose=None, places=None, keep=True):
+def passes(model, tokens, order, edges, u, o, read, choose=None, places=None, keep=True):
     """The right way, of which others change a part."""
     import model as textbook
     for start, end in zip(edges, edges[1:]):
-        logits = read(model, tokens, order, start, end)
-        p = textbook.probabilities(logits, o)
-        new = choose(p) if choose else textbook.draw(p, torch.zeros(p.shape[:-1]))
+        p = textbook.probabilities(read(model, tokens, order, start, end), o)
         where = places(order, start, end) if places else order[:, start:end]
+        new = choose(p, start, end) if choose else textbook.draw(p, u.gather(1, where))
         after = tokens.clone()
         for row in range(len(tokens)):
             after[row, where[row]] = new[row]
@@ -494,44 +540,71 @@ def passes(model, tokens, order, edges, o, read, choose=None, places=None, keep=
 
 
 def write_write_right_by_loops(model, tokens, order, edges, u, o=None, read=None):
-    return passes(model, tokens, order, edges, o, read)
+    return passes(model, tokens, order, edges, u, o, read)
+
+
+def write_write_right_in_a_copy(model, tokens, order, edges, u, o=None, read=None):
+    """It writes all tokens into one copy."""
+    return write_write_in_place(model, tokens.clone(), order, edges, u, o, read)
+
+
+def write_write_in_place(model, tokens, order, edges, u, o=None, read=None):
+    """It writes into the tokens that it is given."""
+    for after in passes(model, tokens, order, edges, u, o, read):
+        tokens.copy_(after)
+        yield tokens
+
+
+def write_write_u_by_rank(model, tokens, order, edges, u, o=None, read=None):
+    """The j-th token that is written takes u[:, j], wherever it stands."""
+    import model as textbook
+    return passes(model, tokens, order, edges, u, o, read,
+                  choose=lambda p, start, end: textbook.draw(p, u[:, start:end]))
+
+
+def write_write_without_u(model, tokens, order, edges, u, o=None, read=None):
+    """Other random numbers than u."""
+    import model as textbook
+    return passes(model, tokens, order, edges, u, o, read,
+                  choose=lambda p, start, end: textbook.draw(p, torch.rand(p.shape[:-1])))
 
 
 def write_write_likeliest(model, tokens, order, edges, u, o=None, read=None):
     """The likeliest token is taken."""
-    return passes(model, tokens, order, edges, o, read, choose=lambda p: p.argmax(dim=-1))
+    return passes(model, tokens, order, edges, u, o, read,
+                  choose=lambda p, start, end: p.argmax(dim=-1))
 
 
 def write_write_forgets(model, tokens, order, edges, u, o=None, read=None):
     """What is written is not read in the next pass."""
-    return passes(model, tokens, order, edges, o, read, keep=False)
+    return passes(model, tokens, order, edges, u, o, read, keep=False)
 
 
 def write_write_left_to_right(model, tokens, order, edges, u, o=None, read=None):
     """The tokens go to the places start … end, whatever the order."""
     def places(order, start, end):
         return torch.arange(start, end).expand(len(order), -1)
-    return passes(model, tokens, order, edges, o, read, places=places)
+    return passes(model, tokens, order, edges, u, o, read, places=places)
 
 
 def write_write_first_row(model, tokens, order, edges, u, o=None, read=None):
     """All rows write where the first one does."""
     def places(order, start, end):
         return order[:1, start:end].expand(len(order), -1)
-    return passes(model, tokens, order, edges, o, read, places=places)
+    return passes(model, tokens, order, edges, u, o, read, places=places)
 
 
 def write_write_one_by_one(model, tokens, order, edges, u, o=None, read=None):
     """The tokens of a pass are written one after the other."""
     for start, end in zip(edges, edges[1:]):
-        for tokens in passes(model, tokens, order, range(start, end + 1), o, read):
+        for tokens in passes(model, tokens, order, range(start, end + 1), u, o, read):
             pass
         yield tokens
 
 
 def write_write_only_the_end(model, tokens, order, edges, u, o=None, read=None):
     """Only the finished text is given."""
-    return list(passes(model, tokens, order, edges, o, read))[-1]
+    return list(passes(model, tokens, order, edges, u, o, read))[-1]
 
 
 # ---- together ------------------------------------------------------------------------------------

@@ -66,19 +66,25 @@ def students(lab):
         student.end()
 
 
+def first_problem(task, student):
+    """What the first check says that fails, but nothing is trained."""
+    for of, _, _, function in properties.CHECKS:
+        if of == task and function is not properties.learns_the_toy:
+            try:
+                function(student, grade.torch.Generator().manual_seed(1))
+            except properties.Wrong as e:
+                return str(e)
+    return ""
+
+
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_the_grader_tells_wrong_from_right(students, entry, monkeypatch):
+def test_the_grader_tells_wrong_from_right(students, entry):
     task = entry.name.split("_")[0]
     function, = [name for name in FUNCTIONS[task] if entry.name.startswith(f"{task}_{name}_")]
     student = students[task in grade.STAND_INS]
     student.other = {f"{HOME.get(task, 'model')}.{function}": f"course_answers.{entry.name}"}
-    student.failed = True       # so that nothing is trained
-    checks = [row for row in properties.CHECKS if row[3] is not properties.learns_the_toy]
-    monkeypatch.setattr(grade, "CHECKS", checks)
-    rows = grade.grade_task(task, student, number=1)
-    problems = [row["output"] for row in rows if row["status"] == "failed"]
-    assert not any("cannot be judged" in problem for problem in problems)
-    assert bool(problems) == ("_right_" not in entry.name), problems
+    problem = first_problem(task, student)
+    assert bool(problem) == ("_right_" not in entry.name), problem
 
 
 # ---- Whole hand-ins ------------------------------------------------------------------------------
@@ -123,7 +129,7 @@ DISASTERS = {       # of the task: what its function does, and what the grader s
     "chain": ("torch.manual_seed(0); exit()", "raises SystemExit"),
     "draw": ("import os; os._exit(0)", "ends the process"),
     "write": ("yield torch.zeros(2, 2, 2)", "it should yield the tokens after each pass"),
-    "together": ("return joint.sum() * float('nan')", "returns NaN"),
+    "together": ("return joint.sum() * float('nan')", "there is NaN"),
 }
 
 
@@ -146,7 +152,8 @@ def test_a_hand_in_can_do_its_worst(lab, tmp_path):
 
 def pairs_of_lines(code):
     """Each two lines that follow each other, without their comments."""
-    lines = [line.split("#")[0].strip() for line in code.splitlines()]
+    lines = [line.split("#")[0].strip() for line in code.splitlines()
+             if not line.startswith("import ")]
     return {pair for pair in itertools.pairwise(lines) if all(len(line) > 10 for line in pair)}
 
 
