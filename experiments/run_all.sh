@@ -33,13 +33,14 @@ blanks          50       45  What is gained by seeing both sides of a blank?
 diversity       35       10  Which stories are most like real ones?
 paper          170       12  What does each of the paper's differences do, alone?
 mapping         40        1  What is the loss that the paper reports, as a bound?
-gradient         5        3  Why does masked_ce lower the bound faster than the bound itself?
+learning       150       20  Which mask ratios should masked diffusion learn from?
+gradient        10       10  How noisy is what each recipe learns from?
 shakespeare      0      115  Is our GPT better than nanoGPT's own, and why?
 speed            0        6  Is others' code as fast as ours? Needs clones of it, or a GPU.
 
 All minutes are rough, and of one core. Those of measuring, of few and of large are from logs; the
 others are reckoned from the steps, about 0.14 s each on stories and 0.08 s on the toy, and from a
-minute a run to start and evaluate. Groups share runs, so all of them take some 21 hours, and not
+minute a run to start and evaluate. Groups share runs, so all of them take some 23 hours, and not
 the sum. The download is not counted.
 END
 }
@@ -113,6 +114,9 @@ seldom() { [ $1 = 1 ] || echo $SELDOM; }            # the figure has the curves 
 short() { learn stories $1 1250 $2; }               # short NAME SEED
 long() { learn long $1 5000 $2 $(seldom $2); }      # long NAME SEED
 gpt() { learn steps ar-$1 $1 $2 $(seldom $2); }     # gpt STEPS SEED
+gpt_in_proportion() {       # the same, with a warm-up of as large a share as 1,250 steps have
+    learn gpt ar-$1 $1 $2 --eval_windows=100 --warmup=$(($1 * 8 / 100))
+}
 
 # ---- The groups ----------------------------------------------------------------------------------
 
@@ -324,15 +328,13 @@ group_learning() {
     recipe masked_ce-4 5000 1 $(in_bell 4)
     recipe mdlm-4 1250 1 $(in_bell 4)
     for a in 2 8 16; do recipe masked_ce-$a 1250 1 $(in_bell $a); done
-    recipe masked_ce-4-adamw 1250 1 $(in_bell 4) --optimizer=adamw
     recipe masked_ce-4-four-two 1250 1 $(in_bell 4) --draws=4 --batch_size=2
-    for steps in 150 300 600; do
-        for seed in 1 2 3; do
-            learn gpt ar-$steps $steps $seed --eval_windows=100 --warmup=$((steps * 8 / 100))
-        done
+    for steps in 150 300; do
+        for seed in 1 2 3; do gpt_in_proportion $steps $seed; done
     done
     made learning python -m experiments.held_out --draws=4 \
-        --runs="$(folders out/learning/* out/learning-long/* out/gpt/*)"
+        --runs="$(folders out/learning/* out/learning-long/*)"
+    made gpt python -m experiments.held_out --runs="$(folders out/gpt/*)"
     for seed in 1 2 3; do
         for preset in toy sudoku shakespeare; do
             world $preset mdlm 1 $seed
@@ -343,7 +345,7 @@ group_learning() {
         world $preset masked_ce 1 1
         world $preset mdlm 4 1
     done
-    made worlds python -m experiments.learning --windows=1000 \
+    made worlds python -m experiments.learning --windows=600 \
         --runs="$(folders out/{toy,sudoku,shakespeare}-bell/*)"
     made shares python -m experiments.learning --data=unseen \
         --runs="$(folders out/learning/{mdlm,masked_ce}-4-1 out/stories/{mdlm,masked_ce}-1)"
@@ -429,8 +431,10 @@ group_mapping() {
 group_gradient() {
     learn steps mdlm-150 150 1
     short mdlm 1
-    made gradient python -m experiments.gradient \
-        early=out/steps/mdlm-150-1 late=out/stories/mdlm-1
+    gpt_in_proportion 150 1
+    short ar 1
+    made gradient python -m experiments.gradient --draws=32 early=out/steps/mdlm-150-1 \
+        late=out/stories/mdlm-1 ar-early=out/gpt/ar-150-1 ar-late=out/stories/ar-1
 }
 
 # The first table needs a clone of github.com/karpathy/nanoGPT. Both train what they measure.
