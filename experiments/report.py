@@ -172,15 +172,25 @@ def blanks(file: str) -> dict:
 # ---- The noise of the gradient -------------------------------------------------------------------
 
 def gradients() -> dict:
-    """The table of gradient.json."""
+    """The table of gradient.json, and {gradient.network.recipe: noise scale}.
+
+    Where the mean of all gradients is still mostly noise, their scale is not known, nor the angle
+    between means."""
+    found = {}
     rows = []
-    for network, recipes in read("gradient")["networks"].items():
+    facts = read("gradient")
+    largest = 2 * facts["batch_size"] * facts["draws"]
+    for network, recipes in facts["networks"].items():
         for recipe, numbers in recipes.items():
             noise = numbers["noise scale"]
-            rows.append([network, recipe, f"{noise:.{2 if noise < 10 else 0}f}",
-                         f"{numbers['cosine']:.2f}"])
+            known = noise is not None and noise < largest
+            scale = f"{noise:.{2 if noise < 10 else 0}f}" if known else f"above {largest}"
+            cosine = f"{numbers['cosine']:.2f}" if known and numbers["cosine"] < 1 else ""
+            found[f"gradient.{network}.{recipe}".replace(" ", "-").replace(",", "")] = scale
+            rows.append([network, recipe, scale, cosine])
             network = ""
-    return {"gradient.table": table(["network", "learns from", "noise scale", "cosine"], rows)}
+    found["gradient.table"] = table(["network", "learns from", "noise scale", "cosine"], rows)
+    return found
 
 
 # ---- Real text -----------------------------------------------------------------------------------
