@@ -566,6 +566,32 @@ def sudoku() -> dict:
     return found
 
 
+def sudoku_nine() -> dict:
+    """The table of sudoku-9.json, and {nine.way.givens or what: number}."""
+    found = {}
+    rows = {}
+    passes = {}
+    seed = read("sudoku-9")
+    for row in seed["solved"]:
+        way, givens = row["way"], row["givens"]
+        solved = with_spread([row["solved"][0]], 1, 100)
+        found[f"nine.{way}.{givens}".replace(" ", "-")] = f"{solved}%"
+        found[f"nine.{way}.{givens}.passes".replace(" ", "-")] = f"{row['passes']:.3g}"
+        found[f"nine.{way}.{givens}.hard".replace(" ", "-")] = f"{row['hard_solved'][0]:.0%}"
+        found[f"nine.hard.{givens}"] = f"{row['hard'] / row['puzzles']:.0%}"
+        rows.setdefault(way, [way]).append(solved)
+        passes.setdefault(way, []).append(f"{row['passes']:.3g}")
+    for row in seed["grids"]:
+        right = with_spread([row["right"][0]], 1, 100)
+        found[f"nine.{row['way']}.right".replace(" ", "-")] = f"{right}%"
+        rows[row["way"]] += [", ".join(passes[row["way"]]), right]
+    for kind, (loss, _) in seed["losses"]["mdlm"].items():
+        found[f"nine.{kind}"] = f"{loss:.3f}"
+    head = ["written", "28 givens", "32", "40", "passes", "grids from nothing"]
+    found["nine.table"] = table(head, list(rows.values()))
+    return found
+
+
 # ---- Pages ---------------------------------------------------------------------------------------
 
 def values() -> dict:
@@ -586,6 +612,7 @@ def values() -> dict:
         **shakespeare(),
         **diversity(),
         **sudoku(),
+        **sudoku_nine(),
         **speed()}
 
 

@@ -32,7 +32,7 @@ from extras.solved import PAIRS
 from extras.taught import in_solvers_order
 from prepare_data import Windows, prepare_if_missing
 from sample import SampleOptions, generate, open_model
-from sudoku import Sudoku
+from sudoku import GRIDS, Sudoku
 from support.flags import (
     InputError, build, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import figure
@@ -81,14 +81,14 @@ def numbers_of(name: str, text: str, kind) -> list:
 
 # ---- Puzzles -------------------------------------------------------------------------------------
 
-def held_out_grids(name: str) -> list:
-    """The grids that a data set, sudoku or sudoku-9, holds out. Raises InputError."""
-    prepare_if_missing(name)
-    val = Windows(name, "val", world_named(name).cells)
+def held_out_grids(rules: Sudoku = GRIDS) -> list:
+    """The grids that data/sudoku, or data/sudoku-9, holds out. Raises InputError."""
+    prepare_if_missing(DATA[rules.n])
+    val = Windows(DATA[rules.n], "val", rules.cells)
     return [tuple(digit + 1 for digit in grid) for grid in val.spread(len(val)).tolist()]
 
 
-def drawn_puzzles(rules: Sudoku, grids: list, givens: int, count: int, seed: int) -> list:
+def drawn_puzzles(grids: list, givens: int, count: int, seed: int, rules: Sudoku = GRIDS) -> list:
     """So many puzzles with so many givens, each with its solution. Raises InputError."""
     if not FEWEST[rules.n] <= givens < rules.cells:
         raise InputError(f"--givens={givens} must be from {FEWEST[rules.n]} to {rules.cells - 1}")
@@ -104,7 +104,7 @@ def drawn_puzzles(rules: Sudoku, grids: list, givens: int, count: int, seed: int
     return found
 
 
-def read_puzzles(path: str, rules: Sudoku) -> list:
+def read_puzzles(path: str, rules: Sudoku = GRIDS) -> list:
     """The puzzles of a file, each with its solution. Raises InputError."""
     cells, n = rules.cells, rules.n
     digits = []
@@ -330,12 +330,12 @@ def main(doc: str):
     risks = numbers_of("risks", o.risks, float)
     all_givens = numbers_of("givens", o.givens or GIVENS[n], int)
     own = read_puzzles(os.path.expanduser(o.puzzles), rules) if o.puzzles else []
-    grids = [] if own else held_out_grids(DATA[n])
+    grids = [] if own else held_out_grids(rules)
     sets = {}                   # {givens: puzzles}
     for puzzle, solution in own:
         sets.setdefault(rules.cells - puzzle.count(0), []).append((puzzle, solution))
     for givens in [] if own else all_givens:
-        sets[givens] = drawn_puzzles(rules, grids, givens, o.num_puzzles, o.seed)
+        sets[givens] = drawn_puzzles(grids, givens, o.num_puzzles, o.seed, rules)
 
     solved, from_nothing, losses = [], [], {}
     for name, opened in runs.items():

@@ -96,7 +96,7 @@ def test_drawn_puzzles_have_one_solution_and_so_many_givens():
     rng = random.Random(3)
     grids = [GRIDS.draw_grid(rng) for _ in range(50)]
     for givens in 9, 14:
-        for puzzle, solution in puzzles.drawn_puzzles(GRIDS, grids, givens, 10, seed=1):
+        for puzzle, solution in puzzles.drawn_puzzles(grids, givens, 10, seed=1):
             assert list(GRIDS.solutions(puzzle)) == [solution] and solution in grids
             assert GRIDS.cells - puzzle.count(0) == givens
 
@@ -109,7 +109,7 @@ def puzzle():
 
 def test_puzzles_are_of_grids_that_training_has_not(models, monkeypatch):
     monkeypatch.chdir(models)
-    grids = puzzles.held_out_grids("sudoku")
+    grids = puzzles.held_out_grids()
     train = Windows("sudoku", "train", 36)
     assert len(grids) > 1 and len(train) > 50
     trained = {tuple(digit + 1 for digit in grid) for grid in train.spread(99).tolist()}
@@ -123,7 +123,7 @@ def test_a_file_of_puzzles_may_have_many_forms(workdir, puzzle):
         f"|{row[:3]}|{row[3:]}|" + ("\n+---+---+" if i % 2 else "") for i, row in enumerate(rows))]
     Path("p.txt").write_text("\n\n".join(forms).replace("\n", "\r\n"))
     [solution] = GRIDS.solutions(puzzle)
-    assert puzzles.read_puzzles("p.txt", GRIDS) == [(puzzle, solution)] * 5
+    assert puzzles.read_puzzles("p.txt") == [(puzzle, solution)] * 5
 
 
 @pytest.mark.parametrize("width", [9, 81])
@@ -145,7 +145,7 @@ def test_a_file_may_have_puzzles_of_9_x_9(workdir, width):
 def test_what_is_no_puzzle_is_refused(workdir, text, message):
     Path("p.txt").write_text(text)
     with pytest.raises(InputError, match=message):
-        puzzles.read_puzzles("p.txt", GRIDS)
+        puzzles.read_puzzles("p.txt")
 
 
 # ---- The command ---------------------------------------------------------------------------------
