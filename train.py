@@ -103,7 +103,7 @@ PRESETS = {
     "toy": TOY,
     # A window is one grid.
     "sudoku": SUDOKU | dict(data="sudoku", block_size=36),
-    "sudoku-9": SUDOKU | dict(data="sudoku-9", block_size=81, n_layer=4),
+    "sudoku-9": SUDOKU | dict(data="sudoku-9", block_size=81, n_layer=4, max_steps=2000),
     # A window is a puzzle and its solution, of which only the solution is learned. They are told
     # apart by the word |, which is the last one of the vocabulary. The first is for ar, the second,
     # in which the text says the order of the cells, for aogpt.

@@ -7,13 +7,14 @@ Adds: the command of sudoku.py. Costs: nothing elsewhere. Plugs in as
     python sudoku.py mdlm=out/sudoku-mdlm --puzzles=mine.txt
     python sudoku.py mdlm=out/sudoku-9-mdlm                     9 x 9, see extras/nine.py
 
-The puzzles have one solution each, and so many givens. Their grids are those that data/sudoku, or
-data/sudoku-9, holds out for validation. In the texts of data/sudoku-pairs and data/sudoku-moves at most one of 260 of
-them is there by chance. Solved means that every cell is right. "Surest first" fills in each pass
-the cell whose law has the lowest entropy; a risk lets it fill several, see extras/adaptive.py. A
-pass is one run of the network. Without givens, the share that is right says how often a grid comes
-out that obeys the rules. The loss is in nats per cell, above the law where that is known. That of
-ar is exact, that of the others a bound, and exact where they write from left to right.
+The puzzles have one solution each, and so many givens. Their grids are those that data/sudoku holds
+out for validation, or data/sudoku-9. In the texts of data/sudoku-pairs and data/sudoku-moves at
+most one of 260 of them is there by chance. Solved means that every cell is right. "Surest first"
+fills in each pass the cell whose law has the lowest entropy; a risk lets it fill several, see
+extras/adaptive.py. A pass is one run of the network. Without givens, the share that is right says
+how often a grid comes out that obeys the rules. The loss is in nats per cell, above the law if that
+is known. That of ar is exact, that of the others a bound, and exact where they write from left to
+right.
 """
 import math
 import os
