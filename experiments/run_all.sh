@@ -164,11 +164,16 @@ group_sudoku() {
         mdlm-4=out/sudoku/mdlm-1 aogpt-4=out/sudoku/aogpt-1 pairs-4=out/sudoku/pairs-1
 }
 
-# The data are made so large that no grid is read more than three times.
+# The larger data set holds out what the smaller one does. Of neither a grid is read more than three
+# times.
 group_sudoku-nine() {
-    [ -e data/sudoku-9 ] || python prepare_data.py --dataset=sudoku-9 --max_tokens=24000000
-    run sudoku-9 --mode=mdlm --preset=sudoku-9 --max_steps=12000 --eval_interval=1000 --seed=1337
-    made sudoku-9 python sudoku.py mdlm=out/sudoku-9 --num_puzzles=300 --risks=0.001,0.01
+    [ -e data/sudoku-9-large ] || python prepare_data.py --dataset=sudoku-9 --name=sudoku-9-large \
+        --max_tokens=24000000
+    run sudoku/nine --mode=mdlm --preset=sudoku-9 --data=sudoku-9-large --max_steps=12000 \
+        --eval_interval=1000 --seed=1337
+    run sudoku/nine-short --mode=mdlm --preset=sudoku-9 --seed=1337
+    made sudoku-9 python sudoku.py mdlm=out/sudoku/nine short=out/sudoku/nine-short \
+        --num_puzzles=300 --risks=0.001,0.01
 }
 
 sudokus() {     # sudokus SUFFIX: NAME=out/sudoku/NAME-SUFFIX for each
