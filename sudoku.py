@@ -9,6 +9,7 @@ has the probability 0.
     python train.py --mode=mdlm --preset=sudoku                 prepares the grids, and trains
     python sudoku.py mdlm=out/sudoku-mdlm                       which puzzles does it solve?
     python sudoku.py mdlm=out/sudoku-mdlm --puzzles=mine.txt    your own
+    python train.py --mode=mdlm --preset=sudoku-9               9 x 9: see extras/nine.py
 
 A puzzle is a grid of which some cells, the givens, are left, so many that it has one solution.
 """
@@ -88,7 +89,9 @@ class Sudoku:
                 return
             cell = min(candidates, key=lambda cell: candidates[cell].bit_count())
             digits = range(1, self.n + 1)
-            for digit in rng.sample(digits, self.n) if rng else digits:
+            if rng:
+                digits = rng.sample(digits, self.n)
+            for digit in digits:
                 if candidates[cell] >> digit & 1:
                     self.toggle(grid, used, cell, digit)
                     yield from fill()
