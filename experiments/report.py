@@ -566,36 +566,29 @@ def sudoku() -> dict:
     return found
 
 
-NINE = {"mdlm": "12,000 steps", "short": "2,000 steps"}
-
-
 def sudoku_nine() -> dict:
-    """The table of sudoku-9.json, and {nine.run.way.givens or what: number}."""
+    """The table of sudoku-9.json, and {nine.way.givens or what: number}."""
     found = {}
-    lines = {}          # {(run, way): shares that are solved}
-    passes = {}         # {(run, way): passes}
+    lines = {}          # {way: shares that are solved}
+    passes = {}         # {way: passes}
     seed = read("sudoku-9")
     for row in seed["solved"]:
-        key = row["run"], row["way"]
-        name = f"nine.{'.'.join(key)}.{row['givens']}".replace(" ", "-")
-        share = with_spread([row["solved"][0]], 1, 100)
+        way, givens = row["way"], row["givens"]
+        share, error = (f"{100 * number:.1f}" for number in row["solved"])
+        name = f"nine.{way}.{givens}".replace(" ", "-")
         found[name] = f"{share}%"
         found[f"{name}.passes"] = f"{row['passes']:.1f}"
         found[f"{name}.hard"] = f"{row['hard_solved'][0]:.0%}"
-        found[f"nine.hard.{row['givens']}"] = f"{row['hard'] / row['puzzles']:.0%}"
-        lines.setdefault(key, []).append(share)
-        passes.setdefault(key, []).append(f"{row['passes']:.3g}")
+        found[f"nine.hard.{givens}"] = f"{row['hard'] / row['puzzles']:.0%}"
+        lines.setdefault(way, [way]).append(f"{share} ± {error}")
+        passes.setdefault(way, []).append(f"{row['passes']:.3g}")
     for row in seed["grids"]:
-        key = row["run"], row["way"]
-        right = with_spread([row["right"][0]], 1, 100)
-        found[f"nine.{'.'.join(key)}.right".replace(" ", "-")] = f"{right}%"
-        lines[key] += [", ".join(passes[key]), right]
-    for run, of_run in seed["losses"].items():
-        for kind, (loss, _) in of_run.items():
-            found[f"nine.{run}.{kind}"] = f"{loss:.3f}"
-    head = ["trained for", "written", "28 givens", "32", "40", "passes", "grids from nothing"]
-    rows = [[NINE[run], way, *line] for (run, way), line in lines.items()]
-    found["nine.table"] = table(head, rows)
+        share, error = (f"{100 * number:.1f}" for number in row["right"])
+        lines[row["way"]] += [", ".join(passes[row["way"]]), f"{share} ± {error}"]
+    for kind, (loss, _) in seed["losses"]["mdlm"].items():
+        found[f"nine.{kind}"] = f"{loss:.3f}"
+    head = ["written", "28 givens", "32", "40", "passes", "right without givens, %"]
+    found["nine.table"] = table(head, list(lines.values()))
     return found
 
 
