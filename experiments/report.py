@@ -578,7 +578,8 @@ def sudoku_nine() -> dict:
         name = f"nine.{way}.{givens}".replace(" ", "-")
         found[name] = f"{share}%"
         found[f"{name}.passes"] = f"{row['passes']:.1f}"
-        found[f"{name}.hard"] = f"{row['hard_solved'][0]:.0%}"
+        if row["hard"]:
+            found[f"{name}.hard"] = f"{row['hard_solved'][0]:.0%}"
         found[f"nine.hard.{givens}"] = f"{row['hard'] / row['puzzles']:.0%}"
         lines.setdefault(way, [way]).append(f"{share} ± {error}")
         passes.setdefault(way, []).append(f"{row['passes']:.3g}")
