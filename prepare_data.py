@@ -237,7 +237,7 @@ MOST_WORDS = 65535      # so that the end-of-text token is a uint16 too
 @dataclass
 class PrepareOptions:
     """which text, and how much of it"""
-    dataset: Literal["toy", "sudoku", "sudoku-pairs", "sudoku-moves", "tinystories",
+    dataset: Literal["toy", "sudoku", "sudoku-9", "sudoku-pairs", "sudoku-moves", "tinystories",
                      "shakespeare"] = flag("toy", "made here, or downloaded")
     text: str = flag("", "your own text instead: .txt or .jsonl files, with commas")
     val: str = flag("", "files to validate on; without it, a part of --text is held out")

@@ -9,6 +9,7 @@ has the probability 0.
     python train.py --mode=mdlm --preset=sudoku                 prepares the grids, and trains
     python sudoku.py mdlm=out/sudoku-mdlm                       which puzzles does it solve?
     python sudoku.py mdlm=out/sudoku-mdlm --puzzles=mine.txt    your own
+    python train.py --mode=mdlm --preset=sudoku-9               9 x 9: see extras/nine.py
 
 A puzzle is a grid of which some cells, the givens, are left, so many that it has one solution.
 """
@@ -75,8 +76,8 @@ class Sudoku:
                 found[cell] = self.all_digits & ~(used[row] | used[column] | used[box])
         return found
 
-    def solutions(self, puzzle):
-        """Yields all grids that a puzzle can become."""
+    def solutions(self, puzzle, rng: random.Random = None):
+        """Yields all grids that a puzzle can become, with rng in random order."""
         grid = list(puzzle)
         used = self.used_in(grid)
 
@@ -87,7 +88,10 @@ class Sudoku:
                 yield tuple(grid)
                 return
             cell = min(candidates, key=lambda cell: candidates[cell].bit_count())
-            for digit in range(1, self.n + 1):
+            digits = range(1, self.n + 1)
+            if rng:
+                digits = rng.sample(digits, self.n)
+            for digit in digits:
                 if candidates[cell] >> digit & 1:
                     self.toggle(grid, used, cell, digit)
                     yield from fill()
@@ -153,6 +157,22 @@ class Sudoku:
             if not self.has_one_solution(puzzle):
                 puzzle[cell] = grid[cell]
         return tuple(puzzle)
+
+    def shuffled(self, grids: list, rng: random.Random) -> list:
+        """Grids or puzzles with the digits renamed, and rows and columns in another order.
+
+        The units stay units. All the grids are changed in the same way."""
+        names = [0, *rng.sample(range(1, self.n + 1), self.n)]
+        rows = self.reordered(self.height, rng)
+        columns = self.reordered(self.width, rng)
+        cells = [row * self.n + column for row in rows for column in columns]
+        return [tuple(names[grid[cell]] for cell in cells) for grid in grids]
+
+    def reordered(self, together: int, rng: random.Random) -> list:
+        """All rows, or all columns, in a random order that keeps those of a box together."""
+        groups = [range(first, first + together) for first in range(0, self.n, together)]
+        return [line for group in rng.sample(groups, len(groups))
+                for line in rng.sample(group, together)]
 
     # ---- The world of grids: see worlds.py -------------------------------------------------------
 

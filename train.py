@@ -38,8 +38,8 @@ from worlds import columns_of
 @dataclass
 class Settings:
     """training (the defaults are the preset controlled: the paper's sizes without its confounds)"""
-    preset: Literal["auto", "toy", "sudoku", "sudoku-pairs", "sudoku-moves", "shakespeare",
-                    "laptop", "paper", "controlled"] = flag(
+    preset: Literal["auto", "toy", "sudoku", "sudoku-9", "sudoku-pairs", "sudoku-moves",
+                    "shakespeare", "laptop", "paper", "controlled"] = flag(
         "auto", "sizes and settings to start from; auto: controlled with CUDA, else toy")
     data: str = flag("tinystories", "folder under data/, made by prepare_data.py")
     windows: Literal["auto", "aligned", "random", "paper"] = flag(
@@ -103,6 +103,7 @@ PRESETS = {
     "toy": TOY,
     # A window is one grid.
     "sudoku": SUDOKU | dict(data="sudoku", block_size=36),
+    "sudoku-9": SUDOKU | dict(data="sudoku-9", block_size=81, n_layer=4, max_steps=2000),
     # A window is a puzzle and its solution, of which only the solution is learned. They are told
     # apart by the word |, which is the last one of the vocabulary. The first is for ar, the second,
     # in which the text says the order of the cells, for aogpt.

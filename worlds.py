@@ -18,6 +18,7 @@ from importlib import import_module
 WORLDS = {
     "toy": "toy.TOY",
     "sudoku": "sudoku.GRIDS",
+    "sudoku-9": "extras.nine.NINE",
     "sudoku-pairs": "extras.solved.PAIRS",
     "sudoku-moves": "extras.solved.MOVES",
 }

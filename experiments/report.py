@@ -754,6 +754,33 @@ def sudoku() -> dict:
     return found
 
 
+def sudoku_nine() -> dict:
+    """The table of sudoku-9.json, and {nine.way.givens or what: number}."""
+    found = {}
+    lines = {}          # {way: shares that are solved}
+    passes = {}         # {way: passes}
+    seed = read("sudoku-9")
+    for row in seed["solved"]:
+        way, givens = row["way"], row["givens"]
+        share, error = (f"{100 * number:.1f}" for number in row["solved"])
+        name = f"nine.{way}.{givens}".replace(" ", "-")
+        found[name] = f"{share}%"
+        found[f"{name}.passes"] = f"{row['passes']:.1f}"
+        if row["hard"]:
+            found[f"{name}.hard"] = f"{row['hard_solved'][0]:.0%}"
+        found[f"nine.hard.{givens}"] = f"{row['hard'] / row['puzzles']:.0%}"
+        lines.setdefault(way, [way]).append(f"{share} ± {error}")
+        passes.setdefault(way, []).append(f"{row['passes']:.3g}")
+    for row in seed["grids"]:
+        share, error = (f"{100 * number:.1f}" for number in row["right"])
+        lines[row["way"]] += [", ".join(passes[row["way"]]), f"{share} ± {error}"]
+    for kind, (loss, _) in seed["losses"]["mdlm"].items():
+        found[f"nine.{kind}"] = f"{loss:.3f}"
+    head = ["written", "28 givens", "32", "40", "passes", "right without givens, %"]
+    found["nine.table"] = table(head, list(lines.values()))
+    return found
+
+
 # ---- Pages ---------------------------------------------------------------------------------------
 
 def values() -> dict:
@@ -776,6 +803,7 @@ def values() -> dict:
         **shakespeare(),
         **diversity(),
         **sudoku(),
+        **sudoku_nine(),
         **speed()}
 
 

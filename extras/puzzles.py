@@ -5,14 +5,16 @@ Adds: the command of sudoku.py. Costs: nothing elsewhere. Plugs in as
 
     python sudoku.py mdlm=out/sudoku-mdlm aogpt=out/sudoku-aogpt ar=out/sudoku-pairs-ar
     python sudoku.py mdlm=out/sudoku-mdlm --puzzles=mine.txt
+    python sudoku.py mdlm=out/sudoku-9-mdlm                     9 x 9, see extras/nine.py
 
 The puzzles have one solution each, and so many givens. Their grids are those that data/sudoku holds
-out for validation. In the texts of data/sudoku-pairs and data/sudoku-moves at most one of 260 of
-them is there by chance. Solved means that every cell is right. "Surest first" fills in each pass
-the cell whose law has the lowest entropy; a risk lets it fill several, see extras/adaptive.py. A
-pass is one run of the network. Without givens, the share that is right says how often a grid comes
-out that obeys the rules. The loss is in nats per cell above the law. That of ar is exact, that of
-the others a bound, and exact where they write from left to right.
+out for validation, or data/sudoku-9. In the texts of data/sudoku-pairs and data/sudoku-moves at
+most one of 260 of them is there by chance. Solved means that every cell is right. "Surest first"
+fills in each pass the cell whose law has the lowest entropy; a risk lets it fill several, see
+extras/adaptive.py. A pass is one run of the network. Without givens, the share that is right says
+how often a grid comes out that obeys the rules. The loss is in nats per cell, above the law if that
+is known. That of ar is exact, that of the others a bound, and exact where they write from left to
+right.
 """
 import math
 import os
@@ -27,28 +29,35 @@ from tqdm import tqdm
 
 from extras import adaptive
 from extras.score import score_texts
-from extras.solved import MOVES, PAIRS
+from extras.solved import PAIRS
 from extras.taught import in_solvers_order
 from prepare_data import Windows, prepare_if_missing
 from sample import SampleOptions, generate, open_model
-from sudoku import GRIDS
+from sudoku import GRIDS, Sudoku
 from support.flags import (
     InputError, build, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import figure
 from support.rows import read_text
 from support.runs import origin_of
 from train import mean_and_error, window_losses
-from worlds import world_of
+from worlds import world_named, world_of
+
+# Of each size of a grid the data set of which grids are held out, the numbers of givens to try, and
+# the fewest that are met at all, by trial.
+DATA = {6: "sudoku", 9: "sudoku-9"}
+GIVENS = {6: "9,12,16", 9: "28,32,40"}
+FEWEST = {6: 8, 9: 22}
 
 
 @dataclass
 class PuzzleOptions:
     """which puzzles, and how they are solved"""
-    givens: str = flag("9,12,16", "cells of a puzzle that are given, one row each")
+    givens: str = flag(
+        "", "cells of a puzzle that are given, one row each; default: 9,12,16; of 9 x 9 28,32,40")
     num_puzzles: int = flag(1000, "puzzles for each number of givens; also grids without", low=2)
     puzzles: str = flag(
-        "", "a file of your own instead: a puzzle in each line, or in six lines of six cells; for "
-        "blanks dots, zeros or _")
+        "", "a file of your own instead: a puzzle in each line, or a row of it in each; for blanks "
+        "dots, zeros or _")
     risks: str = flag("0.001,0.01,0.1", "nats that a pass may be unsure of, besides 0; mdlm, aogpt")
     temperature: float = flag(0.0, "0 takes the likeliest digit, 1 draws", low=0)
     losses: bool = flag(True, "measure the losses too")
@@ -73,32 +82,32 @@ def numbers_of(name: str, text: str, kind) -> list:
 
 # ---- Puzzles -------------------------------------------------------------------------------------
 
-def held_out_grids() -> list:
-    """The grids that data/sudoku holds out. Raises InputError."""
-    prepare_if_missing("sudoku")
-    val = Windows("sudoku", "val", GRIDS.cells)
+def held_out_grids(rules: Sudoku = GRIDS) -> list:
+    """The grids that data/sudoku, or data/sudoku-9, holds out. Raises InputError."""
+    prepare_if_missing(DATA[rules.n])
+    val = Windows(DATA[rules.n], "val", rules.cells)
     return [tuple(digit + 1 for digit in grid) for grid in val.spread(len(val)).tolist()]
 
 
-def drawn_puzzles(grids: list, givens: int, count: int, seed: int) -> list:
+def drawn_puzzles(grids: list, givens: int, count: int, seed: int, rules: Sudoku = GRIDS) -> list:
     """So many puzzles with so many givens, each with its solution. Raises InputError."""
-    if not 8 <= givens < GRIDS.cells:       # by trial: 8 is the fewest that is met at all
-        raise InputError(f"--givens={givens} must be from 8 to {GRIDS.cells - 1}")
+    if not FEWEST[rules.n] <= givens < rules.cells:
+        raise InputError(f"--givens={givens} must be from {FEWEST[rules.n]} to {rules.cells - 1}")
     rng = random.Random(f"{seed} {givens}")
     found = []
     with tqdm(total=count, unit="puzzle", leave=False, disable=None) as bar:
         while len(found) < count:
             solution = rng.choice(grids)
-            puzzle = GRIDS.draw_puzzle(solution, givens, rng)
-            if GRIDS.cells - puzzle.count(0) == givens:
+            puzzle = rules.draw_puzzle(solution, givens, rng)
+            if rules.cells - puzzle.count(0) == givens:
                 found.append((puzzle, solution))
                 bar.update()
     return found
 
 
-def read_puzzles(path: str) -> list:
+def read_puzzles(path: str, rules: Sudoku = GRIDS) -> list:
     """The puzzles of a file, each with its solution. Raises InputError."""
-    cells, n = GRIDS.cells, GRIDS.n
+    cells, n = rules.cells, rules.n
     digits = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
         row = re.sub(r"[\s|+,-]", "", line)            # without the lines between boxes
@@ -113,13 +122,13 @@ def read_puzzles(path: str) -> list:
     if not digits or len(digits) % cells:
         raise InputError(f"{path} ends before a puzzle is complete; give {cells} cells for each")
     puzzles = [tuple(digits[first:first + cells]) for first in range(0, len(digits), cells)]
-    return [(puzzle, solution_of(puzzle, f"{path}, puzzle {number}"))
+    return [(puzzle, solution_of(puzzle, rules, f"{path}, puzzle {number}"))
             for number, puzzle in enumerate(puzzles, 1)]
 
 
-def solution_of(puzzle, name: str) -> tuple:
+def solution_of(puzzle, rules: Sudoku, name: str) -> tuple:
     """The only solution of a puzzle. Raises InputError."""
-    found = [solution for solution, _ in zip(GRIDS.solutions(puzzle), range(2))]
+    found = [solution for solution, _ in zip(rules.solutions(puzzle), range(2))]
     if len(found) != 1:
         raise InputError(f"{name} has {'several solutions' if found else 'no solution'}, so no "
                          "answer to it is the right one")
@@ -127,10 +136,10 @@ def solution_of(puzzle, name: str) -> tuple:
 
 
 @cache
-def needs_no_guess(puzzle) -> bool:
+def needs_no_guess(puzzle, rules: Sudoku) -> bool:
     """Whether `singles` alone, again and again, fill all of it."""
     puzzle = list(puzzle)
-    while singles := GRIDS.singles(puzzle):
+    while singles := rules.singles(puzzle):
         for cell, digit in singles:
             puzzle[cell] = digit
     return 0 not in puzzle
@@ -168,7 +177,7 @@ def patterns_of(world, puzzles: list, config) -> torch.Tensor:
 
 def grid_of(world, ids: list) -> tuple:
     """The grid that a model has written as these tokens."""
-    return tuple(ids[-GRIDS.cells:]) if world is PAIRS else tuple(i + 1 for i in ids)
+    return tuple(ids[-world.cells:]) if world is PAIRS else tuple(i + 1 for i in ids)
 
 
 def written(name: str, opened: tuple, patterns, o: PuzzleOptions, flags: dict, sampler) -> tuple:
@@ -205,7 +214,7 @@ def solve(name: str, opened: tuple, sets: dict, risks: list, o: PuzzleOptions) -
                 f"{name}, {way}, {givens} givens", opened, patterns, o, flags, sampler)
             answers = [grid_of(world, ids) for ids in found]
             right = [answer == solution for answer, solution in zip(answers, solutions)]
-            hard = [ok for ok, puzzle in zip(right, puzzles) if not needs_no_guess(puzzle)]
+            hard = [ok for ok, puzzle in zip(right, puzzles) if not needs_no_guess(puzzle, world)]
             rows.append({
                 "run": name, "way": way, "givens": givens, "puzzles": len(right),
                 "solved": share(right), "hard": len(hard), "hard_solved": share(hard),
@@ -218,9 +227,7 @@ def write_grids(name: str, opened: tuple, risks: list, o: PuzzleOptions) -> list
     """A row for each way of writing grids from nothing, drawn at temperature 1."""
     model, _, tokenizer, _ = opened
     world, config = world_of(tokenizer), model.config
-    if world is not GRIDS:
-        return []
-    blank = torch.full((o.num_puzzles, GRIDS.cells), config.mask_id)
+    blank = torch.full((o.num_puzzles, world.cells), config.mask_id)
     ways = ways_of(config, world, risks)
     rows = []
     for way, (flags, sampler) in (ways or {"left to right": ({}, None)}).items():
@@ -234,16 +241,17 @@ def write_grids(name: str, opened: tuple, risks: list, o: PuzzleOptions) -> list
 
 
 def losses_above_law(opened: tuple, grids: list, seed: int) -> dict:
-    """Nats per cell above the law, each with its standard error over grids."""
+    """Nats per cell above the law, if it is known, each with its standard error over grids."""
     model, variant, tokenizer, _ = opened
-    law = GRIDS.entropy() / GRIDS.cells
-    x = torch.tensor(grids) - 1                                                 # (N, 36)
+    world = world_of(tokenizer)
+    law = (world.entropy() or 0) / world.cells
+    x = torch.tensor(grids) - 1                                                 # (N, n²)
     draws = 1 if model.config.mode == "ar" else 16
     loss, error = mean_and_error(window_losses(model, variant, x, seed, draws))
     found = {"loss": (loss - law, error)}
     if model.config.mode != "ar":
         scores = score_texts(model, variant, x[:300].tolist(), order="left_to_right")
-        nats = torch.tensor([score.nats / GRIDS.cells for score in scores])
+        nats = torch.tensor([score.nats / world.cells for score in scores])
         loss, error = mean_and_error(nats)
         found["left_to_right"] = (loss - law, error)
     return found
@@ -257,7 +265,7 @@ def per_cent(pair) -> str:
     return "" if math.isnan(p) else f"{100 * p:.1f} ± {100 * error:.1f}"
 
 
-def print_results(solved: list, grids: list, losses: dict):
+def print_results(solved: list, grids: list, losses: dict, rules: Sudoku):
     table = [["run", "way", "givens", "solved, %", "needing a guess, %", "passes", "ms"]]
     for row in solved:
         table.append([row["run"], row["way"], str(row["givens"]), per_cent(row["solved"]),
@@ -270,9 +278,10 @@ def print_results(solved: list, grids: list, losses: dict):
             table.append([row["run"], row["way"], per_cent(row["right"]), f"{row['passes']:.1f}"])
         print_table(table)
     if losses:
-        print("\nnats per cell above the law, which is "
-              f"{GRIDS.entropy() / GRIDS.cells:.4f} (exact for ar, else a bound; and exact from "
-              "left to right)")
+        above = ""
+        if rules.entropy():
+            above = f" above the law, which is {rules.entropy() / rules.cells:.4f}"
+        print(f"\nnats per cell{above} (exact for ar, else a bound; and exact from left to right)")
         table = [["run", "loss", "left to right"]]
         for name, found in losses.items():
             table.append([name, *("{:.4f} ± {:.4f}".format(*pair) for pair in found.values())])
@@ -307,29 +316,35 @@ def draw_figure(rows: list, path: str):
 def main(doc: str):
     flags = parse_flags(doc, PuzzleOptions, named="NAME=DIR")
     o = build(PuzzleOptions, flags)
-    runs = {}
+    runs, worlds = {}, {}
     for name, folder in flags["named"].items():
         runs[name] = open_model(folder, o.device)
-        if world_of(runs[name][2]) not in (GRIDS, PAIRS, MOVES):
+        worlds[name] = world_of(runs[name][2])
+        if not isinstance(worlds[name], Sudoku):
             raise InputError(f"{folder} was not trained on Sudokus; train one by python train.py "
                              "--mode=mdlm --preset=sudoku")
-    risks, all_givens = numbers_of("risks", o.risks, float), numbers_of("givens", o.givens, int)
-    own = read_puzzles(os.path.expanduser(o.puzzles)) if o.puzzles else []
-    grids = [] if own else held_out_grids()
+    sizes = {world.n for world in worlds.values()}
+    if len(sizes) > 1:
+        raise InputError("these models know grids of different sizes; give those of one size")
+    [n] = sizes
+    rules = world_named(DATA[n])
+    risks = numbers_of("risks", o.risks, float)
+    all_givens = numbers_of("givens", o.givens or GIVENS[n], int)
+    own = read_puzzles(os.path.expanduser(o.puzzles), rules) if o.puzzles else []
+    grids = [] if own else held_out_grids(rules)
     sets = {}                   # {givens: puzzles}
     for puzzle, solution in own:
-        sets.setdefault(GRIDS.cells - puzzle.count(0), []).append((puzzle, solution))
+        sets.setdefault(rules.cells - puzzle.count(0), []).append((puzzle, solution))
     for givens in [] if own else all_givens:
-        sets[givens] = drawn_puzzles(grids, givens, o.num_puzzles, o.seed)
+        sets[givens] = drawn_puzzles(grids, givens, o.num_puzzles, o.seed, rules)
 
     solved, from_nothing, losses = [], [], {}
     for name, opened in runs.items():
         solved += solve(name, opened, sets, risks, o)
-        if o.losses and not own:
+        if o.losses and not own and worlds[name] is rules:
             from_nothing += write_grids(name, opened, risks, o)
-            if world_of(opened[2]) is GRIDS:
-                losses[name] = losses_above_law(opened, grids[:1000], o.seed)
-    print_results(solved, from_nothing, losses)
+            losses[name] = losses_above_law(opened, grids[:1000], o.seed)
+    print_results(solved, from_nothing, losses, rules)
     if own:
         print_answers(solved, own)
     for row in solved:

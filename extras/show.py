@@ -14,9 +14,10 @@ import itertools
 import json
 from dataclasses import dataclass
 
+from extras.nine import NINE
 from support.flags import InputError, build, command, flag, parse_flags, text_width
 from support.pictures import last_step, layout, on_one_line, play
-from sudoku import GRIDS
+from sudoku import GRIDS, Sudoku
 
 
 # ---- As a moving picture -------------------------------------------------------------------------
@@ -27,14 +28,18 @@ COLOURS = ["#d7e3f4", "#d7ecd9", "#f8e3cf"]     # behind the tokens of the first
 GREY = "#e4e4e4"                                # of a gap, and behind a token that was given
 PALE = "#f6f6f6"                                # of a blank cell
 RED = "#f08a80"                                 # behind a digit that clashes with another
+RULES = {rules.columns: rules for rules in (GRIDS, NINE)}       # by the width of their texts
 
 
 def draw_moving(panels: list, path: str):
     """An SVG in which the panels' tokens appear; then the stories rest, and it begins again.
 
     A viewer that cannot move pictures shows the stories whole."""
-    sudoku = all(columns == GRIDS.columns for *_, columns in panels)
-    width, height, parts = draw_grids(panels) if sudoku else draw_stories(panels)
+    widths = {columns for *_, columns in panels}
+    if len(widths) == 1 and widths <= RULES.keys():
+        width, height, parts = draw_grids(panels, RULES[widths.pop()])
+    else:
+        width, height, parts = draw_stories(panels)
     head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
             'font-size="13" font-family="ui-monospace, Menlo, Consolas, monospace">')
     white = '<rect width="100%" height="100%" fill="white"/>'
@@ -64,13 +69,13 @@ def draw_stories(panels: list) -> tuple:
     return 8 * (WIDTH + 2), y + 8, parts
 
 
-def draw_grids(panels: list) -> tuple:
+def draw_grids(panels: list, rules: Sudoku) -> tuple:
     """Width, height and parts of a picture in which the grids of Sudokus stand side by side.
 
     At the end the digits that the model wrote turn red where they clash with others."""
     last = max(1, last_step(panels))
-    xs = [16 + CELL * i + 6 * (i // GRIDS.width) for i in range(GRIDS.n)]       # of columns
-    ys = [36 + CELL * i + 6 * (i // GRIDS.height) for i in range(GRIDS.n)]      # of rows
+    xs = [16 + CELL * i + 6 * (i // rules.width) for i in range(rules.n)]       # of columns
+    ys = [36 + CELL * i + 6 * (i // rules.height) for i in range(rules.n)]      # of rows
     width = xs[-1] + CELL + 20
     parts = []
     for i, (title, pieces, steps, columns) in enumerate(panels):
@@ -78,7 +83,7 @@ def draw_grids(panels: list) -> tuple:
         left = i * width                            # where the panel begins
         parts.append(bold(left + xs[0], 24, title[:(width - xs[0]) // 8]))
         digits = [piece.strip() for piece in pieces]
-        clashes = GRIDS.clashes(digits)
+        clashes = rules.clashes(digits)
         cells = enumerate(itertools.product(ys, xs))
         for (cell, (y, x)), step, digit in zip(cells, steps, digits):
             box = f'x="{left + x}" y="{y}" width="{CELL - 3}" height="{CELL - 3}" rx="4"'

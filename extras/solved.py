@@ -38,18 +38,7 @@ class SolvedPuzzles(Sudoku):
             grid = self.draw_grid(rng)
             puzzle = self.draw_puzzle(grid, rng.choice(self.GIVENS), rng)
             waiting += [(puzzle, grid)] * self.TIMES
-        puzzle, grid = waiting.pop()
-        names = [0, *rng.sample(range(1, self.n + 1), self.n)]
-        rows = self.reordered(self.height, rng)
-        columns = self.reordered(self.width, rng)
-        cells = [row * self.n + column for row in rows for column in columns]
-        return tuple(names[puzzle[c]] for c in cells), tuple(names[grid[c]] for c in cells)
-
-    def reordered(self, together: int, rng: random.Random) -> list:
-        """All rows, or all columns, in a random order that keeps those of a box together."""
-        groups = [range(first, first + together) for first in range(0, self.n, together)]
-        return [line for group in rng.sample(groups, len(groups))
-                for line in rng.sample(group, together)]
+        return tuple(self.shuffled(waiting.pop(), rng))
 
     def entropy(self):
         return None

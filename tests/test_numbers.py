@@ -26,6 +26,7 @@ def test_the_pages_have_the_numbers_of_the_data(found):
     ("sudoku.pairs.left-to-right.12", "sudoku.mdlm.left-to-right.12"),
     ("sudoku.mdlm.left-to-right.12", "sudoku.taught.a-solver's-order.12"),
     ("sudoku.taught.a-solver's-order.9", "sudoku.mdlm.surest-first.9"),
+    ("nine.left-to-right.28", "nine.surest-first.28"),
     ("large.masked_ce.plain.nats", "large.ar.plain.nats"),
     ("large.ar.eight.nats", "large.masked_ce.eight.nats"),
     ("few.aogpt-left-to-right.plain.nats", "few.ar.plain.nats"),

@@ -11,6 +11,7 @@ from scipy.stats import chisquare
 import model as plain
 from conftest import small_model
 from extras import adaptive, answers, puzzles, taught
+from extras.nine import NINE
 from extras.solved import MOVES, PAIRS
 from model import Config, read_slots
 from prepare_data import PrepareOptions, Windows, prepare
@@ -20,6 +21,7 @@ from support.flags import InputError
 from support.runs import save
 from tokenizer import Tokenizer
 
+KNOWN_OF_9 = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 GRIDS_OF_4 = list(Sudoku(2, 2).solutions([0] * 16))
 
 
@@ -124,6 +126,14 @@ def test_a_file_of_puzzles_may_have_many_forms(workdir, puzzle):
     assert puzzles.read_puzzles("p.txt") == [(puzzle, solution)] * 5
 
 
+@pytest.mark.parametrize("width", [9, 81])
+def test_a_file_may_have_puzzles_of_9_x_9(workdir, width):
+    Path("p.txt").write_text("\n".join(KNOWN_OF_9[i:i + width] for i in range(0, 81, width)))
+    [(puzzle, solution)] = puzzles.read_puzzles("p.txt", NINE)
+    assert puzzle[:5] == (5, 3, 0, 0, 7) and NINE.is_grid(solution)
+    assert all(given in (0, digit) for given, digit in zip(puzzle, solution))
+
+
 @pytest.mark.parametrize("text, message", [
     ("12345x", "line 1 has the character x"),
     ("7" * 36, "line 1 has the character 7"),
@@ -145,7 +155,8 @@ RUNS = {
     "aogpt": ("aogpt", plain, GRIDS),
     "ar": ("ar", plain, GRIDS),
     "pairs": ("ar", answers, PAIRS),
-    "taught": ("aogpt", taught, MOVES)}
+    "taught": ("aogpt", taught, MOVES),
+    "nine": ("mdlm", plain, NINE)}
 
 MARKS = {"pairs": {"mark": 7}, "taught": {"mark": 216}}
 
@@ -157,6 +168,7 @@ def models(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         prepare(PrepareOptions("sudoku", max_tokens=3000))
+        prepare(PrepareOptions("sudoku-9", max_tokens=3000))
         for name, (mode, variant, world) in RUNS.items():
             tokenizer = Tokenizer("words", words=world.words())
             model = small_model(mode, variant=variant, vocab_size=tokenizer.vocab_size,
@@ -182,10 +194,11 @@ def sudoku(models, monkeypatch, capsys):
 
 
 def test_the_table_has_every_model_in_every_order(sudoku):
-    sudoku(*(f"{name}=out/{name}" for name in RUNS), "--num_puzzles=5", "--givens=12,16",
+    of_6 = RUNS.keys() - {"nine"}
+    sudoku(*(f"{name}=out/{name}" for name in of_6), "--num_puzzles=5", "--givens=12,16",
            "--risks=5", "--json=s.json", "--plot=s.png")
     found = json.loads(Path("s.json").read_text())
-    assert found["runs"].keys() == set(RUNS)
+    assert found["runs"].keys() == of_6
     rows = {(row["run"], row["way"], row["givens"]): row for row in found["solved"]}
     assert len(rows) == len(found["solved"]) == 2 * (4 + 4 + 1 + 1)
     for (run_name, way, givens), row in rows.items():
@@ -203,6 +216,20 @@ def test_own_puzzles_are_answered_in_the_terminal(sudoku, puzzle):
     Path("p.txt").write_text(shown)
     said = sudoku("mdlm=out/mdlm", "--puzzles=p.txt")
     assert "cells wrong" in said and shown in said
+
+
+def test_a_model_of_9_x_9_gets_puzzles_of_its_size(sudoku):
+    said = sudoku("nine=out/nine", "--num_puzzles=2", "--risks=5", "--json=s.json")
+    found = json.loads(Path("s.json").read_text())
+    assert {(row["way"], row["givens"]) for row in found["solved"]} == {
+        (way, givens) for way in ("left to right", "random order", "surest first", "risk 5")
+        for givens in (28, 32, 40)}
+    assert len(found["grids"]) == 4 and found["losses"]["nine"]["loss"][0] > 1.5
+    assert "nats per cell (" in said            # the law is not known
+    Path("p.txt").write_text(KNOWN_OF_9)
+    assert "cells wrong" in sudoku("nine=out/nine", "--puzzles=p.txt")
+    with pytest.raises(InputError, match="different sizes"):
+        sudoku("nine=out/nine", "mdlm=out/mdlm")
 
 
 @pytest.mark.parametrize("flag", ["--risks=-1", "--risks=nan", "--givens=x", "--givens=7"])

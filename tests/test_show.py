@@ -129,6 +129,14 @@ def test_a_moving_picture_of_grids(tmp_path):
     assert last.get("keyTimes") == "0;0.000"
 
 
+def test_a_moving_picture_of_9_x_9(tmp_path):
+    """Two digits of the last row stand the wrong way round, so they clash with others."""
+    rows = "534678912672195348198342567859761423426853791713924856961537284287419635345286197"
+    draw_moving([("a", list(rows), list(range(81)), 17)], str(tmp_path / "g.svg"))
+    colours = re.findall('<g><rect[^>]*fill="(.*?)"', (tmp_path / "g.svg").read_text())
+    assert len(colours) == 81 + colours.count("#f08a80") and colours.count("#f08a80") > 2
+
+
 def test_grids_keep_their_shape(tmp_path):
     pieces = [f" {digit}" for digit in WRONG.split()]
     write_samples(tmp_path / "a.jsonl", pieces, list(range(36)), columns=11)

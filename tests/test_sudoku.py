@@ -10,6 +10,7 @@ import torch
 
 from conftest import small_model
 from extras import answers
+from extras.nine import NINE
 from extras.solved import CELL_NAMES, MOVES, PAIRS
 from sudoku import GRIDS, Sudoku
 from tokenizer import Tokenizer
@@ -33,7 +34,7 @@ def neighbours_of(cell, height, width):
 
 
 NEIGHBOURS = {world: [neighbours_of(cell, world.height, world.width) for cell in range(world.cells)]
-              for world in (GRIDS, SMALL)}
+              for world in (GRIDS, SMALL, NINE)}
 
 
 def fitting(world, grid, cell):
@@ -201,6 +202,59 @@ def test_singles(puzzles):
         assert all(grid[cell] == digit for cell, digit in found)
 
 
+# ---- 9 x 9 ---------------------------------------------------------------------------------------
+
+# The example of many books, and its solution.
+KNOWN = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
+
+
+def cells_of(text):
+    return tuple(map(int, text.replace(".", "0")))
+
+
+def test_a_known_puzzle_of_9_x_9():
+    assert NINE.is_grid(cells_of(SOLUTION))
+    assert list(NINE.solutions(cells_of(KNOWN))) == [cells_of(SOLUTION)]
+    assert all_solutions(NINE, cells_of(KNOWN)) == [cells_of(SOLUTION)]
+
+
+def test_random_grids_of_9_x_9():
+    """Each cell has each digit equally often, and the same seed gives the same grids."""
+    grids = [NINE.draw_grid(random.Random(seed)) for seed in range(300)]
+    assert len(set(grids)) == 300
+    for grid in grids:
+        assert all(fitting(NINE, grid, cell) == {grid[cell]} for cell in range(81))
+    for cell in range(81):
+        assert chi_square(collections.Counter(grid[cell] for grid in grids), 9) < 5
+    assert NINE.draw_grid(random.Random(5)) == grids[5]
+    assert zlib.crc32(bytes(grids[5])) == 2090667940
+
+
+def test_shuffled_grids_and_puzzles_are_the_same_but_for_names_and_places():
+    rng = random.Random(13)
+    for _ in range(20):
+        puzzle, grid = NINE.shuffled([cells_of(KNOWN), cells_of(SOLUTION)], rng)
+        assert NINE.is_grid(grid)
+        assert list(NINE.solutions(puzzle)) == [grid]
+        assert sorted(map(puzzle.count, range(1, 10))) == sorted(map(KNOWN.count, "123456789"))
+
+
+def test_puzzles_of_9_x_9_have_one_solution():
+    rng = random.Random(14)
+    for givens in 28, 36:
+        grid = NINE.draw_grid(rng)
+        puzzle = NINE.draw_puzzle(grid, givens, rng)
+        assert 81 - puzzle.count(0) == givens
+        assert all_solutions(NINE, puzzle) == [grid]
+
+
+def test_grids_of_9_x_9_have_no_known_law():
+    text = NINE.draw(random.Random(15))
+    assert NINE.is_right(text) and not NINE.is_right(text[:-2])
+    assert NINE.entropy() is None and NINE.log_probs(text) is None
+
+
 # ---- The worlds of puzzles with their solutions --------------------------------------------------
 
 def test_what_is_renamed_and_reordered_is_a_puzzle_still():
@@ -214,7 +268,7 @@ def test_what_is_renamed_and_reordered_is_a_puzzle_still():
     assert givens == [count for count in givens[::10] for _ in range(10)]
 
 
-@pytest.mark.parametrize("name", ["sudoku", "sudoku-pairs", "sudoku-moves"])
+@pytest.mark.parametrize("name", ["sudoku", "sudoku-9", "sudoku-pairs", "sudoku-moves"])
 def test_texts_are_right_and_of_the_vocabulary(name):
     world, rng = world_named(name), random.Random(8)
     tokenizer = Tokenizer("words", words=world.words())
