@@ -187,8 +187,8 @@ def gradients() -> dict:
             scale = f"{noise:.{2 if noise < 10 else 0}f}" if known else f"above {largest}"
             cosine = f"{numbers['cosine']:.2f}" if known and numbers["cosine"] < 1 else ""
             found[f"gradient.{network}.{recipe}".replace(" ", "-").replace(",", "")] = scale
-            rows.append([network, recipe, scale, cosine])
-            network = ""
+            first = recipe == list(recipes)[0]
+            rows.append([network if first else "", recipe, scale, cosine])
     found["gradient.table"] = table(["network", "learns from", "noise scale", "cosine"], rows)
     return found
 
@@ -327,14 +327,14 @@ def orders() -> dict:
 # A run is out/GROUP/OBJECTIVE-A-SEED, where A is that of extras/bell.py.
 
 RECIPES = {
-    "mdlm-1": "the bound, every ratio equally often",
-    "mdlm-4": "the bound, a = 4",
-    "masked_ce-1": "equal weights, every ratio equally often",
+    "mdlm-1": "bound, a = 1",
+    "mdlm-4": "bound, a = 4",
+    "masked_ce-1": "equal weights, a = 1",
     "masked_ce-2": "equal weights, a = 2",
     "masked_ce-4": "equal weights, a = 4",
     "masked_ce-8": "equal weights, a = 8",
     "masked_ce-16": "equal weights, a = 16",
-    "masked_ce-4-four-two": "equal weights, a = 4, 2 windows masked in 4 ways"}
+    "masked_ce-4-four-two": "equal weights, a = 4, 4 masks"}
 WORLDS = {"shakespeare": (3, 1), "toy": (1, 1000), "sudoku": (1, 1000)}    # digits, factor
 
 
