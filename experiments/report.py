@@ -398,6 +398,8 @@ def learning() -> dict:
         rows.append(row)
         if name in ("mdlm-1", "masked_ce-1", "masked_ce-4"):
             factors.append(factor)
+    for name, column in read("learning-written")["columns"].items():
+        found[f"learning.{name}.new-words".replace(" ", "-")] = f"{column['new words'][0]:.1%}"
     head = ["learns from", "stories, 1,250 steps", "5,000", "Shakespeare", "toy", "Sudoku"]
     found["learning.table"] = table(head, rows)
     found["learning.times"] = table(["learns from", "1,250 steps", "5,000"], factors)

@@ -346,6 +346,12 @@ group_learning() {
     made learning python -m experiments.held_out --draws=4 \
         --runs="$(folders out/learning/* out/learning-long/*)"
     made gpt python -m experiments.held_out --runs="$(folders out/gpt/*)"
+    short mdlm 1
+    short ar 1      # the judge
+    write bound stories/mdlm-1 --num_samples=64
+    write bell learning/masked_ce-4-1 --num_samples=64
+    made learning-written python -m extras.diversity --data=unseen --judge=out/stories/ar-1 \
+        bound=out/written/bound.jsonl bell=out/written/bell.jsonl
     for seed in 1 2 3; do
         for preset in toy sudoku shakespeare; do
             world $preset mdlm 1 $seed
