@@ -301,7 +301,9 @@ def evaluate(model, variant, x: torch.Tensor, seed: int) -> dict:
 # ---- The command, and its loop -------------------------------------------------------------------
 
 VARIANTS = ["answers", "bell", "blocks", "infill", "paper", "taught"]
-IMPLIED = {"--preset=paper": "paper", "--preset=shakespeare": "bell", "--preset=laptop": "bell"}
+IMPLIED = {
+    "--preset=paper": "paper", "--preset=shakespeare": "bell", "--preset=laptop": "bell",
+    "--preset=sudoku-pairs": "answers", "--preset=sudoku-moves": "taught"}
 MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_size", "lr", "seed")
 
 

@@ -700,6 +700,10 @@ TRAINED = {
     "mdlm-short": "`mdlm` on grids, 1,000 steps",
     "ar": "`ar` on grids"}
 
+CONTROLS = {
+    "pairs-deep": "`ar` on puzzles with their solutions, four layers",
+    "taught-first": "`aogpt` on the givens first, then from left to right"}
+
 
 def sudoku() -> dict:
     """The tables of sudoku-1.json and so on, and {sudoku.run.way.givens or what: number}."""
@@ -731,6 +735,12 @@ def sudoku() -> dict:
             label = ""
     head = ["trained", "written", "9 givens", "12", "16", "passes"]
     found["sudoku.table"] = table(head, rows)
+    rows = {}
+    for row in read("sudoku-controls")["solved"]:
+        line = rows.setdefault((row["run"], row["way"]), [CONTROLS[row["run"]], row["way"]])
+        line.append(f"{100 * row['solved'][0]:.1f}")
+    head = ["trained", "written", "9 givens", "12", "16"]
+    found["sudoku.controls"] = table(head, list(rows.values()))
     rows = []
     of_rate = {(row["run"], row["way"]): row["solved"][0] for row in read("sudoku-rates")["solved"]}
     for run, way in ("pairs", "left to right"), ("aogpt", "surest first"), ("mdlm", "surest first"):

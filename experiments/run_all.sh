@@ -163,6 +163,9 @@ group_sudoku() {
         sudoku aogpt-$rate rate aogpt sudoku --lr=${rate}e-3 --seed=1
         sudoku pairs-$rate rate ar sudoku-pairs --lr=${rate}e-3 --seed=1
     done
+    sudoku pairs-deep controls ar sudoku-pairs --n_layer=4 --seed=1
+    sudoku taught-first controls aogpt sudoku-moves --variant=taught --taught=left_to_right --seed=1
+    made sudoku-controls python sudoku.py --losses=false --risks=0.001 $(sudokus controls)
     for seed in 1 2 3; do
         made sudoku-$seed python sudoku.py --risks=0.001,0.01 $(sudokus $seed)
     done
