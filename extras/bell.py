@@ -36,8 +36,8 @@ class Config(plain.Config):
 def chances(config):
     """p(k) of k = 1 … T: (T,) float64."""
     k = torch.arange(1, config.block_size + 1, dtype=torch.float64)             # (T,)
-    p = (k * (config.block_size + 1 - k)) ** (config.bell - 1)
-    return p / p.sum()
+    # As logarithms, because powers of large numbers would overflow.
+    return ((config.bell - 1) * (k * (config.block_size + 1 - k)).log()).softmax(dim=0)
 
 
 def draw_masks(config, x, generator):

@@ -64,6 +64,11 @@ def test_two_masks_of_a_window_are_complements():
     assert ((first & second).sum(dim=1) == 1).all()
 
 
+def test_the_narrowest_bell_hides_half():
+    counts = masks_of(config_of(9, bell=10 ** 6), 100).sum(dim=1)
+    assert (counts == 5).all()
+
+
 def test_it_is_for_masked_diffusion():
     with pytest.raises(InputError, match="--mode=mdlm"):
         bell.Config("ar")
