@@ -22,7 +22,7 @@ list() {
 group        train  measure  what it answers
 dial           120       40  How long should a block be?
 sampling        10      120  What does a sampler lose by its own rule, and what by its network?
-sudoku          65       60  Where does masked diffusion win, and is it by the order of writing?
+sudoku          85       60  Where does masked diffusion win, and is it by the order of writing?
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
 pictures        15        1  The moving pictures of README.
 few            285       15  Does masked diffusion win when stories are few?

@@ -20,7 +20,7 @@ from support.flags import ROOT, InputError, command, did_you_mean
 # No other file goes into the copy, so none that does the same as a function to be written.
 FILES = """
     model.py train.py sample.py toy.py worlds.py sudoku.py tokenizer.py prepare_data.py
-    support/*.py extras/__init__.py extras/adaptive.py extras/answers.py extras/bell.py
+    support/*.py extras/__init__.py extras/adaptive.py extras/answers.py
     extras/cache.py extras/drafts.py extras/infill.py extras/long.py extras/muon.py extras/nine.py
     extras/noise.py extras/prompt.py extras/prompts.py extras/show.py extras/solved.py
     extras/start_from.py extras/unmask.py

@@ -251,6 +251,7 @@ def parse_flags(doc: str, *classes, first=(), named="", extras: dict = {}, impli
     # Students are handed out some of the files alone (extras/course.py).
     there = [path.stem for path in (ROOT / "extras").glob("*.py")]
     extras = {name: [file for file in files if file in there] for name, files in extras.items()}
+    implied = {argument: file for argument, file in implied.items() if file in there}
     # A script that was edited on Windows has a CR at the end of every line.
     arguments = [argument.rstrip("\r") for argument in sys.argv[1:] if argument.strip()]
     parser = argparse.ArgumentParser(
