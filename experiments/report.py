@@ -180,15 +180,19 @@ def gradients() -> dict:
     rows = []
     facts = read("gradient")
     largest = 2 * facts["batch_size"] * facts["draws"]
+    seen = set()
     for network, recipes in facts["networks"].items():
         for recipe, numbers in recipes.items():
             noise = numbers["noise scale"]
             known = noise is not None and noise < largest
             scale = f"{noise:.{2 if noise < 10 else 0}f}" if known else f"above {largest}"
-            cosine = f"{numbers['cosine']:.2f}" if known and numbers["cosine"] < 1 else ""
+            reference = next(iter(recipes.values()))["noise scale"]
+            told = known and reference < largest and numbers["cosine"] < 1
+            cosine = f"{numbers['cosine']:.2f}" if told else ""
+            recipe = recipe.replace("masked_ce", "equal weights")
             found[f"gradient.{network}.{recipe}".replace(" ", "-").replace(",", "")] = scale
-            first = recipe == list(recipes)[0]
-            rows.append([network if first else "", recipe, scale, cosine])
+            rows.append(["" if network in seen else network, recipe, scale, cosine])
+            seen.add(network)
     found["gradient.table"] = table(["network", "learns from", "noise scale", "cosine"], rows)
     return found
 
@@ -414,7 +418,8 @@ def learning() -> dict:
     head = ["hidden, in eighths", *(f"to {eighth}" for eighth in range(1, 9))]
     found["learning.shares"] = table(head, rows)
     head = ["places away", *run["by distance"]]
-    found["learning.distances"] = table(head, [*distances, ["share of the tokens", *often]])
+    head[-1] = "17 or more"
+    found["learning.distances"] = table(head, [*distances, ["share of the hidden tokens", *often]])
     return found
 
 

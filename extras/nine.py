@@ -10,7 +10,7 @@ as a world of worlds.py:
 
 There are 6.67e21 such grids (Felgenhauer & Jarvis 2006), too many for a list from which to draw. So
 here they are not equally likely, and their law is not known. If they were, a grid would cost
-ln 6.67e21 / 81 = 0.6205 nats per word; under a law of unequal grids they cost less.
+ln 6.67e21 / 81 = 0.6204 nats per word; under a law of unequal grids they cost less.
 """
 import itertools
 import random
