@@ -343,7 +343,7 @@ WORLDS = {"shakespeare": (3, 1), "toy": (1, 1000), "sudoku": (1, 1000)}    # dig
 
 
 def story_recipes() -> dict:
-    """{(recipe, steps): (seeds, groups of windows)} of learning.json, and of real.json for a = 1."""
+    """{(recipe, steps): (seeds, groups of windows)} of learning.json, of real.json for a = 1."""
     found = {}
     for file, groups in ("real", {"stories": 1250, "long": 5000}), (
             "learning", {"learning": 1250, "learning-long": 5000}):

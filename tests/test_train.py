@@ -132,7 +132,7 @@ def test_a_loss_that_is_not_finite_stops_it(trained):
     assert not (trained / "out/wild/ckpt.pt").exists()
 
 
-# ---- What a preset chooses ------------------------------------------------------------------------
+# ---- What a preset chooses -----------------------------------------------------------------------
 
 @pytest.mark.parametrize("flags, variant, objective", [
     (dict(mode="mdlm"), "bell", "masked_ce"),
