@@ -165,9 +165,9 @@ def resolve(flags: dict):
         values = preset_of(flags.get("mode", "ar")) | flags
     else:
         values = PRESETS[preset] | flags
-        if preset in PRESETS_OF_TEXT and flags.get("mode") == "mdlm":
-            if "variant" not in flags and "objective" not in flags:
-                values |= SOONER
+        chosen = {"variant", "objective"} & flags.keys()
+        if preset in PRESETS_OF_TEXT and flags.get("mode") == "mdlm" and not chosen:
+            values |= SOONER
     values["preset"] = preset
     values.setdefault("data", Settings.data)
     if not values.get("out_dir"):

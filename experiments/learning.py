@@ -11,7 +11,7 @@ tokens are hidden, every k from 1 to T equally often. For each run there are
     bound           nats per token, and its standard error over windows
     law             what the true law has on these windows, where it is known
     by share        nats per hidden token where up to an eighth of the tokens are hidden, up to two
-                    eighths, and so on. The mean of the eight is the bound
+                    eighths, and so on; if T is a multiple of eight, their mean is the bound
     by distance     nats per hidden token whose nearest visible token, or BOS, is one place away,
                     two, 3 to 4, 5 to 8, 9 to 16, or more
     how often       the share of the hidden tokens that lie so far away
@@ -19,7 +19,7 @@ tokens are hidden, every k from 1 to T equally often. For each run there are
 A recipe that hides half of the tokens most often should be better in the middle and may be worse at
 the ends, where writing begins and blanks are filled. If learning is slow because language is local,
 what is far from all that is visible should be predicted no better than by the frequencies of words,
-whatever the recipe, and so teach nothing. A run takes two minutes on a core.
+whatever the recipe, and so teach nothing. A run takes a minute or two on a core.
 """
 from dataclasses import dataclass
 

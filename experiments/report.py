@@ -180,8 +180,8 @@ def gradients() -> dict:
     rows = []
     facts = read("gradient")
     largest = 2 * facts["batch_size"] * facts["draws"]
-    seen = set()
     for network, recipes in facts["networks"].items():
+        label = network
         for recipe, numbers in recipes.items():
             noise = numbers["noise scale"]
             known = noise is not None and noise < largest
@@ -191,8 +191,8 @@ def gradients() -> dict:
             cosine = f"{numbers['cosine']:.2f}" if told else ""
             recipe = recipe.replace("masked_ce", "equal weights")
             found[f"gradient.{network}.{recipe}".replace(" ", "-").replace(",", "")] = scale
-            rows.append(["" if network in seen else network, recipe, scale, cosine])
-            seen.add(network)
+            rows.append([label, recipe, scale, cosine])
+            label = ""
     found["gradient.table"] = table(["network", "learns from", "noise scale", "cosine"], rows)
     return found
 
@@ -487,11 +487,11 @@ def differences() -> dict:
 # ---- The paper's loss as a bound -----------------------------------------------------------------
 
 COMPARED = {
-    "masked_ce": "`masked_ce`",
-    "masked_ce-bell": "`masked_ce`, half of the tokens hidden most often",
-    "mdlm-bell": "the bound, half of the tokens hidden most often",
-    "masked_ce-long": "`masked_ce`, half hidden most often, 5,000 steps",
-    "masked_ce-paper": "`masked_ce`, the paper's windows and vocabulary"}
+    "stories/masked_ce": "`masked_ce`",
+    "learning/masked_ce-4": "`masked_ce`, half of the tokens hidden most often",
+    "learning/mdlm-4": "the bound, half of the tokens hidden most often",
+    "learning-long/masked_ce-4": "`masked_ce`, half hidden most often, 5,000 steps",
+    "mapping/masked_ce-paper": "`masked_ce`, the paper's windows and vocabulary"}
 
 
 def mapping() -> dict:
@@ -511,7 +511,7 @@ def mapping() -> dict:
         label = f"{len(runs)} of the lab notebook"
         rows.append([label, size, "4,096", "256", *from_the_curve(runs)])
     for folder, run in facts["runs"].items():
-        label = COMPARED[folder.removeprefix("out/mapping/").removesuffix("-1")]
+        label = COMPARED[folder.removeprefix("out/").removesuffix("-1")]
         numbers = [f"{run['vocab_size']:,}", str(run["block_size"])]
         million = f"{run['parameters'] / 1e6:.1f}M"
         rows.append([label, million, *numbers, *from_the_curve([run])])

@@ -349,8 +349,6 @@ group_learning() {
     made learning python -m experiments.held_out --draws=4 \
         --runs="$(folders out/learning/* out/learning-long/*)"
     made gpt python -m experiments.held_out --runs="$(folders out/gpt/*)"
-    short mdlm 1
-    short ar 1      # the judge
     write bound stories/mdlm-1 --num_samples=64
     write bell learning/masked_ce-4-1 --num_samples=64
     made learning-written python -m extras.diversity --data=unseen --judge=out/stories/ar-1 \
@@ -435,17 +433,16 @@ group_paper() {
 # ratios, and the paper's windows and vocabulary.
 group_mapping() {
     real_text
-    learn mapping masked_ce 1250 1 --eval_windows=100
-    learn mapping masked_ce-bell 1250 1 --variant=bell --bell=4
-    learn mapping mdlm-bell 1250 1 --eval_windows=100 --variant=bell --bell=4
-    learn mapping masked_ce-long 5000 1 --eval_windows=100 --variant=bell --bell=4
+    short masked_ce 1
+    for name in masked_ce mdlm; do recipe $name-4 1250 1 $(in_bell 4); done
+    recipe masked_ce-4 5000 1 $(in_bell 4)
     [ -e data/stories-50257 ] || python prepare_data.py --name=stories-50257 \
         --text=data/stories-train.txt --val=data/stories-valid.txt
     learn mapping masked_ce-paper 600 1 --data=stories-50257 --windows=paper --block_size=512 \
         --batch_size=4 --eval_interval=100 --eval_windows=48
     made mapping python -m experiments.mapping --plot=$figures/mapping.png \
-        --runs="$(folders out/mapping/{masked_ce,masked_ce-bell,mdlm-bell,masked_ce-long}-1 \
-        out/mapping/masked_ce-paper-1)"
+        --runs="$(folders out/stories/masked_ce-1 out/learning/{masked_ce,mdlm}-4-1 \
+        out/learning-long/masked_ce-4-1 out/mapping/masked_ce-paper-1)"
 }
 
 group_gradient() {

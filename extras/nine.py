@@ -4,7 +4,7 @@ Sudokus of 9 x 9 cells, as they stand in newspapers.
 Adds: the data set sudoku-9, whose texts are grids. Costs: a millisecond or two for each. Plugs in
 as a world of worlds.py:
 
-    python train.py --mode=mdlm --preset=sudoku-9                   a quarter of an hour of one core
+    python train.py --mode=mdlm --preset=sudoku-9
     python sudoku.py mdlm=out/sudoku-9-mdlm
     python sudoku.py mdlm=out/sudoku-9-mdlm --puzzles=mine.txt      your own
 
