@@ -43,7 +43,8 @@ import torch
 
 import model as plain
 from experiments.denoiser import LAW, write
-from experiments.held_out import COLOURS, Output, error_of, finished_run, nats, of_neighbours
+from experiments.held_out import (
+    COLOURS, Output, error_of, finished_run, left_to_right, of_neighbours)
 from experiments.oracle import toy_oracle
 from extras import adaptive, blocks, drafts
 from prepare_data import Windows, load_meta
@@ -130,8 +131,7 @@ def on_stories(model, variant, o: DialOptions) -> dict:
     found = {"bound": losses.mean().item(), "± s.e.": error_of(of_neighbours(losses))}
     way, faster = "adaptive", adaptive
     if config.mode == "aogpt":
-        forwards = torch.arange(x.size(1)).expand_as(x)                         # (N, T)
-        found["left to right"] = nats(model, x, forwards).mean().item()
+        found["left to right"] = left_to_right(model, x).mean().item()
         way, faster = str(DRAFT), drafts
     o = SampleOptions()
     blank = torch.full((config.block_size,), config.mask_id)

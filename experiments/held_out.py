@@ -14,7 +14,7 @@ the model itself says is −log of the mean of p over all orders, which is lower
 K of them lies between the two (Burda et al. 2016, arXiv 1509.00519), so the distance from the bound
 to that of K is a part of the bound's slack. aogpt reads a window in one pass for each order, while
 mdlm takes a pass for each of its tokens: for 60 windows of 256 tokens that is three minutes an
-order on a core.
+order on a core. With --left_to_right every run is scored exactly in this order alone.
 
 A window is the first block_size tokens from a story's start. Where a story is shorter, the next one
 follows, so windows beside each other share text. The file has the mean over each ten neighbours;
@@ -64,6 +64,7 @@ class HeldOutOptions(Output):
     windows: int = flag(400, "windows of them", low=2 * NEIGHBOURS)
     draws: int = flag(8, "masks or orders for each window's bound", low=1)
     orders: int = flag(0, "exact, in so many random orders and two others; 0: bounds", low=0)
+    left_to_right: bool = flag(False, "exact, from left to right alone")
 
 
 # ---- Orders --------------------------------------------------------------------------------------
@@ -76,8 +77,13 @@ def nats(model, x, order):
     return nats_in_turn(model, x, order, known=0)
 
 
+def left_to_right(model, x):
+    """(N,) nats per token of the windows x (N, T), written in the order in which they are read."""
+    return nats(model, x, torch.arange(x.size(1)).expand_as(x))
+
+
 def nats_in_turn(model, x, order, known: int):
-    """(N,) the same of an mdlm, where the first `known` tokens of the order are given."""
+    """(N,) as `nats` of an mdlm, where the first `known` tokens of the order are given."""
     T = x.size(1)
     rank = order.argsort(dim=1)             # when the turn of each position comes
     total = torch.zeros(len(x), dtype=torch.float64)
@@ -101,11 +107,11 @@ def in_orders(model, variant, x, K: int) -> dict:
     if variant.__name__ in ("extras.blocks", "extras.infill"):
         raise InputError("--orders is for ar, and for mdlm and aogpt in random order")
     generator = random_numbers(SEED)
-    forwards = torch.arange(x.size(1)).expand_as(x)                             # (N, T)
-    found = {"left to right": nats(model, x, forwards)}
+    found = {"left to right": left_to_right(model, x)}
     if model.config.mode == "ar":
         return found
-    found["right to left"] = nats(model, x, forwards.flip(1))
+    backwards = torch.arange(x.size(1)).flip(0).expand_as(x)                    # (N, T)
+    found["right to left"] = nats(model, x, backwards)
     scores = []
     for _ in range(K):
         order = torch.rand(x.shape, generator=generator).argsort(dim=1)         # (N, T)
@@ -154,12 +160,13 @@ def measure(folder: str, o: HeldOutOptions) -> dict:
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
     if o.orders:
         found = in_orders(model, variant, x, o.orders)
+    elif o.left_to_right:
+        found = {"left to right": left_to_right(model, x)}
     else:
         draws = 1 if model.config.mode == "ar" else o.draws       # those of ar are exact
         found = {"bound": window_losses(model, variant, x, SEED, draws)}
         if model.config.mode == "aogpt":
-            forwards = torch.arange(x.size(1)).expand_as(x)
-            found["left to right"] = nats(model, x, forwards)
+            found["left to right"] = left_to_right(model, x)
     steps_of_an_epoch = run["train_windows"] / run["settings"]["batch_size"]
     curve = [(entry["step"] / steps_of_an_epoch, entry["val_nll"]) for entry in run["curve"]]
     return origin_of(folder) | {

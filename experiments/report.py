@@ -532,41 +532,36 @@ def from_the_curve(runs: list) -> list:
 # A run is out/GROUP/MODE-HELP-STEPS-SEED. BEST has the runs of each mode, without help and with it,
 # whose loss at the end was lowest with seed 1 on the stories that choose. Most of them got more
 # seeds. Runs whose loss rose again did not count: their best weights are of a high learning rate.
-# Weights of masked_ce with dropout at 28M were lost before they were scored; that cell is empty.
 
-BEST = {
-    "few": [
-        "ar-plain-250", "masked_ce-plain-2500", "aogpt-plain-1250",
-        "ar-both-1250", "masked_ce-dropout-5000", "aogpt-dropout-2500"],
-    "large": [
-        "ar-plain-64", "masked_ce-plain-500", "aogpt-plain-250", "ar-eight-250",
-        "masked_ce-eight-1000", "ar-both-250", "aogpt-dropout-500"]}
+BEST = [
+    "ar-plain-250", "masked_ce-plain-2500", "aogpt-plain-1250",
+    "ar-both-1250", "masked_ce-dropout-5000", "aogpt-dropout-2500"]
 
 
-def few(file: str) -> dict:
-    """The tables of a file, and {file.mode.help.nats, epochs or above-ar: number}, where above-ar
-    compares with ar without help, and {file.mode.help.epochs: loss that chooses}."""
+def few() -> dict:
+    """The tables of few.json, and {few.mode.help.nats, epochs or above-ar: number}, where above-ar
+    compares with ar without help, and {few.mode.help.epochs: loss that chooses}."""
     found = {}
     searched = {}       # {(help, epochs): {mode: loss that chooses, with seed 1}}
-    for folder, run in read(file)["runs"].items():
+    for folder, run in read("few")["runs"].items():
         mode, help, steps, seed = folder.split("/")[-1].split("-")
         epochs, loss = run["curve"][-1]
         if seed == "1":
-            found[f"{file}.{mode}.{help}.{epochs:.0f}"] = f"{loss:.2f}"
+            found[f"few.{mode}.{help}.{epochs:.0f}"] = f"{loss:.2f}"
             searched.setdefault((help, round(epochs)), {})[mode] = f"{loss:.2f}"
-            if f"{mode}-{help}-{steps}" in BEST[file]:
-                found[f"{file}.{mode}.{help}.epochs"] = f"{epochs:.0f}"
-    scores = {name: of_seeds for (_, name), of_seeds in scores_of(file).items()}
+            if f"{mode}-{help}-{steps}" in BEST:
+                found[f"few.{mode}.{help}.epochs"] = f"{epochs:.0f}"
+    scores = {name: of_seeds for (_, name), of_seeds in scores_of("few").items()}
     cells = {}          # {help: {mode and kind of score: text}}
-    for best in BEST[file]:
+    for best in BEST:
         mode, help, _ = best.split("-")
-        epochs = found[f"{file}.{mode}.{help}.epochs"]
+        epochs = found[f"few.{mode}.{help}.epochs"]
         for kind in "", " left to right":
             if best + kind in scores:
                 nats = with_spread(np.mean(scores[best + kind], axis=1), 2)
-                key = f"{file}.{mode}{kind}.{help}".replace(" ", "-")
+                key = f"few.{mode}{kind}.{help}".replace(" ", "-")
                 found[f"{key}.nats"] = nats
-                found[f"{key}.above-ar"] = above(scores[best + kind], scores[BEST[file][0]])
+                found[f"{key}.above-ar"] = above(scores[best + kind], scores[BEST[0]])
                 cells.setdefault(help, {})[mode + kind] = f"{nats} ({epochs} epochs)"
     names = [name for name in MODES if name != "mdlm"]
     trained = names[:-1]        # the last is another score of aogpt
@@ -578,8 +573,8 @@ def few(file: str) -> dict:
         for epochs in sorted(epochs for of_help, epochs in searched if of_help == help):
             losses = searched[help, epochs]
             lines.append([label, str(epochs), *(losses.get(name, "") for name in trained)])
-    found[f"{file}.table"] = table(["", *(MODES[name] for name in names)], rows)
-    found[f"{file}.search"] = table(["", "epochs", *(f"`{name}`" for name in trained)], lines)
+    found["few.table"] = table(["", *(MODES[name] for name in names)], rows)
+    found["few.search"] = table(["", "epochs", *(f"`{name}`" for name in trained)], lines)
     return found
 
 
@@ -815,8 +810,7 @@ def values() -> dict:
         **learning(),
         **differences(),
         **mapping(),
-        **few("few"),
-        **few("large"),
+        **few(),
         **shakespeare(),
         **diversity(),
         **sudoku(),

@@ -26,15 +26,18 @@ sudoku          85       60  Where does masked diffusion win, and is it by the o
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
 pictures        15        1  The moving pictures of README.
 few            285       15  Does masked diffusion win when stories are few?
+few-exact       50       15  Is that so exactly from left to right, and by more weight decay?
 large            7        1  The same with 28M parameters; only on a GPU, and in minutes of one.
 real           190       10  Which learns real text best, and how much more training does it take?
 rates           65        5  Is that so with other learning rates?
 orders          45       50  In which order is a story easiest?
 blanks          50       45  What is gained by seeing both sides of a blank?
 diversity       35       10  Which stories are most like real ones?
+openings        60       60  Why do a model's texts begin alike?
+overfits        20        1  After how many epochs does a GPT overfit?
 paper          170       12  What does each of the paper's differences do, alone?
 mapping         40        1  What is the loss that the paper reports, as a bound?
-learning       150       20  Which mask ratios should masked diffusion learn from?
+learning       200       20  Which mask ratios should masked diffusion learn from?
 gradient        10       10  How noisy is what each recipe learns from?
 shakespeare      0      115  Is our GPT better than nanoGPT's own, and why?
 speed            0        6  Is others' code as fast as ours? Needs clones of it, or a GPU.
@@ -222,6 +225,7 @@ help_flags() {  # help_flags HELP: against overfitting, or smaller batches
         dropout) echo --dropout=0.3 ;;
         both) echo --dropout=0.3 --token_noise=0.3 ;;
         eight) echo --batch_size=8 ;;
+        decay*) echo --dropout=0.3 --token_noise=0.3 --weight_decay=${1#decay} ;;
     esac
 }
 
@@ -248,6 +252,22 @@ group_few() {
         few aogpt dropout 2500 $seed
     done
     made few python -m experiments.held_out --plot=$figures/few.png --runs="$(folders out/few/*)"
+}
+
+group_few-exact() {
+    few masked_ce plain 2500 1
+    few masked_ce dropout 5000 1
+    few ar plain 250 1
+    few ar both 1250 1
+    for decay in 0.1 1 3; do
+        learn few-more ar-decay$decay-1250 1250 1 --train_stories=500 $(help_flags decay$decay)
+    done
+    learn few-more masked_ce-decay1-5000 5000 1 --train_stories=500 --dropout=0.3 --weight_decay=1
+    made few-exact python -m experiments.held_out --left_to_right=true --windows=120 \
+        --runs="$(folders out/few/{masked_ce-plain-2500,masked_ce-dropout-5000,ar-plain-250}-1 \
+        out/few/ar-both-1250-1)"
+    made few-more python -m experiments.held_out --runs="$(folders out/few/ar-both-1250-1 \
+        out/few/masked_ce-dropout-5000-1 out/few-more/*)"
 }
 
 large() {       # large MODE HELP STEPS SEED: the same with 28M parameters, 32 windows a step
@@ -339,7 +359,10 @@ world() {       # world PRESET OBJECTIVE A SEED: out/PRESET-bell/OBJECTIVE-A-SEE
 group_learning() {
     group_real
     for seed in 1 2 3; do recipe masked_ce-4 1250 $seed $(in_bell 4); done
-    recipe masked_ce-4 5000 1 $(in_bell 4)
+    for seed in 1 2 3; do
+        recipe masked_ce-4 5000 $seed $(in_bell 4)
+        recipe masked_ce-4-adamw 1250 $seed $(in_bell 4) --optimizer=adamw
+    done
     recipe mdlm-4 1250 1 $(in_bell 4)
     for a in 2 8 16; do recipe masked_ce-$a 1250 1 $(in_bell $a); done
     recipe masked_ce-4-four-two 1250 1 $(in_bell 4) --draws=4 --batch_size=2
@@ -390,6 +413,40 @@ group_diversity() {
         $(for name in ar mdlm aogpt aogpt-left-to-right ar-by-the-paper mdlm-by-the-paper; do
             echo $name=out/written/$name.jsonl
         done)
+}
+
+opening() {     # opening NAME RUN SEED: 1,000 texts of 32 tokens for each start and each rule
+    local start rule flags file
+    for start in free Once; do
+        for rule in plain paper; do
+            file=out/written/openings/$1-$start-$rule-$3.jsonl
+            [ -e $file ] && continue
+            flags="--num_samples=1000 --length=32 --full_length=true --prompt=${start#free}"
+            [ $rule = plain ] || flags+=" --protocol=paper"
+            python sample.py --out_dir=out/$2 --seed=$3 --out=$file $flags
+        done
+    done
+}
+
+# The text is that of real text, which is read eight times.
+group_overfits() {
+    learn long ar 5000 1 --eval_interval=125 --eval_windows=100
+    made overfits python -m experiments.held_out --runs=out/long/ar-1
+}
+
+group_openings() {
+    mkdir -p out/written/openings
+    for seed in 1 2 3; do
+        short ar $seed
+        recipe masked_ce-4 1250 $seed $(in_bell 4)
+        learn openings ar-paper 1250 $seed --windows=paper --eval_windows=100
+        learn openings masked_ce-paper 1250 $seed --windows=paper --eval_windows=100 $(in_bell 4)
+        opening ar-aligned stories/ar-$seed $seed
+        opening mdlm-aligned learning/masked_ce-4-$seed $seed
+        opening ar-anywhere openings/ar-paper-$seed $seed
+        opening mdlm-anywhere openings/masked_ce-paper-$seed $seed
+    done
+    made openings python -m experiments.openings
 }
 
 differ() {      # differ RUN SEEDS FLAGS …: out/paper/RUN-SEED

@@ -27,8 +27,6 @@ def test_the_pages_have_the_numbers_of_the_data(found):
     ("sudoku.mdlm.left-to-right.12", "sudoku.taught.a-solver's-order.12"),
     ("sudoku.taught.a-solver's-order.9", "sudoku.mdlm.surest-first.9"),
     ("nine.left-to-right.28", "nine.surest-first.28"),
-    ("large.masked_ce.plain.nats", "large.ar.plain.nats"),
-    ("large.ar.eight.nats", "large.masked_ce.eight.nats"),
     ("few.aogpt-left-to-right.plain.nats", "few.ar.plain.nats"),
     ("few.ar.both.nats", "few.aogpt-left-to-right.dropout.nats"),
     ("speed.mdlm.plain", "speed.ar.plain"), ("speed.ar.tuned", "speed.mdlm.tuned"),
