@@ -42,6 +42,14 @@ COMMIT = "066f0fe"
 NOTEBOOK = {"real-later": "1.4M", "real-longer": "1.4M", "real-bigger": "28M"}
 N, T = 149, 256
 
+# What runs are called that are compared with the curve; out/NAME-1 is their folder.
+NAMES = {
+    "stories/masked_ce": "`masked_ce`",
+    "learning/masked_ce-4": "`masked_ce`, half of the tokens hidden most often",
+    "learning/mdlm-4": "the bound, half of the tokens hidden most often",
+    "learning-long/masked_ce-4": "`masked_ce`, half hidden most often, 5,000 steps",
+    "mapping/masked_ce-paper": "`masked_ce`, the paper's windows and vocabulary"}
+
 
 @dataclass
 class MappingOptions(Output):
@@ -145,10 +153,16 @@ def above_curve(folder: str, run: dict, curve) -> float:
 
 
 def luck_of_paper(curve) -> float:
-    """What the masks of the paper's own evaluation add to its loss, one standard deviation."""
+    """What the masks of the paper's own evaluation add to the bound, one standard deviation."""
     generator = random_numbers(SEED)
     factors = [luck(draw_shares(PAPER_WINDOWS, generator)) for _ in range(1000)]
-    return float(np.std(factors) * (PAPER - curve(PAPER)))
+    of_loss = np.std(factors) * (PAPER - curve(PAPER))
+    return float(of_loss * curve.deriv()(PAPER))
+
+
+def name_of(folder: str) -> str:
+    """What a run is called in the table and the figure."""
+    return NAMES.get(folder.removeprefix("out/").removesuffix("-1"), folder)
 
 
 def draw(notebook: dict, runs: dict, curve, path: str):
@@ -158,8 +172,8 @@ def draw(notebook: dict, runs: dict, curve, path: str):
             axes.plot(*np.transpose(run["pairs"]), ".", color=color, ms=4, alpha=0.5,
                       label=f"the lab notebook, {run['size']}")
         for i, (folder, run) in enumerate(runs.items(), 2):
-            label = in_legend(folder.removeprefix("out/"))
-            axes.plot(*np.transpose(run["pairs"]), "x", color=f"C{i}", label=label)
+            label = name_of(folder).replace("`", "")
+            axes.plot(*np.transpose(run["pairs"]), "x", color=f"C{i}", label=in_legend(label))
         losses = np.linspace(PAPER, curve.domain[1], 100)
         axes.plot(losses, curve(losses), "k", lw=1)
         axes.plot(PAPER, curve(PAPER), "k*", ms=9, label=f"the paper's {PAPER}")
@@ -185,7 +199,7 @@ def main():
         "bound": bound, "lowest": min(readings), "highest": max(readings), "spread": spread,
         "luck of the paper": luck_of_paper(curve), "notebook": notebook, "runs": runs}
     print(f"single evaluations are {spread:.2f} off the curve; the masks of the paper's own one "
-          f"may add or take {facts['luck of the paper']:.2f}")
+          f"may add {facts['luck of the paper']:.2f} to the bound, or take it")
     if o.json:
         write_json(o.json, facts)
     if o.plot:

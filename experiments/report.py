@@ -8,6 +8,7 @@ Between <!--NAME--> and <!--end--> a page has what `values` returns for NAME, a 
 within a sentence. So no number is typed, and none is forgotten when experiments are made again. A
 name that no file has is an error. It takes a second.
 """
+import itertools
 import json
 import math
 import re
@@ -15,7 +16,7 @@ import re
 import numpy as np
 
 from experiments.held_out import COLOURS, HELPS, error_of
-from experiments.mapping import PAPER_GPT
+from experiments.mapping import PAPER_GPT, name_of
 from support.flags import ROOT, InputError, command, parse_flags
 from support.pictures import figure
 
@@ -486,14 +487,6 @@ def differences() -> dict:
 
 # ---- The paper's loss as a bound -----------------------------------------------------------------
 
-COMPARED = {
-    "stories/masked_ce": "`masked_ce`",
-    "learning/masked_ce-4": "`masked_ce`, half of the tokens hidden most often",
-    "learning/mdlm-4": "the bound, half of the tokens hidden most often",
-    "learning-long/masked_ce-4": "`masked_ce`, half hidden most often, 5,000 steps",
-    "mapping/masked_ce-paper": "`masked_ce`, the paper's windows and vocabulary"}
-
-
 def mapping() -> dict:
     """The table of mapping.json, and {mapping.bound, range, gap, gaps, spread or luck: number}."""
     facts = read("mapping")
@@ -511,10 +504,9 @@ def mapping() -> dict:
         label = f"{len(runs)} of the lab notebook"
         rows.append([label, size, "4,096", "256", *from_the_curve(runs)])
     for folder, run in facts["runs"].items():
-        label = COMPARED[folder.removeprefix("out/").removesuffix("-1")]
         numbers = [f"{run['vocab_size']:,}", str(run["block_size"])]
         million = f"{run['parameters'] / 1e6:.1f}M"
-        rows.append([label, million, *numbers, *from_the_curve([run])])
+        rows.append([name_of(folder), million, *numbers, *from_the_curve([run])])
     head = ["runs", "weights", "vocabulary", "window", "lowest of the paper's loss", "bound there",
             "bounds above the curve"]
     found["mapping.table"] = table(head, rows)
@@ -650,6 +642,44 @@ def diversity() -> dict:
             found[f"diversity.{samples}.{name}".replace(" ", "-")] = row[-1]
         rows.append(row)
     found["diversity.table"] = table(["", *columns], rows)
+    return found
+
+
+# ---- Openings ------------------------------------------------------------------------------------
+
+WINDOWS = {"aligned": "where stories do", "anywhere": "anywhere"}
+RULES = {"plain": "plain draws", "paper": "the paper's"}
+WRITERS = {"ar": "`ar`", "mdlm": "`mdlm`", "real text": "real"}
+MEASURES = {        # {metric of openings.json: (head in the table, digits, factor, unit)}
+    "most common first word": ("commonest first word", 0, 100, "%"),
+    "distinct 5-word openings": ("five first words", 2, 1, ""),
+    "distinct-4": ("distinct-4", 2, 1, ""),
+    "self-BLEU": ("self-BLEU", 2, 1, ""),
+    "new words": ("new words", 1, 100, "%")}
+
+
+def openings() -> dict:
+    """Two tables of openings.json, and {openings.windows.start.rule.writer.metric: number}.
+
+    Real text is not written by a rule, so it stands beside both."""
+    found = {}
+    cells = read("openings")["cells"]
+    tables = {"first": list(MEASURES)[:2], "all": list(MEASURES)[2:]}
+    for name, metrics in tables.items():
+        rows = []
+        for windows, start, rule in itertools.product(WINDOWS, ("free", "Once"), RULES):
+            row = [WINDOWS[windows], start, RULES[rule]]
+            for metric, writer in itertools.product(metrics, WRITERS):
+                of_writer = writer if writer == "real text" else f"{rule}, {writer}"
+                numbers = cells[f"{windows}, {start}, {of_writer}"][metric]
+                _, digits, factor, unit = MEASURES[metric]
+                row.append(with_spread(numbers, digits, factor, unit))
+                mark = f"openings.{windows}.{start}.{rule}.{writer}.{metric}".replace(" ", "-")
+                found[mark] = row[-1]
+            rows.append(row)
+        heads = [f"{MEASURES[metric][0]}: {WRITERS[writer]}"
+                 for metric, writer in itertools.product(metrics, WRITERS)]
+        found[f"openings.{name}"] = table(["windows begin", "start", "rule", *heads], rows)
     return found
 
 
@@ -813,6 +843,7 @@ def values() -> dict:
         **few(),
         **shakespeare(),
         **diversity(),
+        **openings(),
         **sudoku(),
         **sudoku_nine(),
         **speed()}

@@ -36,8 +36,8 @@ diversity       35       10  Which stories are most like real ones?
 openings        60       60  Why do a model's texts begin alike?
 overfits        20        1  After how many epochs does a GPT overfit?
 paper          170       12  What does each of the paper's differences do, alone?
-mapping         40        1  What is the loss that the paper reports, as a bound?
-learning       200       20  Which mask ratios should masked diffusion learn from?
+mapping         65        1  What is the loss that the paper reports, as a bound?
+learning       200       30  Which mask ratios should masked diffusion learn from?
 gradient        10       10  How noisy is what each recipe learns from?
 shakespeare      0      115  Is our GPT better than nanoGPT's own, and why?
 speed            0        6  Is others' code as fast as ours? Needs clones of it, or a GPU.
@@ -371,6 +371,10 @@ group_learning() {
     done
     made learning python -m experiments.held_out --draws=4 \
         --runs="$(folders out/learning/* out/learning-long/*)"
+    made learning-exact python -m experiments.held_out --left_to_right=true --windows=60 \
+        --runs=out/learning-long/masked_ce-4-1
+    made learning-blanks python -m experiments.infill --data=unseen --windows=380 \
+        --models=out/learning-long/masked_ce-4-1
     made gpt python -m experiments.held_out --runs="$(folders out/gpt/*)"
     write bound stories/mdlm-1 --num_samples=64
     write bell learning/masked_ce-4-1 --num_samples=64
@@ -495,8 +499,8 @@ group_mapping() {
     recipe masked_ce-4 5000 1 $(in_bell 4)
     [ -e data/stories-50257 ] || python prepare_data.py --name=stories-50257 \
         --text=data/stories-train.txt --val=data/stories-valid.txt
-    learn mapping masked_ce-paper 600 1 --data=stories-50257 --windows=paper --block_size=512 \
-        --batch_size=4 --eval_interval=100 --eval_windows=48
+    learn mapping masked_ce-paper 2500 1 --data=stories-50257 --windows=paper --block_size=512 \
+        --batch_size=4 --eval_interval=250 --eval_windows=48
     made mapping python -m experiments.mapping --plot=$figures/mapping.png \
         --runs="$(folders out/stories/masked_ce-1 out/learning/{masked_ce,mdlm}-4-1 \
         out/learning-long/masked_ce-4-1 out/mapping/masked_ce-paper-1)"
