@@ -59,8 +59,10 @@ class Config:
             choices = get_args(f.type)
             if choices and value not in choices:
                 raise ValueError(f"--{f.name}={value} must be one of {', '.join(choices)}")
-            if f.type is int and value < 1 or f.type is float and not 0 <= value <= 1:
-                raise ValueError(f"--{f.name}={value} must be at least 1, or a share from 0 to 1")
+            if f.type is int and value < 1:
+                raise ValueError(f"--{f.name}={value} must be at least 1")
+            if f.type is float and not 0 <= value <= 1:
+                raise ValueError(f"--{f.name}={value} must be a share from 0 to 1")
         if self.n_embd % (2 * self.n_head):
             raise ValueError(f"--n_embd={self.n_embd} must be a multiple of {2 * self.n_head}, "
                              "twice --n_head")
@@ -163,6 +165,7 @@ class Transformer(nn.Module):
         cache, for example, adds k and v of earlier calls, and keeps them apart by `layer`."""
         return self.softmax_attention(q, k, v, is_causal=self.config.mode != "mdlm")
 
+    # train.py may put a function here that is faster on its device.
     softmax_attention = staticmethod(F.scaled_dot_product_attention)
 
     def forward(self, tokens, key_pos, target_pos, select, attend=None):
@@ -275,11 +278,11 @@ def order_batch(config, x, order):
 def draw_orders(config, x, generator, l2r_fraction):
     """Orders (B, T) for x (B, T), on the CPU: for ar 0 … T-1; for aogpt random, but l2r_fraction of
     its rows are 0 … T-1 too. That is config's in training, 0 for the bound, 1 for an exact loss."""
-    if config.mode != "aogpt":
-        return config.times(torch.zeros(x.shape)).argsort(dim=1)                # (B, T)
+    left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
+    if config.mode == "ar":
+        return left_to_right
     # The argsort of random numbers is a random permutation.
     order = config.times(torch.rand(x.shape, generator=generator)).argsort(dim=1)
-    left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
     chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
     return torch.where(chosen, left_to_right, order)
 
@@ -347,7 +350,8 @@ def bound_batch(config, x, generator, l2r_fraction=0.0):
 
 
 def training_batch(config, x, generator):
-    """What is trained on: the same, or for mdlm with --objective=masked_ce with equal weights."""
+    """What is trained on: the bound. But aogpt reads a share of its rows from left to right, which
+    is --l2r_fraction, and mdlm has equal weights with --objective=masked_ce."""
     batch = bound_batch(config, x, generator, config.l2r_fraction)
     return equal_weights(batch) if config.objective == "masked_ce" else batch
 
@@ -358,7 +362,7 @@ def masked_ce_batch(config, x, generator):
     For each row t is uniform on (0, 1), and each token is masked with the chance sin²(πt/2). What
     --objective=masked_ce trains on has equal weights too, but the masks of `draw_masks`."""
     t = torch.rand(len(x), 1, generator=generator)                              # (B, 1)
-    ratio = 1 - torch.cos(math.pi / 2 * t) ** 2                                 # (B, 1)
+    ratio = torch.sin(math.pi / 2 * t) ** 2                                     # (B, 1)
     masked = torch.rand(x.shape, generator=generator) < ratio                   # (B, T)
     return equal_weights(mask_batch(config, x, masked))
 
@@ -444,7 +448,7 @@ def plan(config, tokens, times, steps=0):
     steps       passes; 0 is one for each token. Tokens of one pass do not know of each other, so
                 only one token a pass follows the model's own law."""
     free = tokens == config.mask_id                                             # (B, L)
-    order = times.where(free, -1).argsort(dim=1, stable=True)                   # (B, L)
+    order = times.to(free.device).where(free, -1).argsort(dim=1, stable=True)   # (B, L)
     n = int(free[0].sum())                      # tokens to write, in each row as many
     given, steps = tokens.size(1) - n, steps or n
     return order, [given + n * step // steps for step in range(steps + 1)]

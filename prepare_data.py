@@ -258,9 +258,12 @@ class PrepareOptions:
             self.tokenizer = usual
         self.world = None if self.text else world_named(self.dataset)
         cut = self.vocab_size != 50257
-        if cut and self.tokenizer != "gpt2" or self.world and self.tokenizer != "words":
+        if cut and self.tokenizer != "gpt2":
             raise InputError("--vocab_size is for --tokenizer=gpt2; there are 256 bytes, and the "
                              "toy and sudoku have words of their own")
+        if self.world and self.tokenizer != "words":
+            raise InputError(f"--tokenizer={self.tokenizer} is for text; the toy and sudoku have "
+                             "words of their own")
         if self.tokenizer == "words" and not self.world and not self.text:
             raise InputError("--tokenizer=words is for --text, and for the toy and sudoku")
         if self.val and not self.text:

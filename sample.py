@@ -9,7 +9,7 @@ Write stories with a trained model, or fill the blanks of one.
 
 A pass is one run of the network. Several tokens in one pass are drawn independently of each other,
 which is faster but not exact. How a model writes is in model.py; other ways are files of extras/,
-which --sampler chooses. Stories are cut at the first end-of-text.
+which --sampler chooses. A story ends at the first end-of-text after its prompt.
 """
 import os
 import time
@@ -154,19 +154,18 @@ def pattern_of(o: SampleOptions, config, tokenizer, windows: str, variant=plain)
 
 
 def check_pattern(config, pattern: torch.Tensor):
-    """Raises InputError where a model of one order would have to go back in it."""
-    order = config.times(torch.zeros(1, len(pattern)))[0].argsort()                 # (L,)
-    free = pattern[order] == config.mask_id
-    if config.mode not in ("mdlm", "aogpt") and (free[:-1] & ~free[1:]).any():
-        raise InputError(f"--prompt has words where {config.mode} should have written before; mdlm "
-                         "and aogpt can fill such a blank")
+    """Raises InputError where ar would have to go back."""
+    free = pattern == config.mask_id                                                # (L,)
+    if config.mode == "ar" and (free[:-1] & ~free[1:]).any():
+        raise InputError("--prompt has words where ar should have written before; mdlm and aogpt "
+                         "can fill such a blank")
 
 
 def check_flags_for(o: SampleOptions, config):
     """Raises InputError for a flag that would do nothing."""
     useless = {}
-    if config.mode not in ("mdlm", "aogpt"):
-        useless = dict.fromkeys(["steps", "order"], f"for {config.mode}")
+    if config.mode == "ar":
+        useless = dict.fromkeys(["steps", "order"], "for ar")
     elif config.mode == "mdlm" and hasattr(config, "block_length"):
         useless["order"] = "for a model that was trained in blocks"
     elif config.mode == "mdlm":
@@ -185,7 +184,7 @@ def open_model(folder: str, device: str = "auto"):
 
     Raises OSError, InputError."""
     path = os.path.join(folder, "best.pt")
-    model, variant, saved = load(path, pick_device(device), needs=("tokenizer", "windows"))
+    model, variant, saved = load(path, pick_device(device))
     return model, variant, Tokenizer(**saved["tokenizer"]), saved["windows"]
 
 
@@ -260,9 +259,10 @@ def main():
     o = replace(o, out=out, length=length, full_length=o.full_length or windows == "paper")
 
     start = "story" if windows == "aligned" else "anywhere"
-    settings = asdict(o) | getattr(sampler, "keywords", {}) | provenance(o.seed)    # of a partial
-    settings |= {"start": start, "mode": config.mode, "vocab_size": config.vocab_size}
-    settings["columns"] = columns = columns_of(tokenizer)       # of a text that has a shape
+    columns = columns_of(tokenizer)             # of a text that has a shape
+    own = getattr(sampler, "keywords", {})      # a sampler with flags of its own is a partial
+    settings = asdict(o) | own | provenance(o.seed) | {
+        "start": start, "mode": config.mode, "vocab_size": config.vocab_size, "columns": columns}
     began = time.perf_counter()
 
     def written():

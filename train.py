@@ -78,8 +78,8 @@ class Settings:
         "auto", "torch.compile; auto: yes, but not on mps")
 
 
-# A preset has values for fields of Settings and of model.py's Config. Flags override them. The
-# three small presets share these. The preset `paper` is in extras/paper.py.
+# A preset has values for fields of Settings and of model.py's Config. Flags override them. All but
+# `controlled` begin with SMALL. The preset `paper` is in extras/paper.py.
 SMALL = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99)
 
 # A window is one story and its end; later words depend on much earlier ones.
@@ -213,9 +213,9 @@ def make_optimizers(model: Transformer, s: Settings) -> list:
 def train_step(model, losses_of, optimizers: list, batch: Batch, s: Settings, lr: float):
     """One step of the optimizers on a Batch. With torchrun each process computes a share of it.
 
-    losses_of is model.py's `losses`, maybe compiled. Returns the loss of this process's share and
-    the norm of the whole gradient before it is clipped. Both stay on the device, so nothing waits.
-    """
+    losses_of is the variant's `losses`, maybe compiled. Returns the loss of this process's share
+    and the norm of the whole gradient before it is clipped. Both stay on the device, so a GPU may
+    still be computing them."""
     model.train()
     device = model.head.weight.device
     rows = len(batch.tokens) // (s.grad_accum * WORLD_SIZE)
@@ -344,7 +344,7 @@ def main():
     trained_on = {"variant": variant.__name__, "tokenizer": tokenizer.to_dict(),
                   "windows": s.windows, "data": val.meta["splits"]}
     run = Run(s, model, optimizers, trained_on, checkpoint)
-    del checkpoint
+    del checkpoint      # It holds a copy of all weights and moments.
     announce(run, variant, windows, law)
     if run.step == 0:
         print_story(run, variant, tokenizer, "before training: ")
@@ -375,6 +375,9 @@ def main():
             if stop:
                 break
     leave_processes()           # all but the first process end here
+    run.draw_curve()
+    if run.step < s.max_steps:
+        run.exit_stopped()      # this does not return
     finish(run, variant, tokenizer, x_val, law)
 
 
@@ -416,7 +419,7 @@ def print_story(run: Run, variant, tokenizer: Tokenizer, title: str = "    "):
     if run.s.quiet:
         return
     [story] = sample_stories(run.model, variant, tokenizer, 1, run.s, steps=64)
-    beginning, *rest = textwrap.wrap(" ".join(printable(story).split()), 298) or [""]
+    beginning, *rest = textwrap.wrap(" ".join(printable(story).split()), 300) or [""]
     beginning = in_shape(beginning, columns_of(tokenizer)).replace("\n", "\n" + " " * len(title))
     run.say(f"{title}{beginning}{' …' if rest else ''}\n")
 
@@ -426,12 +429,8 @@ DRAWN = {"mdlm": "pairs of masks", "aogpt": "orders"}       # of other modes the
 
 
 def finish(run: Run, variant, tokenizer: Tokenizer, x_val: torch.Tensor, law):
-    """The figure; then what the best model is worth, three of its stories and the next command."""
+    """What the best model is worth, three of its stories and the next command."""
     s, mode = run.s, run.model.config.mode
-    run.draw_curve()
-    if run.step < s.max_steps:
-        run.exit_stopped()      # this does not return
-
     model, _, best = load(run.path("best.pt"), run.model.head.weight.device)
     draws = FINAL_DRAWS if mode in DRAWN else 1
     losses = window_losses(model, variant, x_val, s.seed, draws)                # (N,)

@@ -334,6 +334,7 @@ def orders() -> dict:
 RECIPES = {
     "mdlm-1": "bound, a = 1",
     "mdlm-4": "bound, a = 4",
+    "masked_ce-0.5": "equal weights, a = 1/2",
     "masked_ce-1": "equal weights, a = 1",
     "masked_ce-2": "equal weights, a = 2",
     "masked_ce-4": "equal weights, a = 4",
@@ -344,8 +345,9 @@ WORLDS = {"shakespeare": (3, 1), "toy": (1, 1000), "sudoku": (1, 1000)}    # dig
 
 
 def story_recipes() -> dict:
-    """{(recipe, steps): (seeds, groups of windows)} of learning.json, of real.json for a = 1."""
-    found = {}
+    """{(recipe, steps): (seeds, groups of windows)} of learning.json, of real.json for a = 1, and of
+    paper.json for a = 1/2, which is the paper's cosine."""
+    found = {("masked_ce-0.5", 1250): scores_of("paper")["paper", "mdlm-loss"]}
     for file, groups in ("real", {"stories": 1250, "long": 5000}), (
             "learning", {"learning": 1250, "learning-long": 5000}):
         for (group, name), runs in scores_of(file).items():
@@ -359,7 +361,7 @@ def story_recipes() -> dict:
 def steps_saved(loss: float, steps: int, seed: int) -> float:
     """How many times fewer steps a GPT of this seed needs for a loss.
 
-    GPTs of few steps have a warm-up in proportion, but for the one of 600 steps."""
+    GPTs of few steps have a warm-up in proportion."""
     curve = {}
     for file in "gpt", "real":
         for folder, run in read(file)["runs"].items():
@@ -375,6 +377,7 @@ def learning() -> dict:
     where what is the steps on stories, a world, or times-STEPS."""
     found = {}
     stories = story_recipes()
+    ar = scores_of("real")["steps", "ar-2500"]
     worlds = {}         # {(recipe, world): [bound, or distance from the law, for each seed]}
     for folder, run in read("worlds")["runs"].items():
         _, world, name = folder.split("/")
@@ -392,9 +395,10 @@ def learning() -> dict:
             if runs and name != "mdlm-1":
                 gain = above(stories["mdlm-1", steps], runs)
                 found[f"learning.{name}.gain-{steps}"] = gain
-            seeds = runs if steps == 1250 else runs[:1]     # GPTs of 600 steps have one seed
+            if runs and steps == 5000:
+                found[f"learning.{name}.above-5000"] = above(runs, ar)
             times = [steps_saved(np.mean(of_seed), steps, seed)
-                     for seed, of_seed in enumerate(seeds, 1)]
+                     for seed, of_seed in enumerate(runs, 1)]
             factor.append(", ".join(f"{number:.1f}" for number in times))
             found[f"learning.{name}.times-{steps}"] = factor[-1]
         for world, (digits, scale) in WORLDS.items():
@@ -421,6 +425,42 @@ def learning() -> dict:
     head = ["places away", *run["by distance"]]
     head[-1] = "17 or more"
     found["learning.distances"] = table(head, [*distances, ["share of the hidden tokens", *often]])
+    return found
+
+
+def optimizers() -> dict:
+    """The table of both optimizers, a number for each seed, and {learning.recipe.optimizer: …}."""
+    muon = story_recipes()
+    seeds = {
+        ("mdlm-1", "Muon"): muon["mdlm-1", 1250],
+        ("masked_ce-4", "Muon"): muon["masked_ce-4", 1250],
+        ("mdlm-1", "AdamW"): scores_of("paper")["paper", "mdlm-adamw"],
+        ("masked_ce-4", "AdamW"): scores_of("learning")["learning", "masked_ce-4-adamw"]}
+    found = {}
+    rows = {}
+    for (name, optimizer), runs in seeds.items():
+        text = ", ".join(f"{np.mean(seed):.2f}" for seed in runs)
+        found[f"learning.{name}.{optimizer}"] = text
+        rows.setdefault(RECIPES[name], []).append(text)
+    lines = [[label, *texts] for label, texts in rows.items()]
+    found["learning.optimizers"] = table(["learns from", "Muon", "AdamW"], lines)
+    return found
+
+
+def of_bell() -> dict:
+    """What a run of a = 4 and 5,000 steps has exactly from left to right, and in blanks."""
+    [exact] = scores_of("learning-exact").values()
+    found = {"learning.exact": f"{np.mean(exact):.2f}"}
+    runs = read("blanks-stories")["runs"] | read("learning-blanks")["runs"]
+    labels = {
+        "out/steps/infill-2500-1": "a GPT that fills in",
+        "out/long/masked_ce-1": RECIPES["masked_ce-1"],
+        "out/learning-long/masked_ce-4-1": RECIPES["masked_ce-4"]}
+    rows = []
+    for folder, label in labels.items():
+        blanks = runs[folder]["blanks"]
+        rows.append([label, *(f"{blank['nats']:.2f}" for blank in blanks.values())])
+    found["learning.blanks"] = table(["tokens of the blank", *blanks], rows)
     return found
 
 
@@ -653,9 +693,13 @@ WRITERS = {"ar": "`ar`", "mdlm": "`mdlm`", "real text": "real"}
 MEASURES = {        # {metric of openings.json: (head in the table, digits, factor, unit)}
     "most common first word": ("commonest first word", 0, 100, "%"),
     "distinct 5-word openings": ("five first words", 2, 1, ""),
+    "distinct first words": ("first words", 3, 1, ""),
     "distinct-4": ("distinct-4", 2, 1, ""),
     "self-BLEU": ("self-BLEU", 2, 1, ""),
     "new words": ("new words", 1, 100, "%")}
+TABLES = {
+    "first": ["most common first word", "distinct 5-word openings"],
+    "all": ["distinct-4", "self-BLEU"]}
 
 
 def openings() -> dict:
@@ -664,22 +708,23 @@ def openings() -> dict:
     Real text is not written by a rule, so it stands beside both."""
     found = {}
     cells = read("openings")["cells"]
-    tables = {"first": list(MEASURES)[:2], "all": list(MEASURES)[2:]}
-    for name, metrics in tables.items():
-        rows = []
-        for windows, start, rule in itertools.product(WINDOWS, ("free", "Once"), RULES):
-            row = [WINDOWS[windows], start, RULES[rule]]
-            for metric, writer in itertools.product(metrics, WRITERS):
-                of_writer = writer if writer == "real text" else f"{rule}, {writer}"
-                numbers = cells[f"{windows}, {start}, {of_writer}"][metric]
-                _, digits, factor, unit = MEASURES[metric]
-                row.append(with_spread(numbers, digits, factor, unit))
-                mark = f"openings.{windows}.{start}.{rule}.{writer}.{metric}".replace(" ", "-")
-                found[mark] = row[-1]
-            rows.append(row)
-        heads = [f"{MEASURES[metric][0]}: {WRITERS[writer]}"
-                 for metric, writer in itertools.product(metrics, WRITERS)]
-        found[f"openings.{name}"] = table(["windows begin", "start", "rule", *heads], rows)
+    rows = {name: [] for name in TABLES}
+    for windows, start, rule in itertools.product(WINDOWS, ("free", "Once"), RULES):
+        for name in rows:
+            rows[name].append([WINDOWS[windows], start, RULES[rule]])
+        for metric, writer in itertools.product(MEASURES, WRITERS):
+            of_writer = writer if writer == "real text" else f"{rule}, {writer}"
+            numbers = cells[f"{windows}, {start}, {of_writer}"][metric]
+            _, digits, factor, unit = MEASURES[metric]
+            text = with_spread(numbers, digits, factor, unit)
+            found[f"openings.{windows}.{start}.{rule}.{writer}.{metric}".replace(" ", "-")] = text
+            for name, metrics in TABLES.items():
+                if metric in metrics:
+                    rows[name][-1].append(text)
+    for name, metrics in TABLES.items():
+        heads = [f"{MEASURES[metric][0]}: {writer}"
+                 for metric, writer in itertools.product(metrics, WRITERS.values())]
+        found[f"openings.{name}"] = table(["windows begin", "start", "rule", *heads], rows[name])
     return found
 
 
@@ -838,6 +883,8 @@ def values() -> dict:
         **rates(),
         **orders(),
         **learning(),
+        **optimizers(),
+        **of_bell(),
         **differences(),
         **mapping(),
         **few(),

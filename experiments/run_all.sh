@@ -37,7 +37,7 @@ openings        60       60  Why do a model's texts begin alike?
 overfits        20        1  After how many epochs does a GPT overfit?
 paper          170       12  What does each of the paper's differences do, alone?
 mapping         65        1  What is the loss that the paper reports, as a bound?
-learning       200       30  Which mask ratios should masked diffusion learn from?
+learning       210       30  Which mask ratios should masked diffusion learn from?
 gradient        10       10  How noisy is what each recipe learns from?
 shakespeare      0      115  Is our GPT better than nanoGPT's own, and why?
 speed            0        6  Is others' code as fast as ours? Needs clones of it, or a GPU.
@@ -262,12 +262,11 @@ group_few-exact() {
     for decay in 0.1 1 3; do
         learn few-more ar-decay$decay-1250 1250 1 --train_stories=500 $(help_flags decay$decay)
     done
-    learn few-more masked_ce-decay1-5000 5000 1 --train_stories=500 --dropout=0.3 --weight_decay=1
     made few-exact python -m experiments.held_out --left_to_right=true --windows=120 \
         --runs="$(folders out/few/{masked_ce-plain-2500,masked_ce-dropout-5000,ar-plain-250}-1 \
         out/few/ar-both-1250-1)"
-    made few-more python -m experiments.held_out --runs="$(folders out/few/ar-both-1250-1 \
-        out/few/masked_ce-dropout-5000-1 out/few-more/*)"
+    made few-more python -m experiments.held_out \
+        --runs="$(folders out/few/ar-both-1250-1 out/few-more/*)"
 }
 
 large() {       # large MODE HELP STEPS SEED: the same with 28M parameters, 32 windows a step
@@ -366,7 +365,7 @@ group_learning() {
     recipe mdlm-4 1250 1 $(in_bell 4)
     for a in 2 8 16; do recipe masked_ce-$a 1250 1 $(in_bell $a); done
     recipe masked_ce-4-four-two 1250 1 $(in_bell 4) --draws=4 --batch_size=2
-    for steps in 150 300; do
+    for steps in 150 300 600; do
         for seed in 1 2 3; do gpt_in_proportion $steps $seed; done
     done
     made learning python -m experiments.held_out --draws=4 \

@@ -30,6 +30,7 @@ def write(model, tokens, times, noise, o):
     L = tokens.size(1)
     u = noise(L)                                                                # (B, L)
     free = tokens == model.config.mask_id                                       # (B, L)
+    times = times.to(free.device)                                               # (B, L)
     steps = o.steps or int(free[0].sum())
     N = getattr(model.config, "block_length", L)
     block = torch.arange(L, device=tokens.device) // N                          # (L,)

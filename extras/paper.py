@@ -192,7 +192,7 @@ def cosine_batch(config: Config, x: Tensor, generator) -> TimedBatch:
 
     For each row t is uniform on (0, 1), and each token is masked with the chance sin²(πt/2)."""
     t = torch.rand(len(x), generator=generator)                                 # (B,)
-    ratio = 1 - torch.cos(math.pi / 2 * t) ** 2                                 # (B,)
+    ratio = torch.sin(math.pi / 2 * t) ** 2                                     # (B,)
     masked = torch.rand(x.shape, generator=generator) < ratio[:, None]          # (B, T)
     batch = plain.equal_weights(plain.mask_batch(config, x, masked))
     return TimedBatch(*batch, t=timestep(config, ratio))

@@ -13,7 +13,6 @@ from dataclasses import replace
 import torch
 
 import model as plain
-from extras.orders import times_of
 from support.flags import InputError
 from support.rows import read_text
 
@@ -39,6 +38,7 @@ def patterns_of(o, pattern_of, *model_and_data) -> list:
         try:
             pattern = pattern_of(replace(o, prompt=prompt), *model_and_data)
             if o.order:
+                from extras.orders import times_of
                 times_of(o.order, torch.zeros(1, len(pattern)))     # raises what it would later
         except InputError as e:
             raise InputError(f"{o.prompts}, line {number}: {e}") from e

@@ -74,7 +74,7 @@ def attention_written_out(q, k, v, visible=None, is_causal=False):
 def rows_at_once(numbers_of_row: int, device: torch.device) -> int:
     """How many rows to compute at once, if each makes so many float32 numbers: at most 64.
 
-    On a CPU 64 MB of them stay in its cache. A GPU is given a gigabyte, and needs another one for
+    A CPU is given 64 MB of them, a GPU a gigabyte, and needs another one for
     what is computed from them; for 512 tokens and 50,257 words that is ten rows."""
     room = 2 ** 24 if device.type == "cpu" else 2 ** 28
     return min(64, max(1, room // numbers_of_row))

@@ -70,7 +70,7 @@ def usable(path):
         raise OSError(f"{path} is not a usable checkpoint: {reason}") from e
 
 
-def read_checkpoint(path, needs=()) -> dict:
+def read_checkpoint(path) -> dict:
     """The entries of a checkpoint, on the CPU. Raises OSError if there is none, or a bad one."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no checkpoint at {path}; train one with train.py, to its first "
@@ -84,9 +84,6 @@ def read_checkpoint(path, needs=()) -> dict:
         if checkpoint["format"] != FORMAT:
             raise ValueError(f"it has format {checkpoint['format']}, this code reads {FORMAT}; "
                              "train again, or use the commit that config.json beside it names")
-        missing = set(needs) - checkpoint.keys()
-        if missing:
-            raise ValueError(f"it lacks {', '.join(missing)}")
     return checkpoint
 
 
@@ -97,11 +94,11 @@ def module_of(variant: str):
     return extra_file(variant.removeprefix("extras."), needs="Config")
 
 
-def load(path, device="cpu", needs=()):
+def load(path, device="cpu"):
     """The model of a checkpoint, the module of its variant, and the other entries. Raises OSError.
 
     The module is model.py, or a file of extras/."""
-    checkpoint = read_checkpoint(path, needs)
+    checkpoint = read_checkpoint(path)
     with usable(path):
         variant = module_of(checkpoint["variant"])
         model = variant.Transformer(variant.Config(**checkpoint.pop("config")))
@@ -170,7 +167,7 @@ def past_of(folder: str, flags: dict) -> tuple:
     Raises InputError for flags that contradict the settings that the run began with. A setting that
     was added to the code since then may be given."""
     path = os.path.join(folder, "ckpt.pt")
-    checkpoint = read_checkpoint(path, needs=("settings", "optimizers"))
+    checkpoint = read_checkpoint(path)
     past, step = checkpoint["config"] | checkpoint["settings"], checkpoint["step"]
     decided = {}
     for name, value in flags.items():
@@ -219,7 +216,7 @@ class Run:
         self.seconds = 0.0              # of training, without its first step, which compiles
         self.last_tick = None           # up to when they are counted
         self.recent = []                # (2,) loss and gradient norm of each step not yet logged
-        self.last_save = -math.inf
+        self.last_save = -math.inf      # so the first checkpoint comes with the first log line
         self.signals = []               # received; see `training`
         log_size = 0
         if checkpoint:
@@ -264,7 +261,6 @@ class Run:
                       disable=True if RANK else None) as self.bar:
                 yield
         finally:
-            self.bar.close()
             for kind, handler in handlers.items():
                 signal.signal(kind, handler)
 
@@ -333,8 +329,10 @@ class Run:
 
     def asked_to_stop(self) -> bool:
         """Whether a signal came. Several processes ask each other, to stop after the same step."""
-        if WORLD_SIZE == 1 or self.step % LOG_EVERY:
-            return bool(self.signals) and WORLD_SIZE == 1
+        if WORLD_SIZE == 1:
+            return bool(self.signals)
+        if self.step % LOG_EVERY:
+            return False
         count = torch.tensor(float(len(self.signals)), device=self.model.head.weight.device)
         return bool(mean_over_processes(count))
 
