@@ -345,8 +345,8 @@ WORLDS = {"shakespeare": (3, 1), "toy": (1, 1000), "sudoku": (1, 1000)}    # dig
 
 
 def story_recipes() -> dict:
-    """{(recipe, steps): (seeds, groups of windows)} of learning.json, of real.json for a = 1, and of
-    paper.json for a = 1/2, which is the paper's cosine."""
+    """{(recipe, steps): (seeds, groups of windows)} of learning.json, of real.json for a = 1, and
+    of paper.json for a = 1/2, which is the paper's cosine."""
     found = {("masked_ce-0.5", 1250): scores_of("paper")["paper", "mdlm-loss"]}
     for file, groups in ("real", {"stories": 1250, "long": 5000}), (
             "learning", {"learning": 1250, "learning-long": 5000}):

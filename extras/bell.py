@@ -5,10 +5,10 @@ Adds: k, the number of hidden tokens, is most often near T/2, by the chances
 
     p(k)  in proportion to  (k (T+1−k))^(a−1),      k = 1 … T
 
-of which a = 1 is model.py's uniform k, and the larger a, the narrower the bell. That is a Beta(a, a)
-in steps; bell-shaped ratios are of arXiv 2605.13026. With --draws=N each window is masked N times.
-Costs: nothing, but N masks make N rows to read. Plugs in as a variant of training, and the loss
-that is reported stays model.py's bound (results/learning.md):
+of which a = 1 is model.py's uniform k, and the larger a, the narrower the bell. That is a
+Beta(a, a) in steps; bell-shaped ratios are of arXiv 2605.13026. With --draws=N each window is
+masked N times. Costs: nothing, but N masks make N rows to read. Plugs in as a variant of training,
+and the loss that is reported stays model.py's bound (results/learning.md):
 
     python train.py --mode=mdlm --objective=masked_ce --variant=bell --bell=4
 """
