@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from experiments.held_out import SEED, open_run
+from extras.near import distance_to_visible
 from model import bound_batch
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.runs import origin_of, random_numbers, read_run
@@ -46,17 +47,6 @@ class LearningOptions:
     windows: int = flag(400, "at most so many windows of it", low=2)
     draws: int = flag(4, "pairs of masks for each window", low=1)
     json: str = flag("", "file for the results", file=(".json",))
-
-
-def distance_to_visible(hidden) -> torch.Tensor:
-    """For each slot of hidden (B, S), how far away the nearest slot that is not hidden is: (B, S).
-
-    BOS, in slot 0, is never hidden."""
-    slots = torch.arange(hidden.size(1)).expand_as(hidden)                      # (B, S)
-    far = 2 * hidden.size(1)
-    left = slots.masked_fill(hidden, -far).cummax(dim=1).values
-    right = slots.masked_fill(hidden, far).flip(1).cummin(dim=1).values.flip(1)
-    return torch.minimum(slots - left, right - slots)
 
 
 @torch.no_grad()

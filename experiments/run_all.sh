@@ -37,7 +37,7 @@ openings        60       60  Why do a model's texts begin alike?
 overfits        20        1  After how many epochs does a GPT overfit?
 paper          170       12  What does each of the paper's differences do, alone?
 mapping         65        1  What is the loss that the paper reports, as a bound?
-learning       210       30  Which mask ratios should masked diffusion learn from?
+learning       220       30  Which mask ratios should masked diffusion learn from?
 gradient        10       10  How noisy is what each recipe learns from?
 shakespeare      0      115  Is our GPT better than nanoGPT's own, and why?
 speed            0        6  Is others' code as fast as ours? Needs clones of it, or a GPU.
@@ -363,6 +363,8 @@ group_learning() {
         recipe masked_ce-4-adamw 1250 $seed $(in_bell 4) --optimizer=adamw
     done
     recipe mdlm-4 1250 1 $(in_bell 4)
+    recipe masked_ce-near 1250 1 --variant=near
+    recipe masked_ce-alike 1250 1 --variant=near --alike=true
     for a in 2 8 16; do recipe masked_ce-$a 1250 1 $(in_bell $a); done
     recipe masked_ce-4-four-two 1250 1 $(in_bell 4) --draws=4 --batch_size=2
     for steps in 150 300 600; do
@@ -392,7 +394,8 @@ group_learning() {
     made worlds python -m experiments.learning --windows=600 \
         --runs="$(folders out/{toy,sudoku,shakespeare}-bell/*)"
     made shares python -m experiments.learning --data=unseen \
-        --runs="$(folders out/learning/{mdlm,masked_ce}-4-1 out/stories/{mdlm,masked_ce}-1)"
+        --runs="$(folders out/learning/{mdlm,masked_ce}-4-1 out/stories/{mdlm,masked_ce}-1 \
+        out/learning/masked_ce-{near,alike}-1)"
 }
 
 write() {       # write NAME RUN FLAGS …: out/written/NAME.jsonl, 300 stories of out/RUN
