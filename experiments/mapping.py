@@ -45,10 +45,10 @@ N, T = 149, 256
 # What runs are called that are compared with the curve; out/NAME-1 is their folder.
 NAMES = {
     "stories/masked_ce": "`masked_ce`",
-    "learning/masked_ce-4": "`masked_ce`, half of the tokens hidden most often",
-    "learning/mdlm-4": "the bound, half of the tokens hidden most often",
-    "learning-long/masked_ce-4": "`masked_ce`, half hidden most often, 5,000 steps",
-    "mapping/masked_ce-paper": "`masked_ce`, the paper's windows and vocabulary"}
+    "learning/masked_ce-4": "`masked_ce`, a = 4",
+    "learning/mdlm-4": "the bound, a = 4",
+    "learning-long/masked_ce-4": "`masked_ce`, a = 4, 5,000 steps",
+    "mapping/masked_ce-paper": "`masked_ce`, GPT-2's vocabulary"}
 
 
 @dataclass
