@@ -340,7 +340,9 @@ RECIPES = {
     "masked_ce-4": "equal weights, a = 4",
     "masked_ce-8": "equal weights, a = 8",
     "masked_ce-16": "equal weights, a = 16",
-    "masked_ce-4-four-two": "equal weights, a = 4, 4 masks"}
+    "masked_ce-4-four-two": "equal weights, a = 4, 4 masks",
+    "masked_ce-near": "equal weights, a = 1, near tokens alone",
+    "masked_ce-alike": "equal weights, a = 1, as many, but any"}
 WORLDS = {"shakespeare": (3, 1), "toy": (1, 1000), "sudoku": (1, 1000)}    # digits, factor
 
 
@@ -348,20 +350,20 @@ def story_recipes() -> dict:
     """{(recipe, steps): (seeds, groups of windows)} of learning.json, of real.json for a = 1, and
     of paper.json for a = 1/2, which is the paper's cosine."""
     found = {("masked_ce-0.5", 1250): scores_of("paper")["paper", "mdlm-loss"]}
-    for file, groups in ("real", {"stories": 1250, "long": 5000}), (
-            "learning", {"learning": 1250, "learning-long": 5000}):
+    groups = {"stories": 1250, "long": 5000, "learning": 1250, "learning-long": 5000}
+    for file in "real", "learning", "learning-more":
         for (group, name), runs in scores_of(file).items():
             if file == "real" and name in ("mdlm", "masked_ce"):
                 name += "-1"
             if group in groups and name in RECIPES:
-                found.setdefault((name, groups[group]), runs)
+                found.setdefault((name, groups[group]), []).extend(runs)
     return found
 
 
 def steps_saved(loss: float, steps: int, seed: int) -> float:
     """How many times fewer steps a GPT of this seed needs for a loss.
 
-    GPTs of few steps have a warm-up in proportion."""
+    GPTs of few steps have a warm-up in proportion, but for the one of 600 steps."""
     curve = {}
     for file in "gpt", "real":
         for folder, run in read(file)["runs"].items():
@@ -397,8 +399,9 @@ def learning() -> dict:
                 found[f"learning.{name}.gain-{steps}"] = gain
             if runs and steps == 5000:
                 found[f"learning.{name}.above-5000"] = above(runs, ar)
+            seeds = runs if steps == 1250 else runs[:1]     # GPTs of 600 steps have one seed
             times = [steps_saved(np.mean(of_seed), steps, seed)
-                     for seed, of_seed in enumerate(runs, 1)]
+                     for seed, of_seed in enumerate(seeds, 1)]
             factor.append(", ".join(f"{number:.1f}" for number in times))
             found[f"learning.{name}.times-{steps}"] = factor[-1]
         for world, (digits, scale) in WORLDS.items():
@@ -429,13 +432,14 @@ def learning() -> dict:
 
 
 def optimizers() -> dict:
-    """The table of both optimizers, a number for each seed, and {learning.recipe.optimizer: …}."""
+    """The table of both optimizers, {learning.recipe.optimizer: a number for each seed}, and what
+    a = 4 has exactly from left to right."""
     muon = story_recipes()
     seeds = {
         ("mdlm-1", "Muon"): muon["mdlm-1", 1250],
         ("masked_ce-4", "Muon"): muon["masked_ce-4", 1250],
         ("mdlm-1", "AdamW"): scores_of("paper")["paper", "mdlm-adamw"],
-        ("masked_ce-4", "AdamW"): scores_of("learning")["learning", "masked_ce-4-adamw"]}
+        ("masked_ce-4", "AdamW"): scores_of("learning-more")["learning", "masked_ce-4-adamw"]}
     found = {}
     rows = {}
     for (name, optimizer), runs in seeds.items():
@@ -444,23 +448,8 @@ def optimizers() -> dict:
         rows.setdefault(RECIPES[name], []).append(text)
     lines = [[label, *texts] for label, texts in rows.items()]
     found["learning.optimizers"] = table(["learns from", "Muon", "AdamW"], lines)
-    return found
-
-
-def of_bell() -> dict:
-    """What a run of a = 4 and 5,000 steps has exactly from left to right, and in blanks."""
     [exact] = scores_of("learning-exact").values()
-    found = {"learning.exact": f"{np.mean(exact):.2f}"}
-    runs = read("blanks-stories")["runs"] | read("learning-blanks")["runs"]
-    labels = {
-        "out/steps/infill-2500-1": "a GPT that fills in",
-        "out/long/masked_ce-1": RECIPES["masked_ce-1"],
-        "out/learning-long/masked_ce-4-1": RECIPES["masked_ce-4"]}
-    rows = []
-    for folder, label in labels.items():
-        blanks = runs[folder]["blanks"]
-        rows.append([label, *(f"{blank['nats']:.2f}" for blank in blanks.values())])
-    found["learning.blanks"] = table(["tokens of the blank", *blanks], rows)
+    found["learning.exact"] = f"{np.mean(exact):.2f}"
     return found
 
 
@@ -608,6 +597,33 @@ def few() -> dict:
     found["few.table"] = table(["", *(MODES[name] for name in names)], rows)
     found["few.search"] = table(["", "epochs", *(f"`{name}`" for name in trained)], lines)
     return found
+
+
+def few_exactly() -> dict:
+    """{few-exact.mode.help.nats or above-ar: number} exactly from left to right, of one seed each,
+    and {few-more.help.chooses or nats: number} of GPTs with more weight decay."""
+    found = {}
+    scores = {name: runs for (_, name), runs in scores_of("few-exact").items()}
+    for name, runs in scores.items():
+        mode, help, _ = name.removesuffix(" left to right").split("-")
+        found[f"few-exact.{mode}.{help}.nats"] = f"{np.mean(runs):.2f}"
+        ar = scores[f"{BEST[0] if help == 'plain' else BEST[3]} left to right"]
+        found[f"few-exact.{mode}.{help}.above-ar"] = above(runs, ar)
+    for folder, run in read("few-more")["runs"].items():
+        _, help, *_ = folder.split("/")[-1].split("-")
+        _, loss = run["curve"][-1]
+        found[f"few-more.{help}.chooses"] = f"{loss:.2f}"
+        found[f"few-more.{help}.nats"] = f"{np.mean(run['scores']['bound']):.2f}"
+    return found
+
+
+def overfits() -> dict:
+    """{overfits.epochs, lowest, all or last: number} of a GPT that reads the stories eight times."""
+    [run] = read("overfits")["runs"].values()
+    loss, epochs = min((loss, epochs) for epochs, loss in run["curve"])
+    last_epochs, last = run["curve"][-1]
+    return {"overfits.epochs": f"{epochs:.1f}", "overfits.lowest": f"{loss:.2f}",
+            "overfits.all": f"{last_epochs:.0f}", "overfits.last": f"{last:.2f}"}
 
 
 # ---- Tiny Shakespeare ----------------------------------------------------------------------------
@@ -884,10 +900,11 @@ def values() -> dict:
         **orders(),
         **learning(),
         **optimizers(),
-        **of_bell(),
         **differences(),
         **mapping(),
         **few(),
+        **few_exactly(),
+        **overfits(),
         **shakespeare(),
         **diversity(),
         **openings(),

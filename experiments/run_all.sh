@@ -259,10 +259,10 @@ group_few-exact() {
     few masked_ce dropout 5000 1
     few ar plain 250 1
     few ar both 1250 1
-    for decay in 0.1 1 3; do
+    for decay in 1 3; do
         learn few-more ar-decay$decay-1250 1250 1 --train_stories=500 $(help_flags decay$decay)
     done
-    made few-exact python -m experiments.held_out --left_to_right=true --windows=120 \
+    made few-exact python -m experiments.held_out --left_to_right=true --windows=60 \
         --runs="$(folders out/few/{masked_ce-plain-2500,masked_ce-dropout-5000,ar-plain-250}-1 \
         out/few/ar-both-1250-1)"
     made few-more python -m experiments.held_out \
@@ -358,8 +358,8 @@ world() {       # world PRESET OBJECTIVE A SEED: out/PRESET-bell/OBJECTIVE-A-SEE
 group_learning() {
     group_real
     for seed in 1 2 3; do recipe masked_ce-4 1250 $seed $(in_bell 4); done
+    for seed in 1 2; do recipe masked_ce-4 5000 $seed $(in_bell 4); done
     for seed in 1 2 3; do
-        recipe masked_ce-4 5000 $seed $(in_bell 4)
         recipe masked_ce-4-adamw 1250 $seed $(in_bell 4) --optimizer=adamw
     done
     recipe mdlm-4 1250 1 $(in_bell 4)
@@ -367,15 +367,17 @@ group_learning() {
     recipe masked_ce-alike 1250 1 --variant=near --alike=true
     for a in 2 8 16; do recipe masked_ce-$a 1250 1 $(in_bell $a); done
     recipe masked_ce-4-four-two 1250 1 $(in_bell 4) --draws=4 --batch_size=2
-    for steps in 150 300 600; do
+    for steps in 150 300; do
         for seed in 1 2 3; do gpt_in_proportion $steps $seed; done
     done
-    made learning python -m experiments.held_out --draws=4 \
-        --runs="$(folders out/learning/* out/learning-long/*)"
+    made learning python -m experiments.held_out --draws=4 --runs="$(folders \
+        out/learning/masked_ce-4-{1,2,3} out/learning/masked_ce-{2,8,16,4-four-two}-1 \
+        out/learning/mdlm-4-1 out/learning-long/masked_ce-4-1)"
+    made learning-more python -m experiments.held_out --draws=4 --runs="$(folders \
+        out/learning/masked_ce-{near,alike}-1 out/learning/masked_ce-4-adamw-{1,2,3} \
+        out/learning-long/masked_ce-4-2)"
     made learning-exact python -m experiments.held_out --left_to_right=true --windows=60 \
         --runs=out/learning-long/masked_ce-4-1
-    made learning-blanks python -m experiments.infill --data=unseen --windows=380 \
-        --models=out/learning-long/masked_ce-4-1
     made gpt python -m experiments.held_out --runs="$(folders out/gpt/*)"
     write bound stories/mdlm-1 --num_samples=64
     write bell learning/masked_ce-4-1 --num_samples=64
