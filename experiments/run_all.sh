@@ -358,10 +358,8 @@ world() {       # world PRESET OBJECTIVE A SEED: out/PRESET-bell/OBJECTIVE-A-SEE
 group_learning() {
     group_real
     for seed in 1 2 3; do recipe masked_ce-4 1250 $seed $(in_bell 4); done
-    for seed in 1 2; do recipe masked_ce-4 5000 $seed $(in_bell 4); done
-    for seed in 1 2 3; do
-        recipe masked_ce-4-adamw 1250 $seed $(in_bell 4) --optimizer=adamw
-    done
+    for seed in 1 2 3; do recipe masked_ce-4-adamw 1250 $seed $(in_bell 4) --optimizer=adamw; done
+    recipe masked_ce-4 5000 1 $(in_bell 4)
     recipe mdlm-4 1250 1 $(in_bell 4)
     recipe masked_ce-near 1250 1 --variant=near
     recipe masked_ce-alike 1250 1 --variant=near --alike=true
@@ -374,8 +372,7 @@ group_learning() {
         out/learning/masked_ce-4-{1,2,3} out/learning/masked_ce-{2,8,16,4-four-two}-1 \
         out/learning/mdlm-4-1 out/learning-long/masked_ce-4-1)"
     made learning-more python -m experiments.held_out --draws=4 --runs="$(folders \
-        out/learning/masked_ce-{near,alike}-1 out/learning/masked_ce-4-adamw-{1,2,3} \
-        out/learning-long/masked_ce-4-2)"
+        out/learning/masked_ce-{near,alike}-1 out/learning/masked_ce-4-adamw-{1,2,3})"
     made learning-exact python -m experiments.held_out --left_to_right=true --windows=60 \
         --runs=out/learning-long/masked_ce-4-1
     made gpt python -m experiments.held_out --runs="$(folders out/gpt/*)"
