@@ -340,9 +340,10 @@ RECIPES = {
     "masked_ce-4": "equal weights, a = 4",
     "masked_ce-8": "equal weights, a = 8",
     "masked_ce-16": "equal weights, a = 16",
-    "masked_ce-4-four-two": "equal weights, a = 4, 4 masks",
-    "masked_ce-near": "equal weights, a = 1, near tokens alone",
-    "masked_ce-alike": "equal weights, a = 1, as many, but any"}
+    "masked_ce-4-four-two": "equal weights, a = 4, 4 masks"}
+TESTS = {
+    "masked_ce-near": "the same, near tokens alone",
+    "masked_ce-alike": "the same, as many, but any"}
 WORLDS = {"shakespeare": (3, 1), "toy": (1, 1000), "sudoku": (1, 1000)}    # digits, factor
 
 
@@ -351,7 +352,7 @@ def story_recipes() -> dict:
     of paper.json for a = 1/2, which is the paper's cosine."""
     found = {("masked_ce-0.5", 1250): scores_of("paper")["paper", "mdlm-loss"]}
     groups = {"stories": 1250, "long": 5000, "learning": 1250, "learning-long": 5000}
-    for file in "real", "learning", "learning-more":
+    for file in "real", "learning":
         for (group, name), runs in scores_of(file).items():
             if file == "real" and name in ("mdlm", "masked_ce"):
                 name += "-1"
@@ -419,7 +420,8 @@ def learning() -> dict:
     distances = []
     for folder, run in read("shares")["runs"].items():
         name = folder.split("/")[-1].removesuffix("-1")
-        label = RECIPES[name if name in RECIPES else f"{name}-1"]
+        label = TESTS.get(name) or RECIPES.get(name) or RECIPES[f"{name}-1"]
+        found[f"learning.{name}.on-these-masks"] = f"{run['bound']:.2f}"
         rows.append([label, *(f"{nats:.2f}" for nats in run["by share"])])
         distances.append([label, *(f"{nats:.2f}" for nats in run["by distance"].values())])
     often = [f"{share:.0%}" for share in run["how often"].values()]
@@ -439,7 +441,7 @@ def optimizers() -> dict:
         ("mdlm-1", "Muon"): muon["mdlm-1", 1250],
         ("masked_ce-4", "Muon"): muon["masked_ce-4", 1250],
         ("mdlm-1", "AdamW"): scores_of("paper")["paper", "mdlm-adamw"],
-        ("masked_ce-4", "AdamW"): scores_of("learning-more")["learning", "masked_ce-4-adamw"]}
+        ("masked_ce-4", "AdamW"): scores_of("learning-adamw")["learning", "masked_ce-4-adamw"]}
     found = {}
     rows = {}
     for (name, optimizer), runs in seeds.items():
@@ -600,8 +602,7 @@ def few() -> dict:
 
 
 def few_exactly() -> dict:
-    """{few-exact.mode.help.nats or above-ar: number} exactly from left to right, of one seed each,
-    and {few-more.help.chooses or nats: number} of GPTs with more weight decay."""
+    """{few-exact.mode.help.nats or above-ar: number} exactly from left to right, of one seed."""
     found = {}
     scores = {name: runs for (_, name), runs in scores_of("few-exact").items()}
     for name, runs in scores.items():
@@ -609,11 +610,6 @@ def few_exactly() -> dict:
         found[f"few-exact.{mode}.{help}.nats"] = f"{np.mean(runs):.2f}"
         ar = scores[f"{BEST[0] if help == 'plain' else BEST[3]} left to right"]
         found[f"few-exact.{mode}.{help}.above-ar"] = above(runs, ar)
-    for folder, run in read("few-more")["runs"].items():
-        _, help, *_ = folder.split("/")[-1].split("-")
-        _, loss = run["curve"][-1]
-        found[f"few-more.{help}.chooses"] = f"{loss:.2f}"
-        found[f"few-more.{help}.nats"] = f"{np.mean(run['scores']['bound']):.2f}"
     return found
 
 
