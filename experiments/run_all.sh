@@ -26,7 +26,7 @@ sudoku          85       60  Where does masked diffusion win, and is it by the o
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
 pictures        15        1  The moving pictures of README.
 few            285       15  Does masked diffusion win when stories are few?
-few-exact       30       10  Is that so exactly from left to right?
+few-exact       13        4  Is that so exactly from left to right, without help?
 large            7        1  The same with 28M parameters; only on a GPU, and in minutes of one.
 real           190       10  Which learns real text best, and how much more training does it take?
 rates           65        5  Is that so with other learning rates?
@@ -255,12 +255,9 @@ group_few() {
 
 group_few-exact() {
     few masked_ce plain 2500 1
-    few masked_ce dropout 5000 1
     few ar plain 250 1
-    few ar both 1250 1
     made few-exact python -m experiments.held_out --left_to_right=true --windows=60 \
-        --runs="$(folders out/few/{masked_ce-plain-2500,masked_ce-dropout-5000,ar-plain-250}-1 \
-        out/few/ar-both-1250-1)"
+        --runs="$(folders out/few/masked_ce-plain-2500-1 out/few/ar-plain-250-1)"
 }
 
 large() {       # large MODE HELP STEPS SEED: the same with 28M parameters, 32 windows a step
