@@ -356,7 +356,7 @@ group_learning() {
     recipe masked_ce-alike 1250 1 --variant=near --alike=true
     for a in 2 8 16; do recipe masked_ce-$a 1250 1 $(in_bell $a); done
     recipe masked_ce-4-four-two 1250 1 $(in_bell 4) --draws=4 --batch_size=2
-    for steps in 150 300; do
+    for steps in 150 300 600; do
         for seed in 1 2 3; do gpt_in_proportion $steps $seed; done
     done
     made learning python -m experiments.held_out --draws=4 --runs="$(folders \
