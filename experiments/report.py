@@ -435,9 +435,9 @@ def learning() -> dict:
     return found
 
 
-def optimizers() -> dict:
-    """The table of both optimizers, {learning.recipe.optimizer: a number for each seed}, and what
-    a = 4 has exactly from left to right."""
+def elsewhere() -> dict:
+    """The table of both optimizers, {learning.recipe.optimizer: a number for each seed}, what a = 4
+    has exactly from left to right, on few stories, and in batches of 32."""
     muon = story_recipes()
     seeds = {
         ("mdlm-1", "Muon"): muon["mdlm-1", 1250],
@@ -456,6 +456,10 @@ def optimizers() -> dict:
     found["learning.optimizers"] = table(["learns from", "Muon", "AdamW"], lines)
     [exact] = scores_of("learning-exact").values()
     found["learning.exact"] = f"{np.mean(exact):.2f}"
+    for (group, name), runs in scores_of("learning-others").items():
+        found[f"learning.{group}.{name}"] = f"{np.mean(runs):.2f}"
+    few_plain = scores_of("few")["few", "masked_ce-plain-2500"]
+    found["learning.few.masked_ce-1"] = ", ".join(f"{np.mean(seed):.2f}" for seed in few_plain)
     return found
 
 
@@ -896,7 +900,7 @@ def values() -> dict:
         **rates(),
         **orders(),
         **learning(),
-        **optimizers(),
+        **elsewhere(),
         **differences(),
         **mapping(),
         **few(),

@@ -37,7 +37,7 @@ openings        60       60  Why do a model's texts begin alike?
 overfits        20        1  After how many epochs does a GPT overfit?
 paper          170       12  What does each of the paper's differences do, alone?
 mapping         65        1  What is the loss that the paper reports, as a bound?
-learning       220       30  Which mask ratios should masked diffusion learn from?
+learning       240       30  Which mask ratios should masked diffusion learn from?
 gradient        10       10  How noisy is what each recipe learns from?
 shakespeare      0      115  Is our GPT better than nanoGPT's own, and why?
 speed            0        6  Is others' code as fast as ours? Needs clones of it, or a GPU.
@@ -364,6 +364,13 @@ group_learning() {
         out/learning/mdlm-4-1 out/learning-long/masked_ce-4-1)"
     made learning-adamw python -m experiments.held_out --draws=4 \
         --runs="$(folders out/learning/masked_ce-4-adamw-{1,2,3})"
+    learn few-bell masked_ce-4-2500 2500 1 --train_stories=500 $(in_bell 4)
+    for name in masked_ce-4 mdlm-1; do
+        learn large-batch $name 313 1 --batch_size=32 --warmup=25 --eval_interval=313 \
+            --eval_windows=100 $(in_bell ${name#*-})
+    done
+    made learning-others python -m experiments.held_out --draws=4 \
+        --runs="$(folders out/few-bell/* out/large-batch/*)"
     made learning-exact python -m experiments.held_out --left_to_right=true --windows=60 \
         --runs=out/learning-long/masked_ce-4-1
     made gpt python -m experiments.held_out --runs="$(folders out/gpt/*)"
