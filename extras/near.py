@@ -4,8 +4,8 @@ Near tokens alone: masked diffusion learns only from hidden tokens that have a v
 Adds: a test of why it learns slowly. Where nothing near is visible, a token is predicted little
 better than by the frequencies of words. If such tokens teach nothing, they can be left out of the
 loss. With --alike=true as many hidden tokens of each row are left out, but any; so it is seen what
-is due to their number. Costs: the network never learns to begin a text. Plugs in as a variant of
-training, and the loss that is reported stays model.py's bound (results/learning.md):
+is due to their number. Costs: what is far from all that is visible is not learned. Plugs in as a
+variant of training, and the loss that is reported stays model.py's bound (results/learning.md):
 
     python train.py --mode=mdlm --objective=masked_ce --variant=near --reach=2
 """
