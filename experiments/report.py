@@ -616,7 +616,9 @@ def few_exactly() -> dict:
 
 
 def overfits() -> dict:
-    """{overfits.epochs, lowest, all or last: number} of a GPT that reads the stories eight times."""
+    """{overfits.epochs, lowest, all or last: number} of a GPT that reads its stories eight times.
+
+    `all` are the epochs that it read, and `epochs` those after which it was best."""
     [run] = read("overfits")["runs"].values()
     loss, epochs = min((loss, epochs) for epochs, loss in run["curve"])
     last_epochs, last = run["curve"][-1]
