@@ -102,10 +102,8 @@ def of_the_mean(scores, T: int):
     return -log_mean / T
 
 
-def in_orders(model, variant, x, K: int) -> dict:
+def in_orders(model, x, K: int) -> dict:
     """(N,) nats per token of the windows x (N, T) in each kind of order. ar has only one."""
-    if variant.__name__ in ("extras.blocks", "extras.infill"):
-        raise InputError("--orders is for ar, and for mdlm and aogpt in random order")
     generator = random_numbers(SEED)
     found = {"left to right": left_to_right(model, x)}
     if model.config.mode == "ar":
@@ -158,8 +156,12 @@ def measure(folder: str, o: HeldOutOptions) -> dict:
     """The scores of a run's best model, and by what it was chosen. Raises InputError."""
     run, model, variant, windows = open_run(folder, o.data)
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
+    in_one_order = variant.__name__ in ("extras.blocks", "extras.infill")
+    if in_one_order and (o.orders or o.left_to_right):
+        raise InputError("--orders and --left_to_right are for ar, and for mdlm and aogpt in random "
+                         "order")
     if o.orders:
-        found = in_orders(model, variant, x, o.orders)
+        found = in_orders(model, x, o.orders)
     elif o.left_to_right:
         found = {"left to right": left_to_right(model, x)}
     else:
