@@ -300,7 +300,7 @@ def evaluate(model, variant, x: torch.Tensor, seed: int) -> dict:
 
 # ---- The command, and its loop -------------------------------------------------------------------
 
-VARIANTS = ["answers", "bell", "blocks", "infill", "near", "paper", "taught"]
+VARIANTS = ["answers", "bell", "blocks", "infill", "local", "near", "paper", "taught"]
 IMPLIED = {
     "--preset=paper": "paper", "--preset=shakespeare": "bell", "--preset=laptop": "bell",
     "--preset=sudoku-pairs": "answers", "--preset=sudoku-moves": "taught"}

@@ -6,9 +6,10 @@ Adds: k, the number of hidden tokens, is most often near T/2, by the chances
     p(k)  in proportion to  (k (T+1−k))^(a−1),      k = 1 … T
 
 of which a = 1 is model.py's uniform k, and the larger a, the narrower the bell. That is a
-Beta(a, a) in steps; bell-shaped ratios are of arXiv 2605.13026. With --draws=N each window is
-masked N times. Costs: nothing, but N masks make N rows to read. Plugs in as a variant of training,
-and the loss that is reported stays model.py's bound (results/learning.md):
+Beta(a, a) in steps; bell-shaped ratios are of arXiv 2605.13026. A bell hardly ever hides few
+tokens, or nearly all: --uniform=0.1 mixes a tenth of uniform k into its chances. With --draws=N
+each window is masked N times. Costs: nothing, but N masks make N rows to read. Plugs in as a
+variant of training, and the loss that is reported stays model.py's bound (results/learning.md):
 
     python train.py --mode=mdlm --objective=masked_ce --variant=bell --bell=4
 """
@@ -25,6 +26,7 @@ from support.flags import InputError, flag
 class Config(plain.Config):
     """--variant=bell (mdlm): how many tokens are hidden while it learns"""
     bell: int = flag(4, "a: 1 hides each number of tokens equally often, more prefers half", low=1)
+    uniform: float = flag(0.0, "share of the rows that hide each number equally often all the same")
     draws: int = flag(1, "masks of each window in a step; two of a window are complements", low=1)
 
     def __post_init__(self):
@@ -37,7 +39,8 @@ def chances(config):
     """p(k) of k = 1 … T: (T,) float64."""
     k = torch.arange(1, config.block_size + 1, dtype=torch.float64)             # (T,)
     # As logarithms, because powers of large numbers would overflow.
-    return ((config.bell - 1) * (k * (config.block_size + 1 - k)).log()).softmax(dim=0)
+    p = ((config.bell - 1) * (k * (config.block_size + 1 - k)).log()).softmax(dim=0)
+    return (1 - config.uniform) * p + config.uniform / config.block_size
 
 
 def draw_masks(config, x, generator):

@@ -11,6 +11,7 @@ import extras.answers
 import extras.bell
 import extras.blocks
 import extras.infill
+import extras.local
 import extras.near
 import extras.paper
 import extras.taught
@@ -80,7 +81,7 @@ def test_help_shows_every_flag(call, capsys):
     assert f"infill (its l2r_fraction is {share})" in " ".join(of_train.split())
     shown = re.findall(r"^  --(\w+)", of_train, re.MULTILINE)
     expected = set()
-    variants = (extras.answers, extras.bell, extras.blocks, extras.near, extras.paper,
+    variants = (extras.answers, extras.bell, extras.blocks, extras.local, extras.near, extras.paper,
                 extras.taught)
     for options in train.Settings, *(variant.Config for variant in variants):
         expected |= {f.name for f in fields(options)}

@@ -34,11 +34,19 @@ def test_counts_have_their_chances(T, a):
     assert (masked.float().mean(dim=0) - (T + 1) / (2 * T)).abs().max() < 0.015
 
 
+def test_a_share_of_the_rows_is_uniform():
+    """A bell that always hides 5 of 9, and a tenth of uniform numbers."""
+    p = bell.chances(config_of(9, bell=10 ** 6, uniform=0.1))
+    expected = torch.full((9,), 0.1 / 9, dtype=torch.float64)
+    expected[4] += 0.9
+    assert torch.allclose(p, expected)
+
+
 @pytest.mark.parametrize("a", [1, 3])
-@pytest.mark.parametrize("draws", [1, 2])
-def test_the_weights_keep_the_bound(a, draws):
+@pytest.mark.parametrize("draws, uniform", [(1, 0.0), (2, 0.3)])
+def test_the_weights_keep_the_bound(a, draws, uniform):
     """The mean weight of a hidden token, k for k, is that of the bound."""
-    config = config_of(bell=a, draws=draws)
+    config = config_of(bell=a, draws=draws, uniform=uniform)
     x = torch.zeros(40_000 // draws, config.block_size, dtype=torch.long)
     means = []
     for batch in (bell.training_batch(config, x, torch.Generator()),
