@@ -11,13 +11,16 @@ millisecond.
 import collections
 import functools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 import model as plain
-from support.flags import command, parse_flags, print_table
+from support.flags import (
+    build, command, flag, parse_flags, print_table, provenance, write_json)
+from support.runs import origin_of
 from toy import TOY, Grammar, split_words
 
 
@@ -256,21 +259,34 @@ def distance(texts: list) -> dict:
         "grammatical_se": math.sqrt(variance / len(texts))}
 
 
+@dataclass
+class OracleOptions:
+    """where the table goes, besides the screen"""
+    json: str = flag("", "file for the results", file=(".json",))
+
+
 def main():
     """A row for each file of samples of the toy; the columns are said at `distance`."""
     from extras.diversity import read_samples
-    files = parse_flags(__doc__, named="NAME=FILE")["named"]
-    rows = [["", "grammatical", "± s.e.", "kl", "surprise"]]
-    for name, path in files.items():
-        texts, _ = read_samples(path)
+    flags = parse_flags(__doc__, OracleOptions, named="NAME=FILE")
+    o = build(OracleOptions, flags)
+    facts = provenance(None) | {"runs": {}, "rows": []}
+    table = [["", "grammatical", "± s.e.", "kl", "surprise"]]
+    for name, path in flags["named"].items():
+        texts, settings = read_samples(path)
+        folder = settings.get("out_dir", "")
+        facts["runs"][name] = {"folder": folder} | origin_of(folder)
         found = distance(texts)
-        rows.append([
+        facts["rows"].append({"network": name, "texts": len(texts)} | found)
+        table.append([
             name,
             f"{found['grammatical']:.1%}",
             f"{found['grammatical_se']:.1%}",
             f"{found['kl']:.3f}",
             f"{found['surprise']:.2f}"])
-    print_table(rows)
+    print_table(table)
+    if o.json:
+        write_json(o.json, facts)
 
 
 if __name__ == "__main__":

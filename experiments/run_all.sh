@@ -345,23 +345,35 @@ world() {       # world PRESET OBJECTIVE A SEED: out/PRESET-bell/OBJECTIVE-A-SEE
     run $1-bell/$2-$3-$4 --preset=$1 --seed=$4 --eval_windows=400 $(flags_of $2) $(in_bell $3)
 }
 
+wide() {        # wide NAME FLAGS …: out/learning-wide/NAME-1, of twice the width
+    learn learning-wide $1 1250 1 --n_embd=256 --n_hidden=704 --eval_windows=100 "${@:2}"
+}
+
 # Which shares of hidden tokens should masked diffusion learn from, and how should they count?
 group_learning() {
     group_real
     for seed in 1 2 3; do recipe masked_ce-4 1250 $seed $(in_bell 4); done
+    for seed in 1 2 3; do recipe masked_ce-4 5000 $seed $(in_bell 4); done
     for seed in 1 2 3; do recipe masked_ce-4-adamw 1250 $seed $(in_bell 4) --optimizer=adamw; done
-    recipe masked_ce-4 5000 1 $(in_bell 4)
-    recipe mdlm-4 1250 1 $(in_bell 4)
+    for seed in 1 2 3; do recipe masked_ce-8 1250 $seed $(in_bell 8); done
+    recipe masked_ce-8 5000 1 $(in_bell 8)
+    for a in 2 16; do recipe masked_ce-$a 1250 1 $(in_bell $a); done
+    for a in 2 4; do recipe mdlm-$a 1250 1 $(in_bell $a); done
+    recipe masked_ce-4-uniform 1250 1 $(in_bell 4) --uniform=0.1
+    recipe masked_ce-4-two-four 1250 1 $(in_bell 4) --draws=2 --batch_size=4
+    recipe masked_ce-4-four-two 1250 1 $(in_bell 4) --draws=4 --batch_size=2
+    recipe masked_ce-4-two 1250 1 $(in_bell 4) --draws=2
+    recipe masked_ce-4-four 1250 1 $(in_bell 4) --draws=4
     recipe masked_ce-near 1250 1 --variant=near
     recipe masked_ce-alike 1250 1 --variant=near --alike=true
-    for a in 2 8 16; do recipe masked_ce-$a 1250 1 $(in_bell $a); done
-    recipe masked_ce-4-four-two 1250 1 $(in_bell 4) --draws=4 --batch_size=2
     for steps in 150 300 600; do
         for seed in 1 2 3; do gpt_in_proportion $steps $seed; done
     done
     made learning python -m experiments.held_out --draws=4 --runs="$(folders \
-        out/learning/masked_ce-4-{1,2,3} out/learning/masked_ce-{2,8,16,4-four-two}-1 \
-        out/learning/mdlm-4-1 out/learning-long/masked_ce-4-1)"
+        out/learning/masked_ce-{4,8}-{1,2,3} \
+        out/learning/masked_ce-{2,16,4-uniform,4-two-four,4-four-two,4-two,4-four}-1 \
+        out/learning/mdlm-{2,4}-1 out/learning-long/masked_ce-4-{1,2,3} \
+        out/learning-long/masked_ce-8-1)"
     made learning-adamw python -m experiments.held_out --draws=4 \
         --runs="$(folders out/learning/masked_ce-4-adamw-{1,2,3})"
     learn few-bell masked_ce-4-2500 2500 1 --train_stories=500 $(in_bell 4)
@@ -369,8 +381,13 @@ group_learning() {
         learn large-batch $name 313 1 --batch_size=32 --warmup=25 --eval_interval=313 \
             --eval_windows=100 $(in_bell ${name#*-})
     done
+    wide ar
+    wide mdlm-1
+    wide masked_ce-4 $(in_bell 4)
+    recipe aogpt-local 1250 1 --variant=local
     made learning-others python -m experiments.held_out --draws=4 \
-        --runs="$(folders out/few-bell/* out/large-batch/*)"
+        --runs="$(folders out/few-bell/* out/large-batch/* out/learning-wide/* \
+        out/learning/aogpt-local-1)"
     made learning-exact python -m experiments.held_out --left_to_right=true --windows=60 \
         --runs=out/learning-long/masked_ce-4-1
     made gpt python -m experiments.held_out --runs="$(folders out/gpt/*)"
@@ -390,6 +407,14 @@ group_learning() {
     done
     made worlds python -m experiments.learning --windows=600 \
         --runs="$(folders out/{toy,sudoku,shakespeare}-bell/*)"
+    for run in toy-bell/{mdlm-1,masked_ce-4}-{1,2,3}; do
+        write $run $run --num_samples=1000 --length=48 --seed=${run##*-}
+    done
+    made learning-toy python -m experiments.oracle $(for file in out/written/toy-bell/*; do
+        echo "$(basename "${file%.jsonl}")=$file"
+    done)
+    made blanks-bell python -m experiments.infill --data=unseen --windows=380 \
+        --models=out/learning-long/masked_ce-4-1
     made shares python -m experiments.learning --data=unseen \
         --runs="$(folders out/learning/{mdlm,masked_ce}-4-1 out/stories/{mdlm,masked_ce}-1 \
         out/learning/masked_ce-{near,alike}-1)"
@@ -397,7 +422,7 @@ group_learning() {
 
 write() {       # write NAME RUN FLAGS …: out/written/NAME.jsonl, 300 stories of out/RUN
     local file=out/written/$1.jsonl
-    mkdir -p out/written
+    mkdir -p "$(dirname "$file")"
     [ -e "$file" ] || python sample.py --out_dir=out/$2 --num_samples=300 --length=128 --out=$file \
         "${@:3}"
 }
