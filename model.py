@@ -412,7 +412,9 @@ def draw(p, u):
 def read_slots(model, tokens, order, start, end):
     """Logits (B, m, V) of the m tokens from `start` to `end` in the order (B, L).
 
-    The tokens (B, L) before them are known. None of the m is told what the others become."""
+    The tokens (B, L) before them are known. None of the m is told what the others become. For ar
+    and aogpt sample.py gives `write` the reader of extras/cache.py instead, which computes the same
+    and keeps what does not change from pass to pass."""
     config = model.config
     if config.mode == "mdlm":
         # The network has learned whole windows, so it reads [MASK]s beyond the text.

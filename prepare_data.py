@@ -26,7 +26,6 @@ import json
 import re
 import shlex
 import tempfile
-import urllib.request
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from typing import Literal
 import numpy as np
 from tqdm import tqdm
 
+from support.downloads import download_shakespeare, download_stories
 from support.flags import (
     InputError, build, command, did_you_mean, flag, parse_flags, printable, provenance, write_json)
 from support.rows import read_rows, read_text
@@ -195,50 +195,17 @@ def read_stories(path: str) -> list:
     return split_stories(read_texts([path])[0])
 
 
-def download_stories(split: str):
-    """The stories of TinyStories (Eldan & Li 2023, arXiv 2305.07759). Raises InputError."""
-    try:
-        import datasets
-        rows = datasets.load_dataset("roneneldan/TinyStories", split=split, streaming=True)
-        for row in rows:
-            story = row["text"].strip()
-            if story:
-                yield story
-    except Exception as e:      # what `datasets` raises when the network fails differs by version
-        raise InputError(f"TinyStories could not be downloaded ({type(e).__name__}); connect, or "
-                         f"prepare a file you have with --text=FILE") from e
-
-
-SHAKESPEARE = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/"
-               "input.txt")
-
-
-def download_shakespeare() -> str:
-    """The file with the text that char-rnn and nanoGPT use, downloaded once. Raises InputError."""
-    path = Path(DATA_DIR, "shakespeare", "input.txt")
-    if not path.exists():
-        try:
-            content = urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
-        except OSError as e:
-            raise InputError(f"Tiny Shakespeare could not be downloaded ({e}); connect, or put "
-                             f"a copy at {path}") from e
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return str(path)
-
-
 # ---- Preparing a data set ------------------------------------------------------------------------
 
 # What a token is in the data sets that are made here or downloaded.
-USUAL = dict.fromkeys(WORLDS, "words") | {"shakespeare": "bytes", "tinystories": "gpt2"}
+USUAL = dict.fromkeys(WORLDS, "words") | {"tinystories": "gpt2", "shakespeare": "bytes"}
 MOST_WORDS = 65535      # so that the end-of-text token is a uint16 too
 
 
 @dataclass
 class PrepareOptions:
     """which text, and how much of it"""
-    dataset: Literal["toy", "sudoku", "sudoku-9", "sudoku-pairs", "sudoku-moves", "tinystories",
-                     "shakespeare"] = flag("toy", "made here, or downloaded")
+    dataset: Literal[*USUAL] = flag("toy", "made here, or downloaded")
     text: str = flag("", "your own text instead: .txt or .jsonl files, with commas")
     val: str = flag("", "files to validate on; without it, a part of --text is held out")
     name: str = flag("", "folder under data/; left out, it is named after the text")
@@ -261,11 +228,8 @@ class PrepareOptions:
         if cut and self.tokenizer != "gpt2":
             raise InputError("--vocab_size is for --tokenizer=gpt2; there are 256 bytes, and the "
                              "toy and sudoku have words of their own")
-        if self.world and self.tokenizer != "words":
-            raise InputError(f"--tokenizer={self.tokenizer} is for text; the toy and sudoku have "
-                             "words of their own")
-        if self.tokenizer == "words" and not self.world and not self.text:
-            raise InputError("--tokenizer=words is for --text, and for the toy and sudoku")
+        if not self.text and (self.tokenizer == "words") != bool(self.world):
+            raise InputError(f"--tokenizer={self.tokenizer} is not for {self.dataset}; leave it out")
         if self.val and not self.text:
             raise InputError("--val needs --text")
         if self.text and self.dataset != "toy":
@@ -305,7 +269,7 @@ def open_source(o: PrepareOptions) -> tuple:
         return "stories", texts_of(o.world, o.seed), texts_of(o.world, o.seed + 1)
     if o.dataset == "tinystories" and not o.text:
         return "stories", download_stories("train"), download_stories("validation")
-    paths = o.text.split(",") if o.text else [download_shakespeare()]
+    paths = o.text.split(",") if o.text else [download_shakespeare(DATA_DIR)]
     val_paths = o.val.split(",") if o.val else []
     texts, marked = read_texts(paths + val_paths)
     train, val = texts[:len(paths)], texts[len(paths):]

@@ -123,60 +123,6 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
     return tokens, appeared
 
 
-# ---- What is asked for ---------------------------------------------------------------------------
-
-def pattern_of(o: SampleOptions, config, tokenizer, windows: str, variant=plain) -> torch.Tensor:
-    """(L,) the tokens that are given, and [MASK] where one is to be written.
-
-    Raises InputError for what this model cannot do."""
-    ids = []
-    if o.prompt:
-        from extras.prompt import prompt_ids
-        ids = prompt_ids(o.prompt, [config.mask_id] * o.blank, tokenizer)
-    blanks = ids.count(config.mask_id)
-    T = config.block_size
-    can_go_on = windows == "random" and not blanks      # beyond the window
-    length = o.length or (min(len(ids), T) if blanks else T)
-    if length > T and not can_go_on:
-        raise InputError(f"--length={length} must not exceed the window, {T}; a text can go on "
-                         "only if it has no blanks and windows began anywhere")
-    n = length - len(ids) + blanks                      # tokens to write
-    if n < max(1, blanks):
-        of_blanks = f", {blanks} of them in blanks (--blank={o.blank})" if blanks else ""
-        remedy = "give a larger --length" if len(ids) < T or can_go_on else "take fewer"
-        raise InputError(f"--prompt has {len(ids)} tokens{of_blanks}, which leaves nothing to "
-                         f"write in a text of {length}; {remedy}")
-    if o.steps > n and o.sampler != "ancestral":
-        raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
-    pattern = torch.tensor(ids + [config.mask_id] * (length - len(ids)))            # (L,)
-    getattr(variant, "check_pattern", check_pattern)(config, pattern)
-    return pattern
-
-
-def check_pattern(config, pattern: torch.Tensor):
-    """Raises InputError where ar would have to go back."""
-    free = pattern == config.mask_id                                                # (L,)
-    if config.mode == "ar" and (free[:-1] & ~free[1:]).any():
-        raise InputError("--prompt has words where ar should have written before; mdlm and aogpt "
-                         "can fill such a blank")
-
-
-def check_flags_for(o: SampleOptions, config):
-    """Raises InputError for a flag that would do nothing."""
-    useless = {}
-    if config.mode == "ar":
-        useless = dict.fromkeys(["steps", "order"], "for ar")
-    elif config.mode == "mdlm" and hasattr(config, "block_length"):
-        useless["order"] = "for a model that was trained in blocks"
-    elif config.mode == "mdlm":
-        useless["cache"] = "for mdlm"
-    if not o.prompts and "___" not in o.prompt and not o.prompt.startswith("FILE:"):
-        useless["blank"] = "without ___ in --prompt"
-    for name, where in useless.items():
-        if getattr(o, name) != getattr(SampleOptions, name):
-            raise InputError(f"--{name}={getattr(o, name)} means nothing {where}; leave it out")
-
-
 # ---- The command ---------------------------------------------------------------------------------
 
 def open_model(folder: str, device: str = "auto"):
@@ -228,8 +174,7 @@ def summary_of(rows: list, tokenizer, o: SampleOptions, start: str) -> dict:
 
 def main():
     flags = parse_flags(__doc__, SampleOptions, first=MOST_USED,
-                        extras={"sampler": ["adaptive", "ancestral", "confidence", "drafts"]},
-                        implied={"--protocol=paper": "confidence"})
+                        extras={"sampler": "sampler"}, implied={"--protocol=paper": "confidence"})
     if "out_dir" not in flags:
         raise InputError("which model? give --out_dir=DIR, the folder that train.py wrote")
     model, variant, tokenizer, windows = open_model(flags["out_dir"], flags.get("device", "auto"))
@@ -240,11 +185,12 @@ def main():
     if flags.get("prompts"):
         flags = {"num_samples": 1} | flags
     o = build(SampleOptions, flags)
+    from extras.prompt import check_flags_for, pattern_of
     check_flags_for(o, config)
     # The stories of each batch, and what is given of them.
     if o.prompts:
         from extras.prompts import batches_of, in_order
-        batches = batches_of(o, pattern_of, config, tokenizer, windows, variant)
+        batches = batches_of(o, config, tokenizer, windows, variant)
     else:
         pattern = pattern_of(o, config, tokenizer, windows, variant)
         batches = [(range(o.num_samples)[first:first + o.batch_size], pattern)

@@ -26,6 +26,7 @@ from prepare_data import open_windows, prepare_if_missing, vocabulary_of
 from sample import SampleOptions, generate
 from support.flags import InputError, build, command, extra_file, flag, parse_flags, printable
 from support.pictures import in_shape
+from support.presets import IMPLIED, PRESETS, with_preset
 from support.processes import (
     RANK, WORLD_SIZE, average_gradients, join_processes, leave_processes, wait_for_processes)
 from support.runs import Run, check_folder, load, past_of, random_numbers
@@ -33,13 +34,12 @@ from tokenizer import Tokenizer
 from worlds import columns_of
 
 
-# ---- Settings and presets ------------------------------------------------------------------------
+# ---- Settings ------------------------------------------------------------------------------------
 
 @dataclass
 class Settings:
     """training (the defaults are the preset controlled: the paper's sizes without its confounds)"""
-    preset: Literal["auto", "toy", "sudoku", "sudoku-9", "sudoku-pairs", "sudoku-moves",
-                    "shakespeare", "laptop", "paper", "controlled"] = flag(
+    preset: Literal["auto", *PRESETS, "paper"] = flag(
         "auto", "sizes and settings to start from; auto: controlled with CUDA, else toy")
     data: str = flag("tinystories", "folder under data/, made by prepare_data.py")
     windows: Literal["auto", "aligned", "random", "paper"] = flag(
@@ -78,97 +78,12 @@ class Settings:
         "auto", "torch.compile; auto: yes, but not on mps")
 
 
-# A preset has values for fields of Settings and of model.py's Config. Flags override them. All but
-# `controlled` begin with SMALL. The preset `paper` is in extras/paper.py.
-SMALL = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99)
-
-# A window is one story and its end; later words depend on much earlier ones.
-TOY = SMALL | dict(
-    data="toy",
-    block_size=48,
-    n_layer=2,
-    n_embd=128,
-    n_hidden=384,
-    batch_size=64,
-    max_steps=2000,
-    lr=2e-3,
-    eval_interval=400,
-    eval_windows=1024,
-)
-
-# With Muon 1,000 steps do what takes 4,000 with AdamW.
-SUDOKU = TOY | dict(optimizer="muon", lr=4e-3, max_steps=1000, eval_interval=200)
-
-PRESETS = {
-    "toy": TOY,
-    # A window is one grid.
-    "sudoku": SUDOKU | dict(data="sudoku", block_size=36),
-    "sudoku-9": SUDOKU | dict(data="sudoku-9", block_size=81, n_layer=4, max_steps=2000),
-    # A window is a puzzle and its solution, of which only the solution is learned. They are told
-    # apart by the word |, which is the last one of the vocabulary. The first is for ar, the second,
-    # in which the text says the order of the cells, for aogpt.
-    "sudoku-pairs": SUDOKU | dict(data="sudoku-pairs", block_size=73, variant="answers", mark=7),
-    "sudoku-moves": SUDOKU | dict(data="sudoku-moves", block_size=37, variant="taught", mark=216),
-    # nanoGPT's recipe for a CPU, and its text. The SwiGLU has 1% more weights than nanoGPT's MLP.
-    "shakespeare": SMALL | dict(
-        data="shakespeare",
-        block_size=64,
-        n_layer=4,
-        n_embd=128,
-        n_hidden=344,
-        batch_size=12,
-        max_steps=2000,
-        lr=1e-3,
-        final_lr=0.1,
-        weight_decay=0.1,
-        eval_interval=500,
-        eval_windows=2000,      # all of the text held out
-    ),
-    "laptop": SMALL | dict(
-        data="tinystories-4096",
-        block_size=256,
-        n_layer=4,
-        n_embd=256,
-        n_hidden=704,
-        batch_size=16,
-        max_steps=1500,
-        lr=4e-3,
-        optimizer="muon",
-        eval_interval=250,
-        eval_windows=300,
-    ),
-    # The paper's sizes with its confounds removed: windows start where stories start, end-of-text
-    # is kept, the head is tied, and mdlm trains on a bound.
-    "controlled": {},
-}
-
-# On text masked diffusion learns sooner if half of the tokens are hidden most often, and all its
-# predictions count alike (extras/bell.py, results/learning.md). What it reports stays the bound.
-# --objective=nelbo trains on the bound too.
-SOONER = dict(variant="bell", objective="masked_ce")
-PRESETS_OF_TEXT = "shakespeare", "laptop"
-
-
 def resolve(flags: dict):
     """What the flags ask for: Settings, the variant, its Config, and with --resume the checkpoint.
 
     The variant is a module: model.py, or a file of extras/ that defines some of the same names. A
     flag wins over the preset. A resumed run keeps most of its settings. Raises InputError."""
-    preset = flags.get("preset", "auto")
-    if preset == "auto":
-        asked = flags.get("device", "auto").startswith(("auto", "cuda"))
-        preset = "controlled" if asked and torch.cuda.is_available() else "toy"
-    if preset == "paper":
-        if flags.get("variant", "paper") != "paper":
-            raise InputError("--preset=paper has a variant of its own; leave --variant out")
-        from extras.paper import preset_of
-        values = preset_of(flags.get("mode", "ar")) | flags
-    else:
-        values = PRESETS[preset] | flags
-        chosen = {"variant", "objective"} & flags.keys()
-        if preset in PRESETS_OF_TEXT and flags.get("mode") == "mdlm" and not chosen:
-            values |= SOONER
-    values["preset"] = preset
+    values = with_preset(flags)
     values.setdefault("data", Settings.data)
     if not values.get("out_dir"):
         values["out_dir"] = os.path.join("out", f"{values['data']}-{values.get('mode', 'ar')}")
@@ -184,9 +99,8 @@ def resolve(flags: dict):
     config = build(variant.Config, values)
     rows = s.grad_accum * WORLD_SIZE * rows_together(config)
     if s.batch_size % rows:
-        pairs = ", and for mdlm's pairs of 2" if config.mode == "mdlm" else ""
         raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "
-                         f"--grad_accum times the processes{pairs}")
+                         "--grad_accum times the processes, and times 2 for mdlm")
     return s, variant, config, checkpoint
 
 
@@ -301,15 +215,12 @@ def evaluate(model, variant, x: torch.Tensor, seed: int) -> dict:
 # ---- The command, and its loop -------------------------------------------------------------------
 
 VARIANTS = ["answers", "bell", "blocks", "infill", "local", "near", "paper", "taught"]
-IMPLIED = {
-    "--preset=paper": "paper", "--preset=shakespeare": "bell", "--preset=laptop": "bell",
-    "--preset=sudoku-pairs": "answers", "--preset=sudoku-moves": "taught"}
 MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_size", "lr", "seed")
 
 
 def main():
     flags = parse_flags(__doc__, plain.Config, Settings, first=MOST_USED,
-                        extras={"variant": VARIANTS}, implied=IMPLIED)
+                        extras={"variant": "Config"}, implied=IMPLIED)
     s, variant, config, checkpoint = resolve(flags)
     device = join_processes(s.device)           # the one of this process, if there are several
     check_folder(s.out_dir, s.resume)           # no run is overwritten

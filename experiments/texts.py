@@ -21,7 +21,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from prepare_data import DATA_DIR, PrepareOptions, download_stories, prepare, read_stories
+from prepare_data import DATA_DIR, PrepareOptions, prepare, read_stories
+from support.downloads import download_stories
 from support.flags import InputError, build, command, flag, parse_flags
 from tokenizer import EOT
 

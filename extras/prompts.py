@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 
 import model as plain
+from extras.prompt import pattern_of
 from support.flags import InputError
 from support.rows import read_text
 
@@ -31,8 +32,8 @@ def read_prompts(o) -> dict:
     return prompts
 
 
-def patterns_of(o, pattern_of, *model_and_data) -> list:
-    """The pattern (L,) of each prompt, by `pattern_of` of sample.py. Raises InputError."""
+def patterns_of(o, *model_and_data) -> list:
+    """The pattern (L,) of each prompt. Raises InputError."""
     patterns = []
     for number, prompt in read_prompts(o).items():
         try:
@@ -46,12 +47,12 @@ def patterns_of(o, pattern_of, *model_and_data) -> list:
     return patterns
 
 
-def batches_of(o, pattern_of, config, tokenizer, windows, variant) -> list:
+def batches_of(o, config, tokenizer, windows, variant) -> list:
     """The stories of each batch, as (prompt, sample), and their patterns (B, L).
 
     The random numbers of a story are those of its (prompt, sample), both counted from 0, whatever
     else is in the file. Raises InputError."""
-    patterns = patterns_of(o, pattern_of, config, tokenizer, windows, variant)
+    patterns = patterns_of(o, config, tokenizer, windows, variant)
     stories_like = collections.defaultdict(list)
     for number, pattern in enumerate(patterns):
         free = pattern == config.mask_id                                            # (L,)

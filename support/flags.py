@@ -241,16 +241,16 @@ def parse_flags(doc: str, *classes, first=(), named="", extras: dict = {}, impli
     first       names of the flags that most people need; --help shows them before the others
     named       what other arguments look like, for example NAME=FILE; they are returned as a dict
                 under "named"
-    extras      {flag: names of files in extras/}: where the flag has such a name, the file's flags
-                are flags too; --help shows those of all
+    extras      {flag: what it needs}: the flag names a file of extras/ that defines this class or
+                function, and the file's flags are flags too; --help shows those of all such files
     implied     {an argument: name of a file in extras/ that it asks for too}
     Raises InputError."""
     def refuse(message):
         raise InputError(message)
 
+    extras = {name: files_that_define(needed) for name, needed in extras.items()}
     # Students are handed out some of the files alone (extras/course.py).
     there = [path.stem for path in (ROOT / "extras").glob("*.py")]
-    extras = {name: [file for file in files if file in there] for name, files in extras.items()}
     implied = {argument: file for argument, file in implied.items() if file in there}
     # A script that was edited on Windows has a CR at the end of every line.
     arguments = [argument.rstrip("\r") for argument in sys.argv[1:] if argument.strip()]
@@ -279,6 +279,13 @@ def parse_flags(doc: str, *classes, first=(), named="", extras: dict = {}, impli
     if named:
         result["named"] = read_named(given.named, named)
     return result
+
+
+def files_that_define(needed: str) -> list:
+    """The names of the files of extras/ that define this class or function."""
+    pattern = re.compile(rf"^(class|def) {needed}\b", re.MULTILINE)
+    files = sorted((ROOT / "extras").glob("*.py"))
+    return [file.stem for file in files if pattern.search(file.read_text("utf-8"))]
 
 
 def classes_of_extras(extras: dict, implied: dict, arguments: list):

@@ -122,7 +122,7 @@ train.py      --variant=paper --time_embedding=add                  for --mode=m
 train.py      --mode=mdlm --variant=paper --schedule=cosine         --schedule=cosine needs
 train.py      --mode=mdlm --variant=blocks --block_length=0         must be at least 1
 train.py      --mode=mdlm --batch_size=7       --batch_size=7 must be a multiple of 2
-train.py      --grad_accum=3       must be a multiple of 3: of --grad_accum times the processes$
+train.py      --grad_accum=3       must be a multiple of 3: of --grad_accum times the processes
 train.py      --device=cuda:77                 --device=cuda:77 is not usable here
 train.py      --out_dir=out/ar                 out/ar holds a run already
 train.py      --out_dir=out/new --resume       no checkpoint at out/new/ckpt.pt

@@ -8,8 +8,9 @@ import torch
 
 import sample
 from conftest import run
+from extras.prompt import pattern_of
 from extras.prompts import batches_of
-from sample import generate, pattern_of
+from sample import generate
 from support.flags import InputError
 from test_sample import WORDS, setting, small_model
 
@@ -49,7 +50,7 @@ def test_a_text_is_the_same_whatever_else_is_in_the_file(workdir, case, prompts)
     o = replace(o, prompts="p.txt", num_samples=3, batch_size=5, blank=2 if "___" in prompts else 8)
     config, found = model.config, {}
     data = config, WORDS, "aligned", variant
-    for stories, patterns in batches_of(o, pattern_of, *data):
+    for stories, patterns in batches_of(o, *data):
         assert len(stories) <= 5
         tokens, _ = generate(model, stories, patterns, o, variant, sampler)
         found |= zip(stories, tokens.tolist())
@@ -72,7 +73,7 @@ def test_beyond_the_window(workdir, mode):
     (workdir / "p.txt").write_text("One\nOne day\nday a\n")
     model, _, o, variant, _ = setting(f"{mode} . --length=20", make_for_words)
     o = replace(o, prompts="p.txt", num_samples=1)
-    (_, one), (_, two) = batches_of(o, pattern_of, model.config, WORDS, "random", variant)
+    (_, one), (_, two) = batches_of(o, model.config, WORDS, "random", variant)
     assert (one.shape, two.shape) == ((1, 20), (2, 20))
     together, _ = generate(model, [(1, 0), (2, 0)], two, o)
     alone, _ = generate(model, [(2, 0)], two[1], o)

@@ -20,15 +20,15 @@ from scipy.stats import chi2_contingency, chisquare
 import model as plain
 from conftest import ROOT, Running, run, small_model
 from extras import blocks, cache, infill, unmask
+from extras.prompt import pattern_of
 from model import Config, Drawing, draw, mask_batch, probabilities
 from tokenizer import Tokenizer
-from sample import SampleOptions, generate, noise_of, pattern_of, rows_of
+from sample import SampleOptions, generate, noise_of, rows_of
 from support.flags import InputError, build, extra_file, parse_flags
 from toy import TOY
 
 CPU = torch.device("cpu")
 WORDS = Tokenizer("words", words=TOY.words())
-SAMPLERS = ["adaptive", "ancestral", "confidence", "drafts"]
 
 
 def setting(case, make=small_model):
@@ -44,7 +44,7 @@ def setting(case, make=small_model):
     blank = model.config.mask_id
     pattern = torch.tensor([blank if token == "." else int(token) for token in text])
     with mock.patch.object(sys, "argv", ["sample.py", *arguments]):
-        flags = parse_flags("", SampleOptions, extras={"sampler": SAMPLERS})
+        flags = parse_flags("", SampleOptions, extras={"sampler": "sampler"})
     o = build(SampleOptions, {"full_length": True} | flags)
     write = None
     if o.sampler:
