@@ -211,13 +211,13 @@ def main():
         "start": start, "mode": config.mode, "vocab_size": config.vocab_size, "columns": columns}
     began = time.perf_counter()
 
-    def written():
+    def each_row():
         for stories, pattern in batches:
             tokens, appeared = generate(model, stories, pattern, o, variant, sampler)
             yield from rows_of(stories, tokens, appeared, config, tokenizer, o)
 
-    rows = in_order(written(), o) if o.prompts else written()
-    rows = write_rows(o.out, settings, rows, sum(len(stories) for stories, _ in batches))
+    in_turn = in_order(each_row(), o) if o.prompts else each_row()
+    rows = write_rows(o.out, settings, in_turn, sum(len(stories) for stories, _ in batches))
     summary = settings | summary_of(rows, tokenizer, o, start)
     summary["seconds"] = time.perf_counter() - began
 

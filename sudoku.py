@@ -14,7 +14,6 @@ has the probability 0.
 A puzzle is a grid of which some cells, the givens, are left, so many that it has one solution.
 """
 import bisect
-import collections
 import functools
 import itertools
 import math
@@ -49,13 +48,6 @@ class Sudoku:
         found = {(unit, digit) for digit, units in zip(grid, self.units_of) for unit in units}
         wanted = itertools.product(range(3 * self.n), range(1, self.n + 1))
         return len(grid) == self.cells and found == set(wanted)
-
-    def clashes(self, grid) -> set:
-        """The cells whose digit stands twice in one of their units."""
-        cells = list(zip(grid, self.units_of))
-        count = collections.Counter((unit, digit) for digit, units in cells for unit in units)
-        return {cell for cell, (digit, units) in enumerate(cells)
-                if any(count[unit, digit] > 1 for unit in units)}
 
     def used_in(self, puzzle) -> list:
         """The set of digits that stand in each unit; None, if a digit stands in a unit twice."""
@@ -105,31 +97,7 @@ class Sudoku:
         for unit in self.units_of[cell]:
             used[unit] ^= 1 << digit
 
-    def has_one_solution(self, puzzle) -> bool:
-        return len(list(itertools.islice(self.solutions(puzzle), 2))) == 1
-
-    def singles(self, puzzle) -> list:
-        """The cells that a person would fill next: (cell, digit) for which there is no choice.
-
-        Either the cell has no other candidate, or no other cell of a unit has this candidate."""
-        candidates = self.candidates(puzzle, self.used_in(puzzle))
-        # The digits that are candidates of at least one cell of each unit, and of at least two.
-        once, twice = [0] * (3 * self.n), [0] * (3 * self.n)
-        for cell, digits in candidates.items():
-            for unit in self.units_of[cell]:
-                twice[unit] |= once[unit] & digits
-                once[unit] |= digits
-        found = []
-        for cell, digits in candidates.items():
-            only = digits
-            if digits.bit_count() > 1:
-                in_units = [once[unit] & ~twice[unit] for unit in self.units_of[cell]]
-                only &= functools.reduce(int.__or__, in_units)
-            if only.bit_count() == 1:
-                found.append((cell, only.bit_length() - 1))
-        return found
-
-    # ---- Random grids and puzzles ----------------------------------------------------------------
+    # ---- Random grids ----------------------------------------------------------------------------
 
     @functools.cached_property
     def first_row_sorted(self) -> list:
@@ -144,35 +112,6 @@ class Sudoku:
         grid = rng.choice(self.first_row_sorted)
         names = rng.sample(range(1, self.n + 1), self.n)
         return tuple(names[digit - 1] for digit in grid)
-
-    def draw_puzzle(self, grid, givens: int, rng: random.Random) -> tuple:
-        """A puzzle of which this grid is the only solution, with so many givens, or a few more.
-
-        Cells are emptied in random order, unless a second solution would appear."""
-        puzzle = list(grid)
-        for cell in rng.sample(range(self.cells), self.cells):
-            if self.cells - puzzle.count(0) == givens:
-                break
-            puzzle[cell] = 0
-            if not self.has_one_solution(puzzle):
-                puzzle[cell] = grid[cell]
-        return tuple(puzzle)
-
-    def shuffled(self, grids: list, rng: random.Random) -> list:
-        """Grids or puzzles with the digits renamed, and rows and columns in another order.
-
-        The units stay units. All the grids are changed in the same way."""
-        names = [0, *rng.sample(range(1, self.n + 1), self.n)]
-        rows = self.reordered(self.height, rng)
-        columns = self.reordered(self.width, rng)
-        cells = [row * self.n + column for row in rows for column in columns]
-        return [tuple(names[grid[cell]] for cell in cells) for grid in grids]
-
-    def reordered(self, together: int, rng: random.Random) -> list:
-        """All rows, or all columns, in a random order that keeps those of a box together."""
-        groups = [range(first, first + together) for first in range(0, self.n, together)]
-        return [line for group in rng.sample(groups, len(groups))
-                for line in rng.sample(group, together)]
 
     # ---- The world of grids: see worlds.py -------------------------------------------------------
 
@@ -216,6 +155,7 @@ class Sudoku:
     def is_right(self, text: str) -> bool:
         """Whether the text is that of a grid."""
         return self.is_grid(self.grid_of(text))
+
 
 
 GRIDS = Sudoku(2, 3)

@@ -91,9 +91,10 @@ def resolve(flags: dict):
     if flags.get("resume"):
         checkpoint, values = past_of(values["out_dir"], flags)
     vocab_size = vocabulary_of(values["data"])
-    if values.setdefault("vocab_size", vocab_size) != vocab_size:
+    if values.get("vocab_size", vocab_size) != vocab_size:
         raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has "
                          f"{vocab_size}; leave it out")
+    values["vocab_size"] = vocab_size
     s = build(Settings, values)
     variant = extra_file(s.variant, plain, needs="Config")
     config = build(variant.Config, values)
@@ -157,14 +158,14 @@ def train_step(model, losses_of, optimizers: list, batch: Batch, s: Settings, lr
 # ---- Evaluation ----------------------------------------------------------------------------------
 
 @torch.no_grad()
-def losses_in_parts(model, losses, batch: Batch) -> torch.Tensor:
+def losses_in_parts(model, losses_of, batch: Batch) -> torch.Tensor:
     """The losses (B,) of a batch as float64 on the CPU, a few rows at a time."""
     device = model.eval().head.weight.device
     found = []
     numbers = batch.tokens.size(1) * model.config.vocab_size
     for part in batch.split(machine.rows_at_once(numbers, device)):
-        loss = losses(model, part.to(device), part.select().to(device))
-        found.append(loss.cpu().double())
+        losses = losses_of(model, part.to(device), part.select().to(device))
+        found.append(losses.cpu().double())
     return torch.cat(found)
 
 

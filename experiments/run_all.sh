@@ -362,6 +362,7 @@ group_learning() {
     recipe masked_ce-4-uniform 1250 1 $(in_bell 4) --uniform=0.1
     recipe masked_ce-4-two-four 1250 1 $(in_bell 4) --draws=2 --batch_size=4
     recipe masked_ce-4-four-two 1250 1 $(in_bell 4) --draws=4 --batch_size=2
+    recipe masked_ce-4-one-sixteen 1250 1 $(in_bell 4) --batch_size=16
     recipe masked_ce-4-two 1250 1 $(in_bell 4) --draws=2
     recipe masked_ce-4-four 1250 1 $(in_bell 4) --draws=4
     recipe masked_ce-near 1250 1 --variant=near
@@ -371,7 +372,8 @@ group_learning() {
     done
     made learning python -m experiments.held_out --draws=4 --runs="$(folders \
         out/learning/masked_ce-{4,8}-{1,2,3} \
-        out/learning/masked_ce-{2,16,4-uniform,4-two-four,4-four-two,4-two,4-four}-1 \
+        out/learning/masked_ce-{2,16,4-uniform}-1 \
+        out/learning/masked_ce-4-{two-four,four-two,one-sixteen,two,four}-1 \
         out/learning/mdlm-{2,4}-1 out/learning-long/masked_ce-4-{1,2,3} \
         out/learning-long/masked_ce-8-1)"
     made learning-adamw python -m experiments.held_out --draws=4 \

@@ -23,7 +23,7 @@ FILES = """
     support/*.py extras/__init__.py extras/adaptive.py extras/answers.py
     extras/cache.py extras/drafts.py extras/infill.py extras/long.py extras/muon.py extras/nine.py
     extras/noise.py extras/prompt.py extras/prompts.py extras/show.py extras/solved.py
-    extras/start_from.py extras/unmask.py
+    extras/solving.py extras/start_from.py extras/unmask.py
     experiments/oracle.py
     course/gpt.py course/together.py course/project.py course/grade.py course/properties.py
     course/tasks.md

@@ -15,6 +15,7 @@ ln 6.67e21 / 81 = 0.6204 nats per word; under a law of unequal grids they cost l
 import itertools
 import random
 
+from extras import solving
 from sudoku import Sudoku
 
 
@@ -24,7 +25,7 @@ class FilledGrids(Sudoku):
     def draw_grid(self, rng: random.Random) -> tuple:
         first_row = range(1, self.n + 1)        # which gets other digits and another place below
         grid = next(self.solutions([*first_row] + [0] * (self.cells - self.n), rng))
-        [grid] = self.shuffled([grid], rng)
+        [grid] = solving.shuffled(self, [grid], rng)
         if rng.random() < 0.5:                  # rows become columns
             columns = [grid[column::self.n] for column in range(self.n)]
             grid = tuple(itertools.chain(*columns))

@@ -27,7 +27,7 @@ from functools import cache, partial
 import torch
 from tqdm import tqdm
 
-from extras import adaptive
+from extras import adaptive, solving
 from extras.score import score_texts
 from extras.solved import PAIRS
 from extras.taught import in_solvers_order
@@ -98,7 +98,7 @@ def drawn_puzzles(grids: list, givens: int, count: int, seed: int, rules: Sudoku
     with tqdm(total=count, unit="puzzle", leave=False, disable=None) as bar:
         while len(found) < count:
             solution = rng.choice(grids)
-            puzzle = rules.draw_puzzle(solution, givens, rng)
+            puzzle = solving.draw_puzzle(rules, solution, givens, rng)
             if rules.cells - puzzle.count(0) == givens:
                 found.append((puzzle, solution))
                 bar.update()
@@ -139,7 +139,7 @@ def solution_of(puzzle, rules: Sudoku, name: str) -> tuple:
 def needs_no_guess(puzzle, rules: Sudoku) -> bool:
     """Whether `singles` alone, again and again, fill all of it."""
     puzzle = list(puzzle)
-    while singles := rules.singles(puzzle):
+    while singles := solving.singles(rules, puzzle):
         for cell, digit in singles:
             puzzle[cell] = digit
     return 0 not in puzzle

@@ -14,6 +14,7 @@ import itertools
 import json
 from dataclasses import dataclass
 
+from extras import solving
 from extras.nine import NINE
 from support.flags import InputError, build, command, flag, parse_flags, text_width
 from support.pictures import last_step, layout, on_one_line, play
@@ -83,7 +84,7 @@ def draw_grids(panels: list, rules: Sudoku) -> tuple:
         left = i * width                            # where the panel begins
         parts.append(bold(left + xs[0], 24, title[:(width - xs[0]) // 8]))
         digits = [piece.strip() for piece in pieces]
-        clashes = rules.clashes(digits)
+        clashes = solving.clashes(rules, digits)
         cells = enumerate(itertools.product(ys, xs))
         for (cell, (y, x)), step, digit in zip(cells, steps, digits):
             box = f'x="{left + x}" y="{y}" width="{CELL - 3}" height="{CELL - 3}" rx="4"'

@@ -12,6 +12,7 @@ The puzzles have one solution each. Nobody has counted them, so their law is not
 import random
 import weakref
 
+from extras import solving
 from sudoku import Sudoku
 
 CELL_NAMES = [row + column for row in "abcdef" for column in "123456"]
@@ -36,9 +37,9 @@ class SolvedPuzzles(Sudoku):
         waiting = self.waiting.setdefault(rng, [])
         if not waiting:
             grid = self.draw_grid(rng)
-            puzzle = self.draw_puzzle(grid, rng.choice(self.GIVENS), rng)
+            puzzle = solving.draw_puzzle(self, grid, rng.choice(self.GIVENS), rng)
             waiting += [(puzzle, grid)] * self.TIMES
-        return tuple(self.shuffled(waiting.pop(), rng))
+        return tuple(solving.shuffled(self, waiting.pop(), rng))
 
     def entropy(self):
         return None
@@ -93,7 +94,7 @@ class Moves(SolvedPuzzles):
             fewest = min(counts.values())
             easiest = [cell for cell, count in counts.items() if count == fewest]
             if fewest > 1:
-                easiest = [cell for cell, _ in self.singles(puzzle)] or easiest
+                easiest = [cell for cell, _ in solving.singles(self, puzzle)] or easiest
             cell = rng.choice(easiest)
             puzzle[cell] = grid[cell]
             yield cell

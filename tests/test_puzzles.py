@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 import model as plain
 from conftest import small_model
-from extras import adaptive, answers, puzzles, taught
+from extras import adaptive, answers, puzzles, solving, taught
 from extras.nine import NINE
 from extras.solved import MOVES, PAIRS
 from model import Config, read_slots
@@ -82,7 +82,7 @@ def test_the_surest_cell_comes_first():
     world, model = Sudoku(2, 2), Perfect()
     rng = random.Random(0)
     for solution in rng.sample(GRIDS_OF_4, 20):
-        puzzle = world.draw_puzzle(solution, 6, rng)
+        puzzle = solving.draw_puzzle(world, solution, 6, rng)
         tokens = torch.tensor([[digit - 1 if digit else model.config.mask_id for digit in puzzle]])
         noise = lambda n: torch.rand(1, n, dtype=torch.float64)
         states = adaptive.write(model, tokens, None, noise, SampleOptions(temperature=0), risk=0.0)
@@ -104,7 +104,7 @@ def test_drawn_puzzles_have_one_solution_and_so_many_givens():
 @pytest.fixture
 def puzzle():
     rng = random.Random(4)
-    return GRIDS.draw_puzzle(GRIDS.draw_grid(rng), 12, rng)
+    return solving.draw_puzzle(GRIDS, GRIDS.draw_grid(rng), 12, rng)
 
 
 def test_puzzles_are_of_grids_that_training_has_not(models, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from conftest import small_model
-from extras import answers
+from extras import answers, solving
 from extras.nine import NINE
 from extras.solved import CELL_NAMES, MOVES, PAIRS
 from sudoku import GRIDS, Sudoku
@@ -89,7 +89,7 @@ def puzzles():
     found = []
     for i in range(20):
         grid = GRIDS.draw_grid(rng)
-        found.append((GRIDS.draw_puzzle(grid, 9 + i % 6, rng), grid))
+        found.append((solving.draw_puzzle(GRIDS, grid, 9 + i % 6, rng), grid))
     return found
 
 
@@ -142,7 +142,7 @@ def test_what_is_no_grid_has_no_law():
         grid[a], grid[b] = grid[b], grid[a]
         same = grid[a] == grid[b]
         assert (GRIDS.log_probs(text_of(grid)) is not None) == same
-        assert bool(GRIDS.clashes(grid)) != same
+        assert bool(solving.clashes(GRIDS, grid)) != same
 
 
 def test_clashes_are_of_neighbours_that_are_equal():
@@ -152,7 +152,7 @@ def test_clashes_are_of_neighbours_that_are_equal():
         grid[rng.randrange(36)] = rng.randint(1, 6)
         wanted = {cell for cell, digit in enumerate(grid)
                   if digit not in fitting(GRIDS, grid, cell)}
-        assert GRIDS.clashes(grid) == wanted
+        assert solving.clashes(GRIDS, grid) == wanted
 
 
 # ---- Puzzles -------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_all_solutions_are_found():
         puzzle = [digit if rng.random() < 0.3 else 0 for digit in grid]
         solutions = list(SMALL.solutions(puzzle))
         assert sorted(solutions) == sorted(all_solutions(SMALL, puzzle))
-        assert SMALL.has_one_solution(puzzle) == (len(solutions) == 1)
+        assert solving.has_one_solution(SMALL, puzzle) == (len(solutions) == 1)
 
 
 def test_givens_that_clash_have_no_solution():
@@ -179,7 +179,7 @@ def test_givens_that_clash_have_no_solution():
         puzzle = [0] * 36
         puzzle[0] = puzzle[other] = 3
         assert list(GRIDS.solutions(puzzle)) == []
-        assert not GRIDS.has_one_solution(puzzle)
+        assert not solving.has_one_solution(GRIDS, puzzle)
 
 
 def test_singles(puzzles):
@@ -196,7 +196,7 @@ def test_singles(puzzles):
                 places = [cell for cell in cells if digit in candidates.get(cell, ())]
                 if len(places) == 1:
                     wanted.add((places[0], digit))
-        found = GRIDS.singles(puzzle)
+        found = solving.singles(GRIDS, puzzle)
         assert len(set(found)) == len(found)
         assert set(found) == wanted
         assert all(grid[cell] == digit for cell, digit in found)
@@ -234,7 +234,7 @@ def test_random_grids_of_9_x_9():
 def test_shuffled_grids_and_puzzles_are_the_same_but_for_names_and_places():
     rng = random.Random(13)
     for _ in range(20):
-        puzzle, grid = NINE.shuffled([cells_of(KNOWN), cells_of(SOLUTION)], rng)
+        puzzle, grid = solving.shuffled(NINE, [cells_of(KNOWN), cells_of(SOLUTION)], rng)
         assert NINE.is_grid(grid)
         assert list(NINE.solutions(puzzle)) == [grid]
         assert sorted(map(puzzle.count, range(1, 10))) == sorted(map(KNOWN.count, "123456789"))
@@ -244,7 +244,7 @@ def test_puzzles_of_9_x_9_have_one_solution():
     rng = random.Random(14)
     for givens in 28, 36:
         grid = NINE.draw_grid(rng)
-        puzzle = NINE.draw_puzzle(grid, givens, rng)
+        puzzle = solving.draw_puzzle(NINE, grid, givens, rng)
         assert 81 - puzzle.count(0) == givens
         assert all_solutions(NINE, puzzle) == [grid]
 
@@ -325,7 +325,7 @@ def test_the_order_of_solving_has_each_blank_once(puzzles):
         assert sorted(order) == [cell for cell in range(36) if not puzzle[cell]]
         now = list(puzzle)
         for cell in order:
-            singles = GRIDS.singles(now)
+            singles = solving.singles(GRIDS, now)
             assert not singles or (cell, grid[cell]) in singles
             now[cell] = grid[cell]
 
@@ -335,7 +335,7 @@ def test_moves_are_of_a_puzzle_with_one_solution():
     for _ in range(10):
         givens = MOVES.draw(rng).split(" | ")[0].split()
         digits = {word[:2]: int(word[2:]) for word in givens}
-        assert GRIDS.has_one_solution([digits.get(name, 0) for name in CELL_NAMES])
+        assert solving.has_one_solution(GRIDS, [digits.get(name, 0) for name in CELL_NAMES])
 
 
 # ---- A GPT that learns answers -------------------------------------------------------------------
