@@ -45,8 +45,10 @@ SIZES = {
     "paper": dict(batch_size=32)}       # and the defaults of Config
 
 
-def begin(o, flags: dict) -> tuple:
-    """The device, the Config and the batch size that the flags ask for. Raises InputError."""
+def begin(o, flags: dict, mode: str = "ar") -> tuple:
+    """The device, the Config of this mode and the batch size that the flags ask for.
+
+    Raises InputError."""
     if "mode" in flags:
         raise InputError(f"--mode={flags['mode']} means nothing here, where modes are compared")
     device = pick_device(o.device)
@@ -57,7 +59,7 @@ def begin(o, flags: dict) -> tuple:
     rows = values["batch_size"]
     if rows % 2:
         raise InputError(f"--batch_size={rows} must be even: mdlm's rows come in pairs")
-    return device, build(Config, values), rows
+    return device, build(Config, values | {"mode": mode}), rows
 
 
 # ---- Time, and what the machine could do ---------------------------------------------------------
@@ -190,7 +192,8 @@ def bench_train(config: Config, batch_size: int, o: BenchOptions, device: torch.
 def main():
     flags = parse_flags(__doc__, BenchOptions, Config)
     o = build(BenchOptions, flags)
-    device, config, batch_size = begin(o, flags)
+    first, *_ = o.modes.split(",")
+    device, config, batch_size = begin(o, flags, first)
     figures = bench_train(config, batch_size, o, device)
     rows = [["", *(title for title, _ in COLUMNS.values())]]
     for mode, f in figures.items():

@@ -450,7 +450,8 @@ def plan(config, tokens, times, steps=0):
     steps       passes; 0 is one for each token. Tokens of one pass do not know of each other, so
                 only one token a pass follows the model's own law."""
     free = tokens == config.mask_id                                             # (B, L)
-    order = times.to(free.device).where(free, -1).argsort(dim=1, stable=True)   # (B, L)
+    # It is sorted where the times are, because not every device has float64.
+    order = times.where(free.to(times.device), -1).argsort(dim=1, stable=True).to(tokens.device)
     n = int(free[0].sum())                      # tokens to write, in each row as many
     given, steps = tokens.size(1) - n, steps or n
     return order, [given + n * step // steps for step in range(steps + 1)]

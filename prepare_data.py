@@ -239,6 +239,8 @@ class PrepareOptions:
             kind = self.vocab_size if cut else self.tokenizer
             if kind != usual:
                 self.name += f"-{kind}"
+            if self.text and self.name in USUAL:
+                raise InputError(f"data/{self.name} is for --dataset={self.name}; give --name=NAME")
         if not self.max_tokens:
             self.max_tokens = 4_000_000 if self.world else 50_000_000
 
@@ -279,6 +281,8 @@ def open_source(o: PrepareOptions) -> tuple:
     train, val = "".join(train), "".join(val)
     if not val:
         end = len(train) * 9 // 10
+        if o.tokenizer == "words":
+            end += len(re.match(r"\S*", train[end:])[0])        # not within a word
         train, val = train[:end], train[end:]
     return "continuous", cut_between_words(train), cut_between_words(val)
 
@@ -289,12 +293,13 @@ def prepare(o: PrepareOptions) -> Path:
     All is read before it is written, and written before it takes the place of an older data set. So
     if a text is wrong, a download fails or the disk is full, what was there stays."""
     kind, train, val = open_source(o)
-    tokenizer = o.make_tokenizer(train)
+    # A --val has no words of its own, but what is held out of the same text may have some.
+    tokenizer = o.make_tokenizer(train if o.val else itertools.chain(train, val))
     mark = [tokenizer.eot] if kind == "stories" else []         # before each story
     if mark:
         held_out = set()
         val = remember(iter(val), held_out)
-        train = (story for story in train if story not in held_out)
+        train = not_among(held_out, train, o.source)
     splits = {          # validation is read first, because training leaves out what that has read
         "val": encode_texts(val, tokenizer, mark, max(1, o.max_tokens // 20)),
         "train": encode_texts(train, tokenizer, mark, o.max_tokens)}
@@ -332,6 +337,18 @@ def remember(stories, seen: set):
     while some := list(itertools.islice(stories, 512)):
         seen.update(some)
         yield from some
+
+
+def not_among(held_out: set, stories, source: str):
+    """The stories that are not held out. Raises InputError where there seem to be no others."""
+    in_a_row = 0
+    for story in stories:
+        if story not in held_out:
+            in_a_row = 0
+            yield story
+        elif (in_a_row := in_a_row + 1) == 100_000:
+            raise InputError(f"{source} has too few different texts: validation holds all of them, "
+                             "or nearly; give a smaller --max_tokens")
 
 
 def encode_texts(texts, tokenizer: Tokenizer, mark: list, max_tokens: int) -> tuple:

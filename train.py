@@ -14,7 +14,7 @@ import math
 import os
 import shlex
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from support import machine     # before torch, because it sets how torch's threads wait
@@ -98,6 +98,10 @@ def resolve(flags: dict):
     s = build(Settings, values)
     variant = extra_file(s.variant, plain, needs="Config")
     config = build(variant.Config, values)
+    known = {f.name for options in (Settings, variant.Config) for f in fields(options)}
+    for name in flags.keys() - known:
+        raise InputError(f"--{name}={flags[name]} means nothing in this run, whose --variant is "
+                         f"{s.variant or 'none'}; leave it out")
     rows = s.grad_accum * WORLD_SIZE * rows_together(config)
     if s.batch_size % rows:
         raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "

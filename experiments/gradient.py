@@ -24,11 +24,12 @@ A network takes four minutes on a core at the sizes of run_all.sh. Where the noi
 the numbers are NaN, and more draws are needed.
 """
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from tqdm import tqdm
 
+import model as plain
 from extras import bell
 from prepare_data import Windows
 from sample import open_model
@@ -63,7 +64,8 @@ def configs_of(config) -> dict:
     """{recipe: its Config}; of ar there is one alone, its loss."""
     if config.mode == "ar":
         return {"loss": config}
-    return {name: bell.Config(**asdict(config) | recipe) for name, recipe in RECIPES.items()}
+    sizes = {f.name: getattr(config, f.name) for f in fields(plain.Config)}
+    return {name: bell.Config(**sizes | recipe) for name, recipe in RECIPES.items()}
 
 
 def measure(model, variant, windows: Windows, o: GradientOptions) -> dict:
@@ -102,8 +104,8 @@ def main():
         runs[folder] = origin_of(folder)
         model, variant, *_ = open_model(folder, "cpu")
         config = model.config
-        if config.mode == "aogpt":
-            raise InputError(f"{folder} is a run of aogpt; give runs of mdlm or ar")
+        if config.mode == "aogpt" or hasattr(config, "block_length"):
+            raise InputError(f"{folder} is a run of aogpt, or in blocks; give others")
         windows = Windows(run["settings"]["data"], "train", config.block_size, seed=o.seed)
         if not found:
             torch.manual_seed(o.seed)

@@ -23,13 +23,14 @@ the standard error of the mean of these is that of the stories.
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
 import model as plain
-from prepare_data import Windows
+from prepare_data import open_windows
 from sample import open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure, in_legend
@@ -146,7 +147,9 @@ def open_run(folder: str, data: str, device="auto") -> tuple:
     Raises InputError."""
     run = finished_run(folder)
     model, variant, tokenizer, _ = open_model(folder, device)
-    windows = Windows(data, "val", model.config.block_size)
+    kind = run["settings"]["windows"] if data == run["settings"]["data"] else "auto"
+    settings = run["settings"] | {"data": data, "windows": kind}
+    windows = open_windows(SimpleNamespace(**settings), "val", model.config.block_size)
     if tokenizer.to_dict() != windows.meta["tokenizer"]:
         raise InputError(f"{folder} has another tokenizer than data/{data}")
     return run, model, variant, windows

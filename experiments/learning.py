@@ -94,8 +94,8 @@ def main():
     for folder in o.runs.split(","):
         data = o.data or read_run(folder)["settings"]["data"]
         _, model, _, windows = open_run(folder, data, "cpu")
-        if model.config.mode != "mdlm":
-            raise InputError(f"{folder} is a run of {model.config.mode}; give runs of mdlm")
+        if model.config.mode != "mdlm" or hasattr(model.config, "block_length"):
+            raise InputError(f"{folder} is no run of mdlm, or one in blocks; its masks are others")
         found = measure(model, torch.from_numpy(windows.spread(o.windows)), o.draws)
         law = windows.law(o.windows)            # (N,), or None
         if law is not None:

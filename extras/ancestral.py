@@ -29,15 +29,15 @@ def write(model, tokens, times, noise, o):
     With blocks of N tokens those of block b are uniform in [b, b+1)."""
     L = tokens.size(1)
     u = noise(L)                                                                # (B, L)
-    free = tokens == model.config.mask_id                                       # (B, L)
-    times = times.to(free.device)                                               # (B, L)
+    # The times are in float64, which not every device has, so all this is where they are.
+    free = (tokens == model.config.mask_id).to(times.device)                    # (B, L)
     steps = o.steps or int(free[0].sum())
     N = getattr(model.config, "block_length", L)
-    block = torch.arange(L, device=tokens.device) // N                          # (L,)
+    block = torch.arange(L, device=times.device) // N                           # (L,)
     first = int(block[free[0]][0])              # all before it is given
     times = (times - first) / (int(block[-1]) + 1 - first)                      # from 0 up to 1
     # The block is added so that no step has tokens of two blocks.
-    reveal_step = ((times * steps).long() + block).where(free, -1)              # (B, L)
+    reveal_step = ((times * steps).long() + block).where(free, -1).to(tokens.device)    # (B, L)
     for step in range(int(reveal_step.max()) + 1):
         now = reveal_step == step                                               # (B, L)
         if now.any():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import model as plain
 from model import *
+from support.flags import InputError
 
 
 @dataclass
@@ -22,15 +23,20 @@ class Config(plain.Config):
         super().__post_init__()
         if self.mode != "ar":
             raise ValueError("--variant=answers is for --mode=ar")
+        if self.mark >= self.vocab_size:
+            raise ValueError(f"--mark={self.mark} is no token; there are {self.vocab_size}")
 
 
 def bound_batch(config, x, generator, l2r_fraction=0.0):
     """The loss of a GPT, in nats per token of the answers in each row of x (B, T).
 
-    The loss of a row without a mark, or with nothing after it, is 0."""
+    The loss of a row without a mark, or with nothing after it, is 0. Raises InputError where no row
+    has an answer."""
     batch = plain.bound_batch(config, x, generator)
     is_mark = (x == config.mark).long()                                         # (B, T)
     answer = is_mark.cumsum(dim=1) > is_mark        # (B, T) all that comes after the first mark
+    if not answer.any():
+        raise InputError(f"no text of a batch has an answer after the token --mark={config.mark}")
     return batch._replace(weight=answer / answer.sum(dim=1, keepdim=True).clamp(min=1))
 
 

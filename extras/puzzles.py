@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from extras import adaptive, solving
 from extras.score import score_texts
-from extras.solved import PAIRS
+from extras.solved import MOVES, PAIRS
 from extras.taught import in_solvers_order
 from prepare_data import Windows, prepare_if_missing
 from sample import SampleOptions, generate, open_model
@@ -122,6 +122,8 @@ def read_puzzles(path: str, rules: Sudoku = GRIDS) -> list:
     if not digits or len(digits) % cells:
         raise InputError(f"{path} ends before a puzzle is complete; give {cells} cells for each")
     puzzles = [tuple(digits[first:first + cells]) for first in range(0, len(digits), cells)]
+    if any(0 not in puzzle for puzzle in puzzles):
+        raise InputError(f"{path} has a grid without blanks, which is no puzzle")
     return [(puzzle, solution_of(puzzle, rules, f"{path}, puzzle {number}"))
             for number, puzzle in enumerate(puzzles, 1)]
 
@@ -323,6 +325,11 @@ def main(doc: str):
         if not isinstance(worlds[name], Sudoku):
             raise InputError(f"{folder} was not trained on Sudokus; train one by python train.py "
                              "--mode=mdlm --preset=sudoku")
+        config = runs[name][0].config
+        learned = {PAIRS: hasattr(config, "mark"), MOVES: hasattr(config, "taught")}
+        if not learned.get(worlds[name], True):
+            raise InputError(f"{folder} has not learned to answer; train one by --preset="
+                             "sudoku-pairs or sudoku-moves")
     sizes = {world.n for world in worlds.values()}
     if len(sizes) > 1:
         raise InputError("these models know grids of different sizes; give those of one size")

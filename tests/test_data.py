@@ -376,6 +376,14 @@ def test_the_words_of_a_text_are_its_tokens(workdir):
     assert Windows("games-words", "train", 4).law(2) is None       # nobody knows it
 
 
+def test_a_word_of_the_last_tenth_alone_is_a_word(workdir):
+    """And the last tenth does not begin within a word."""
+    Path("t.txt").write_text("north south east west " * 30 + "sparrow")
+    prepare(PrepareOptions(text="t.txt", tokenizer="words"))
+    words = load_meta("t-words")["tokenizer"]["words"]
+    assert sorted(words) == ["east", "north", "south", "sparrow", "west"]
+
+
 def test_a_word_that_only_val_has_is_told(workdir):
     Path("t.txt").write_text("e4 e5 " * 50)
     Path("v.txt").write_text("e4 e6")
