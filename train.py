@@ -47,7 +47,7 @@ class Settings:
     train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
     variant: str = flag(
         "", "file of extras/ that trains something else: answers, bell, blocks, infill (its "
-        "l2r_fraction is 0.5), paper or taught")
+        "l2r_fraction is 0.5), local, near, paper or taught")
     out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
     resume: bool = flag(False, "go on with the run in out_dir, by the settings it has")
     init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")

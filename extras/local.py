@@ -45,5 +45,5 @@ def training_batch(config, x, generator):
     """The chain rule in model.py's orders, but in a share of the rows in local ones."""
     order = plain.draw_orders(config, x, generator, config.l2r_fraction)        # (B, T)
     chosen = torch.rand(len(x), 1, generator=generator) < config.local          # (B, 1)
-    return order_batch(config, x, torch.where(chosen, local_orders(config.stretch, x, generator),
-                                              order))
+    of_stretches = local_orders(config.stretch, x, generator)                   # (B, T)
+    return order_batch(config, x, torch.where(chosen, of_stretches, order))
