@@ -333,6 +333,7 @@ def orders() -> dict:
 
 RECIPES = {
     "mdlm-1": "bound, a = 1",
+    "mdlm-2": "bound, a = 2",
     "mdlm-4": "bound, a = 4",
     "masked_ce-0.5": "equal weights, a = 1/2",
     "masked_ce-1": "equal weights, a = 1",
@@ -340,7 +341,15 @@ RECIPES = {
     "masked_ce-4": "equal weights, a = 4",
     "masked_ce-8": "equal weights, a = 8",
     "masked_ce-16": "equal weights, a = 16",
-    "masked_ce-4-four-two": "equal weights, a = 4, 4 masks"}
+    "masked_ce-4-uniform": "equal weights, a = 4, a tenth uniform"}
+# {recipe: (windows of a step, masks of each)}
+MASKS = {
+    "masked_ce-4": (8, 1),
+    "masked_ce-4-two-four": (4, 2),
+    "masked_ce-4-four-two": (2, 4),
+    "masked_ce-4-one-sixteen": (16, 1),
+    "masked_ce-4-two": (8, 2),
+    "masked_ce-4-four": (8, 4)}
 COMPARED_WITH_GPTS = "mdlm-1", "masked_ce-1", "masked_ce-4"
 TESTS = {
     "masked_ce-near": "equal weights, a = 1, near tokens alone",
@@ -357,7 +366,7 @@ def story_recipes() -> dict:
         for (group, name), runs in scores_of(file).items():
             if file == "real" and name in ("mdlm", "masked_ce"):
                 name += "-1"
-            if group in groups and name in RECIPES:
+            if group in groups and name in RECIPES | MASKS:
                 found.setdefault((name, groups[group]), []).extend(runs)
     return found
 
@@ -413,11 +422,14 @@ def learning() -> dict:
         rows.append(row)
         if name in COMPARED_WITH_GPTS:
             factors.append(factor)
-    for name, column in read("learning-written")["columns"].items():
-        found[f"learning.{name}.new-words".replace(" ", "-")] = f"{column['new words'][0]:.1%}"
     head = ["learns from", "stories, 1,250 steps", "5,000", "Shakespeare", "toy", "Sudoku"]
     found["learning.table"] = table(head, rows)
     found["learning.times"] = table(["learns from", "1,250 steps", "5,000"], factors)
+    rows = []
+    for name, (windows, masks) in MASKS.items():
+        bound = with_spread([np.mean(seed) for seed in stories[name, 1250]], 2)
+        rows.append([str(windows), str(masks), str(windows * masks), bound])
+    found["learning.masks"] = table(["windows", "masks of each", "rows to read", "bound"], rows)
     rows = []
     distances = []
     for folder, run in read("shares")["runs"].items():
@@ -437,7 +449,8 @@ def learning() -> dict:
 
 def elsewhere() -> dict:
     """The table of both optimizers, {learning.recipe.optimizer: a number for each seed}, what a = 4
-    has exactly from left to right, on few stories, and in batches of 32."""
+    has exactly from left to right, on few stories, in batches of 32, and with twice the width; and
+    what local orders do for aogpt."""
     muon = story_recipes()
     seeds = {
         ("mdlm-1", "Muon"): muon["mdlm-1", 1250],
@@ -457,9 +470,39 @@ def elsewhere() -> dict:
     [exact] = scores_of("learning-exact").values()
     found["learning.exact"] = f"{np.mean(exact):.2f}"
     for (group, name), runs in scores_of("learning-others").items():
-        found[f"learning.{group}.{name}"] = f"{np.mean(runs):.2f}"
+        found[f"learning.{group}.{name}".replace(" ", "-")] = f"{np.mean(runs):.2f}"
+    for name in "aogpt", "aogpt left to right":
+        runs = scores_of("real")["stories", name]
+        text = with_spread([np.mean(seed) for seed in runs], 2)
+        found[f"learning.plain-{name}".replace(" ", "-")] = text
+    wide = {name: runs for (group, name), runs in scores_of("learning-others").items()
+            if group == "learning-wide"}
+    found["learning.learning-wide.gain"] = above(wide["mdlm-1"], wide["masked_ce-4"])
     few_plain = scores_of("few")["few", "masked_ce-plain-2500"]
     found["learning.few.masked_ce-1"] = ", ".join(f"{np.mean(seed):.2f}" for seed in few_plain)
+    return found
+
+
+def written_by_recipes() -> dict:
+    """What is wrong with the texts of two recipes, and the table of how well they fill blanks."""
+    found = {}
+    for name, metrics in read("learning-written")["columns"].items():
+        share, _ = metrics["new words"]
+        found[f"learning.{name}.new-words".replace(" ", "-")] = f"{share:.1%}"
+    toy = {}            # {recipe: the rows of its seeds}
+    for row in read("learning-toy")["rows"]:
+        toy.setdefault(row["network"].rsplit("-", 1)[0], []).append(row)
+    for name, rows in toy.items():
+        share = with_spread(column(rows, "grammatical"), 1, 100, "%")
+        found[f"learning.{name}.grammatical"] = share
+        found[f"learning.{name}.kl"] = with_spread(column(rows, "kl"), 3)
+    uniform = read("blanks-stories")["runs"]["out/long/masked_ce-1"]["blanks"]
+    bell = read("blanks-bell")["runs"]["out/learning-long/masked_ce-4-1"]["blanks"]
+    rows = []
+    for name, lengths in ("masked_ce-1", uniform), ("masked_ce-4", bell):
+        cells = [f"{blank['nats']:.2f} ± {blank['nats_se']:.2f}" for blank in lengths.values()]
+        rows.append([RECIPES[name], *cells])
+    found["learning.blanks"] = table(["tokens of the blank", *bell], rows)
     return found
 
 
@@ -468,7 +511,8 @@ def draw_learning():
     ar = np.mean(scores_of("real")["steps", "ar-2500"])
     lines = {}          # {recipe: [(rows of 256 tokens, above ar)]}
     for (name, steps), runs in story_recipes().items():
-        lines.setdefault(name, []).append((8 * steps, np.mean(runs) - ar))
+        windows, masks = MASKS.get(name, (8, 1))
+        lines.setdefault(name, []).append((windows * masks * steps, np.mean(runs) - ar))
     with figure(ROOT / "results/figures/learning.png", (7, 4.5)) as axes:
         for name, label in RECIPES.items():
             if name in lines:
@@ -902,6 +946,7 @@ def values() -> dict:
         **orders(),
         **learning(),
         **elsewhere(),
+        **written_by_recipes(),
         **differences(),
         **mapping(),
         **few(),

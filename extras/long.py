@@ -10,17 +10,12 @@ from dataclasses import replace
 
 import torch
 
-from support.flags import InputError
-
 
 def generate_in_parts(generate, model, stories, pattern, o, variant, sampler):
     """What `generate` returns, for a pattern of more than T tokens.
 
     Rotary positions and target embeddings end with the window. So each part after the first is the
-    second half of a window whose first half is written already, and whose positions begin at 0.
-    Raises InputError for an order of positions."""
-    if "," in o.order:
-        raise InputError("--order with positions is for texts of one window; leave it out")
+    second half of a window whose first half is written already, and whose positions begin at 0."""
     mask_id = model.config.mask_id
     L, T = pattern.size(-1), model.config.block_size
     tokens = pattern.to(model.head.weight.device).expand(len(stories), L).clone()   # (B, L)
