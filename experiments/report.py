@@ -940,6 +940,7 @@ def values() -> dict:
         **samplers(),
         **blanks("blanks-toy"),
         **blanks("blanks-stories"),
+        **blanks("blanks-bell"),
         **gradients(),
         **real(),
         **rates(),
