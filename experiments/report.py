@@ -520,6 +520,7 @@ def draw_learning():
         axes.set(xlabel="rows of 256 tokens read in training",
                  ylabel="bound, above ar after 2,500 steps")
         axes.set_xscale("log", base=2)
+        axes.set_xticks([10_000, 20_000, 40_000])
         axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
