@@ -188,7 +188,7 @@ def gradients() -> dict:
             known = noise is not None and noise < largest
             scale = f"{noise:.{2 if noise < 10 else 0}f}" if known else f"above {largest}"
             reference = next(iter(recipes.values()))["noise scale"]
-            told = known and reference < largest and numbers["cosine"] < 1
+            told = known and reference < largest and recipe != next(iter(recipes))
             cosine = f"{numbers['cosine']:.2f}" if told else ""
             recipe = recipe.replace("masked_ce", "equal weights")
             found[f"gradient.{network}.{recipe}".replace(" ", "-").replace(",", "")] = scale

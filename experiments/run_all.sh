@@ -537,7 +537,7 @@ group_gradient() {
     short mdlm 1
     gpt_in_proportion 150 1
     short ar 1
-    made gradient python -m experiments.gradient --draws=32 early=out/steps/mdlm-150-1 \
+    made gradient python -m experiments.gradient --draws=64 early=out/steps/mdlm-150-1 \
         late=out/stories/mdlm-1 ar-early=out/gpt/ar-150-1 ar-late=out/stories/ar-1
 }
 
