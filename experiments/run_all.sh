@@ -37,14 +37,14 @@ openings        60       60  Why do a model's texts begin alike?
 overfits        20        1  After how many epochs does a GPT overfit?
 paper          170       12  What does each of the paper's differences do, alone?
 mapping         65        1  What is the loss that the paper reports, as a bound?
-learning       240       30  Which mask ratios should masked diffusion learn from?
+learning       410       60  Which mask ratios should masked diffusion learn from?
 gradient        10       10  How noisy is what each recipe learns from?
 shakespeare      0      115  Is our GPT better than nanoGPT's own, and why?
 speed            0        6  Is others' code as fast as ours? Needs clones of it, or a GPU.
 
 All minutes are rough, and of one core. Those of measuring, of few and of large are from logs; the
 others are reckoned from the steps, about 0.14 s each on stories and 0.08 s on the toy, and from a
-minute a run to start and evaluate. Groups share runs, so all of them take some 26 hours, and not
+minute a run to start and evaluate. Groups share runs, so all of them take some 30 hours, and not
 the sum. The download is not counted.
 END
 }
