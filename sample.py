@@ -179,11 +179,11 @@ def main():
         raise InputError("which model? give --out_dir=DIR, the folder that train.py wrote")
     model, variant, tokenizer, windows = open_model(flags["out_dir"], flags.get("device", "auto"))
     config = model.config
+    if flags.get("prompts"):
+        flags = {"num_samples": 1, "prompt": ""} | flags
     if flags.get("protocol") == "paper":
         from extras.paper import protocol_of
         flags = protocol_of(config) | flags
-    if flags.get("prompts"):
-        flags = {"num_samples": 1} | flags
     o = build(SampleOptions, flags)
     from extras.prompt import check_flags_for, pattern_of
     check_flags_for(o, config)

@@ -261,7 +261,8 @@ def test_a_poor_machine(tmp_path):
 @pytest.mark.parametrize("error, said", [
     (FileNotFoundError(2, "No such file or directory"),
      r"No such file or directory \(at test_faults.py:\d+\)\n"),
-    (OSError("the disk is full; free some space"), "x.py: the disk is full; free some space\n")])
+    (OSError("the disk is full; free some space"), "x.py: the disk is full; free some space\n"),
+    (ModuleNotFoundError("…", name="extras.orders"), "x.py: this copy has no extras/orders.py.*\n")])
 def test_an_error_of_the_system_says_where(error, said, monkeypatch, capsys):
     def main():
         raise error
