@@ -229,7 +229,8 @@ class PrepareOptions:
             raise InputError("--vocab_size is for --tokenizer=gpt2; there are 256 bytes, and the "
                              "toy and sudoku have words of their own")
         if not self.text and (self.tokenizer == "words") != bool(self.world):
-            raise InputError(f"--tokenizer={self.tokenizer} is not for {self.dataset}; leave it out")
+            raise InputError(f"--tokenizer={self.tokenizer} is not for {self.dataset}; leave it "
+                             "out")
         if self.val and not self.text:
             raise InputError("--val needs --text")
         if self.text and self.dataset != "toy":

@@ -219,7 +219,6 @@ def evaluate(model, variant, x: torch.Tensor, seed: int) -> dict:
 
 # ---- The command, and its loop -------------------------------------------------------------------
 
-VARIANTS = ["answers", "bell", "blocks", "infill", "local", "near", "paper", "taught"]
 MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_size", "lr", "seed")
 
 

@@ -122,7 +122,7 @@ train.py      --variant=paper --time_embedding=add                  for --mode=m
 train.py      --mode=mdlm --variant=paper --schedule=cosine         --schedule=cosine needs
 train.py      --mode=mdlm --variant=blocks --block_length=0         must be at least 1
 train.py      --preset=toy --variant=answers --mark=999     --mark=999 is no token; there are 135
-train.py      --mode=mdlm --preset=laptop --objective=nelbo --bell=8    --bell=8 means nothing in this run
+train.py      --mode=mdlm --preset=laptop --objective=nelbo --bell=8  --bell=8 means nothing in
 prepare_data.py     --text=toy.txt            data/toy is for --dataset=toy; give --name=NAME
 train.py      --mode=mdlm --batch_size=7       --batch_size=7 must be a multiple of 2
 train.py      --grad_accum=3       must be a multiple of 3: of --grad_accum times the processes

@@ -262,7 +262,7 @@ def test_a_poor_machine(tmp_path):
     (FileNotFoundError(2, "No such file or directory"),
      r"No such file or directory \(at test_faults.py:\d+\)\n"),
     (OSError("the disk is full; free some space"), "x.py: the disk is full; free some space\n"),
-    (ModuleNotFoundError("…", name="extras.orders"), "x.py: this copy has no extras/orders.py.*\n")])
+    (ModuleNotFoundError("…", name="extras.orders"), r"x.py: .* no extras/orders.py, .*\n")])
 def test_an_error_of_the_system_says_where(error, said, monkeypatch, capsys):
     def main():
         raise error
