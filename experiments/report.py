@@ -187,8 +187,8 @@ def gradients() -> dict:
             noise = numbers["noise scale"]
             known = noise is not None and noise < largest
             scale = f"{noise:.{2 if noise < 10 else 0}f}" if known else f"above {largest}"
-            reference = next(iter(recipes.values()))["noise scale"]
-            told = known and reference < largest and recipe != next(iter(recipes))
+            first = next(iter(recipes))         # the cosine is that of the angle to its gradient
+            told = known and recipe != first and recipes[first]["noise scale"] < largest
             cosine = f"{numbers['cosine']:.2f}" if told else ""
             recipe = recipe.replace("masked_ce", "equal weights")
             found[f"gradient.{network}.{recipe}".replace(" ", "-").replace(",", "")] = scale
@@ -422,6 +422,8 @@ def learning() -> dict:
         rows.append(row)
         if name in COMPARED_WITH_GPTS:
             factors.append(factor)
+    gains = 1000 * np.subtract(worlds["mdlm-1", "sudoku"], worlds["masked_ce-4", "sudoku"])
+    found["learning.masked_ce-4.sudoku-gains"] = ", ".join(f"{gain:.1f}" for gain in gains)
     head = ["learns from", "stories, 1,250 steps", "5,000", "Shakespeare", "toy", "Sudoku"]
     found["learning.table"] = table(head, rows)
     found["learning.times"] = table(["learns from", "1,250 steps", "5,000"], factors)
@@ -475,9 +477,6 @@ def elsewhere() -> dict:
         runs = scores_of("real")["stories", name]
         text = with_spread([np.mean(seed) for seed in runs], 2)
         found[f"learning.plain-{name}".replace(" ", "-")] = text
-    wide = {name: runs for (group, name), runs in scores_of("learning-others").items()
-            if group == "learning-wide"}
-    found["learning.learning-wide.gain"] = above(wide["mdlm-1"], wide["masked_ce-4"])
     few_plain = scores_of("few")["few", "masked_ce-plain-2500"]
     found["learning.few.masked_ce-1"] = ", ".join(f"{np.mean(seed):.2f}" for seed in few_plain)
     return found
@@ -511,8 +510,7 @@ def draw_learning():
     ar = np.mean(scores_of("real")["steps", "ar-2500"])
     lines = {}          # {recipe: [(rows of 256 tokens, above ar)]}
     for (name, steps), runs in story_recipes().items():
-        windows, masks = MASKS.get(name, (8, 1))
-        lines.setdefault(name, []).append((windows * masks * steps, np.mean(runs) - ar))
+        lines.setdefault(name, []).append((8 * steps, np.mean(runs) - ar))
     with figure(ROOT / "results/figures/learning.png", (7, 4.5)) as axes:
         for name, label in RECIPES.items():
             if name in lines:

@@ -298,7 +298,8 @@ def classes_of_extras(extras: dict, implied: dict, arguments: list):
         if not {"-h", "--help"} & set(arguments):
             asked = rf"^--{flag_name}[=\n]([^-\s]\S*)"
             names = re.findall(asked, "\n".join(arguments), re.MULTILINE)
-            in_two = map("=".join, zip(arguments, arguments[1:]))       # --name value
+            # A flag and its value may also be two arguments.
+            in_two = map("=".join, zip(arguments, arguments[1:]))
             names += [implied[given] for given in [*arguments, *in_two] if given in implied]
         yield from filter(None, map(options_of, names))
 
