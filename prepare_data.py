@@ -1,11 +1,11 @@
 """
 Text in, tokens out: makes data/<name>/ with train.bin, val.bin and meta.json.
 
-    python prepare_data.py                          the toy of toy.py, its entropy known exactly
+    python prepare_data.py                          stories of worlds/toy.py, their law known exactly
     python prepare_data.py --dataset=tinystories    TinyStories, by `datasets`; 50M tokens
     python prepare_data.py --dataset=tinystories --vocab_size=4096      the same, for laptops
     python prepare_data.py --dataset=shakespeare    1.1 MB of plays, as bytes
-    python prepare_data.py --dataset=sudoku         grids of sudoku.py, their law known exactly too
+    python prepare_data.py --dataset=sudoku         grids of worlds/sudoku.py, their law known too
     python prepare_data.py --text=book.txt          your own text, also with --tokenizer=bytes
     python prepare_data.py --text=games.txt --tokenizer=words   every word of it is a token
     python prepare_data.py --text=a.txt,b.jsonl --val=c.txt --name=mine     several files of stories
@@ -38,8 +38,7 @@ from support.downloads import download_shakespeare, download_stories
 from support.flags import (
     InputError, build, command, did_you_mean, flag, parse_flags, printable, provenance, write_json)
 from support.rows import read_rows, read_text
-from tokenizer import EOT, Tokenizer, cut_between_words
-from toy import split_words
+from tokenizer import EOT, Tokenizer, cut_between_words, split_words
 from worlds import WORLDS, texts_of, world_named, world_of
 
 DATA_DIR = "data"
@@ -161,7 +160,7 @@ def open_windows(s, split: str, block_size: int, at_most: int = 0) -> Windows:
     """The windows that the settings s ask for: by their data, windows and seed."""
     kind = Windows
     if s.windows == "paper":
-        from extras.paper import PaperWindows as kind
+        from variants.paper import PaperWindows as kind
     return kind(s.data, split, block_size, s.windows, s.seed, at_most)
 
 

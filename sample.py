@@ -8,8 +8,8 @@ Write stories with a trained model, or fill the blanks of one.
     python sample.py --out_dir=out/toy-mdlm --prompts=mine.txt
 
 A pass is one run of the network. Several tokens in one pass are drawn independently of each other,
-which is faster but not exact. How a model writes is in model.py; other ways are files of extras/,
-which --sampler chooses. A story ends at the first end-of-text after its prompt.
+which is faster but not exact. How a model writes is in model.py; other ways are files of
+samplers/, which --sampler chooses. A story ends at the first end-of-text after its prompt.
 """
 import os
 import time
@@ -21,7 +21,7 @@ import torch
 
 import model as plain
 from support.flags import (
-    InputError, build, command, extra_file, flag, parse_flags, pick_device, printable, provenance,
+    InputError, build, command, flag, parse_flags, pick_device, plugin, printable, provenance,
     write_json)
 from support.pictures import in_shape, on_one_line, play, token_texts
 from support.rows import write_rows
@@ -49,7 +49,7 @@ class SampleOptions(plain.Drawing):
         "", "mdlm, aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; "
         "default: as in training")
     sampler: str = flag(
-        "", "file of extras/ that writes in another way: adaptive (mdlm, aogpt), ancestral, "
+        "", "file of samplers/ that writes in another way: adaptive (mdlm, aogpt), ancestral, "
         "confidence (mdlm), or drafts (aogpt)")
     cache: bool = flag(True, "ar, aogpt: keep what the network has computed for earlier tokens")
     batch_size: int = flag(64, "stories at a time; changes speed, not stories", low=1)
@@ -106,8 +106,8 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=pl
     else:
         read = variant.read_slots
         if o.cache:
-            from extras.cache import reader
-            read = reader(model, read)
+            from extras import cache
+            read = getattr(variant, "reader", cache.reader)(model, read)
         # A variant's plan may have an order of its own, but one that is asked for is kept.
         plan = plain.plan if o.order else variant.plan
         order, edges = plan(config, tokens, times, o.steps)
@@ -174,7 +174,7 @@ def summary_of(rows: list, tokenizer, o: SampleOptions, start: str) -> dict:
 
 def main():
     flags = parse_flags(__doc__, SampleOptions, first=MOST_USED,
-                        extras={"sampler": "sampler"}, implied={"--protocol=paper": "confidence"})
+                        plugins={"sampler": "samplers"}, implied={"--protocol=paper": "confidence"})
     if "out_dir" not in flags:
         raise InputError("which model? give --out_dir=DIR, the folder that train.py wrote")
     model, variant, tokenizer, windows = open_model(flags["out_dir"], flags.get("device", "auto"))
@@ -182,24 +182,23 @@ def main():
     if flags.get("prompts"):
         flags = {"num_samples": 1, "prompt": ""} | flags
     if flags.get("protocol") == "paper":
-        from extras.paper import protocol_of
+        from variants.paper import protocol_of
         flags = protocol_of(config) | flags
     o = build(SampleOptions, flags)
-    from extras.prompt import check_flags_for, pattern_of
-    check_flags_for(o, config)
+    from extras import prompts
+    prompts.check_flags_for(o, config)
     # The stories of each batch, and what is given of them.
     if o.prompts:
-        from extras.prompts import batches_of, in_order
-        batches = batches_of(o, config, tokenizer, windows, variant)
+        batches = prompts.batches_of(o, config, tokenizer, windows, variant)
     else:
-        pattern = pattern_of(o, config, tokenizer, windows, variant)
+        pattern = prompts.pattern_of(o, config, tokenizer, windows, variant)
         batches = [(range(o.num_samples)[first:first + o.batch_size], pattern)
                    for first in range(0, o.num_samples, o.batch_size)]
     sampler = None
     if o.sampler:
-        sampler = extra_file(o.sampler, needs="sampler").sampler(config, o, flags)
+        sampler = plugin("samplers", o.sampler).sampler(config, o, flags)
         if not sampler:
-            raise InputError(f"sampler() of extras/{o.sampler}.py must return a function")
+            raise InputError(f"sampler() of samplers/{o.sampler}.py must return a function")
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
     length = min(pattern.size(-1) for _, pattern in batches)
     o = replace(o, out=out, length=length, full_length=o.full_length or windows == "paper")
@@ -216,7 +215,7 @@ def main():
             tokens, appeared = generate(model, stories, pattern, o, variant, sampler)
             yield from rows_of(stories, tokens, appeared, config, tokenizer, o)
 
-    in_turn = in_order(each_row(), o) if o.prompts else each_row()
+    in_turn = prompts.in_order(each_row(), o) if o.prompts else each_row()
     rows = write_rows(o.out, settings, in_turn, sum(len(stories) for stories, _ in batches))
     summary = settings | summary_of(rows, tokenizer, o, start)
     summary["seconds"] = time.perf_counter() - began

@@ -8,9 +8,18 @@ import re
 import tiktoken
 
 from support.flags import InputError
-from toy import join_words, split_words
 
 EOT = "<|endoftext|>"
+
+
+def split_words(text: str) -> list:
+    """The words and punctuation marks of a text, without the white space."""
+    return re.findall(r"\w+|[^\w\s]", text)
+
+
+def join_words(words) -> str:
+    """The text of these words: a space between them, but none before a full stop or a comma."""
+    return " ".join(words).replace(" .", ".").replace(" ,", ",")
 
 
 class Tokenizer:

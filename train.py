@@ -24,7 +24,7 @@ import model as plain
 from model import Batch, Transformer
 from prepare_data import open_windows, prepare_if_missing, vocabulary_of
 from sample import SampleOptions, generate
-from support.flags import InputError, build, command, extra_file, flag, parse_flags, printable
+from support.flags import InputError, build, command, flag, parse_flags, plugin, printable
 from support.pictures import in_shape
 from support.presets import IMPLIED, PRESETS, with_preset
 from support.processes import (
@@ -46,8 +46,8 @@ class Settings:
         "auto", "windows start where stories do, anywhere, or as in the paper; auto: by the data")
     train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
     variant: str = flag(
-        "", "file of extras/ that trains something else: answers, bell, blocks, infill (its "
-        "l2r_fraction is 0.5), local, near, paper or taught")
+        "", "file of variants/ that trains something else: answers, bell, blocks, infill (its "
+        "l2r_fraction is 0.5), paper or taught")
     out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
     resume: bool = flag(False, "go on with the run in out_dir, by the settings it has")
     init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")
@@ -81,7 +81,7 @@ class Settings:
 def resolve(flags: dict):
     """What the flags ask for: Settings, the variant, its Config, and with --resume the checkpoint.
 
-    The variant is a module: model.py, or a file of extras/ that defines some of the same names. A
+    The variant is a module: model.py, or a file of variants/ that defines some of the same names. A
     flag wins over the preset. A resumed run keeps most of its settings. Raises InputError."""
     values = with_preset(flags)
     values.setdefault("data", Settings.data)
@@ -96,7 +96,7 @@ def resolve(flags: dict):
                          f"{vocab_size}; leave it out")
     values["vocab_size"] = vocab_size
     s = build(Settings, values)
-    variant = extra_file(s.variant, plain, needs="Config")
+    variant = plugin("variants", s.variant) if s.variant else plain
     config = build(variant.Config, values)
     known = {f.name for options in (Settings, variant.Config) for f in fields(options)}
     for name in flags.keys() - known:
@@ -224,7 +224,7 @@ MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_
 
 def main():
     flags = parse_flags(__doc__, plain.Config, Settings, first=MOST_USED,
-                        extras={"variant": "Config"}, implied=IMPLIED)
+                        plugins={"variant": "variants"}, implied=IMPLIED)
     s, variant, config, checkpoint = resolve(flags)
     device = join_processes(s.device)           # the one of this process, if there are several
     check_folder(s.out_dir, s.resume)           # no run is overwritten

@@ -1,7 +1,7 @@
 """
 The solution of the first task: what takes the place of these functions of gpt.py.
 
-    python -m extras.course solutions DIR       puts them there
+    python -m course.hand_out solutions DIR       puts them there
 """
 import torch
 import torch.nn.functional as F

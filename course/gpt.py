@@ -102,7 +102,8 @@ def fit(model, loss, x, steps, seed=0, batch_size=32, lr=3e-3):
 
 def toy_texts(count):
     """The toy's words, and as many of its stories as numbers of these words (count, 47)."""
-    from toy import TOY, split_words
+    from tokenizer import split_words
+    from worlds.toy import TOY
     rng = random.Random(0)
     words = TOY.words()
     stories = [split_words(TOY.draw(rng)) for _ in range(count)]

@@ -209,7 +209,7 @@ class HiddenLaw:
     So nothing is known of a story before it is asked for, not even from another story."""
 
     def __init__(self, B, rng):
-        from toy import TOY
+        from worlds.toy import TOY
         self.vocab_size = len(TOY.words())
         self.W = int(TOY.mean_words())
         self.word = uniform(rng, B, self.vocab_size).argsort(dim=1)             # true words
@@ -224,7 +224,7 @@ class HiddenLaw:
     def __call__(self, tokens):
         """p (B, W, V) of each word, given those of its row. A row without [MASK] costs no pass."""
         from experiments.oracle import exact_conditionals
-        from toy import TOY
+        from worlds.toy import TOY
         tokens = shaped(tokens, *self.place.shape, what="the tokens that the law is given",
                         below=self.vocab_size + 1)
         p = torch.zeros(*tokens.shape, self.vocab_size)
@@ -242,7 +242,8 @@ class HiddenLaw:
 def project(folder, rng, stories=4000, rows=500):
     """Passes a story, and how many nats the stories of project.py are away from the law."""
     from experiments.oracle import distance
-    from toy import TOY, join_words
+    from tokenizer import join_words
+    from worlds.toy import TOY
     words = TOY.words()
     passes, found = 0, []
     student = Student(folder, "project", 600)

@@ -23,8 +23,8 @@ TASKS = {
     "draw": ["model.py:probabilities", "model.py:draw"],
     "write": ["model.py:write"],
     "together": ["together.py:nats_lost"],
-    "adaptive": ["extras/adaptive.py:within_risk"],
-    "drafts": ["extras/drafts.py:confirm"],
+    "adaptive": ["samplers/adaptive.py:within_risk"],
+    "drafts": ["samplers/drafts.py:confirm"],
 }
 CHECKS = []         # (task, points, the property in words, function)
 
@@ -340,7 +340,8 @@ ABOVE_LAW = 0.35        # nats per token
 def learns_the_toy(student, rng):
     if student.failed:
         raise Wrong("not tried, because a property above fails")
-    from toy import TOY, split_words
+    from tokenizer import split_words
+    from worlds.toy import TOY
     words = TOY.words()
     lots = random.Random(int(torch.randint(10 ** 6, (), generator=rng)))
     stories = [split_words(TOY.draw(lots)) for _ in range(4200)]
@@ -783,7 +784,7 @@ def adds_up(student, rng):
 # ---- adaptive: within_risk -----------------------------------------------------------------------
 
 def revealed(student, nats, risk):
-    found = student("extras.adaptive.within_risk", nats, risk)
+    found = student("samplers.adaptive.within_risk", nats, risk)
     found = shaped(found, *nats.shape, what="within_risk").bool()
     for row, now in zip(nats, found):
         if now[row.isinf()].any():
@@ -859,7 +860,7 @@ def confirmed(student, p, q, draft, rng):
     N, m = draft.shape
     # top_p leaves weights that sum to less than 1.
     u = uniform(rng, N, m)
-    value = student("extras.drafts.confirm", p * 0.9, q * 0.8, draft, u)
+    value = student("samplers.drafts.confirm", p * 0.9, q * 0.8, draft, u)
     if not isinstance(value, list) or len(value) != 2:
         raise Wrong("confirm should return tokens and count")
     tokens = shaped(value[0], N, m + 1, what="confirm: tokens")

@@ -5,7 +5,7 @@ What does a sampler lose by its own rule, and what by its network?
 
 Each NAME=FOLDER is a run of the toy. Every sampler of its mode writes 10,000 stories with it, and
 as many with the perfect network, which is the law itself. There only the rule can be at fault. Two
-of the rules for mdlm, threshold and remask, are not in extras/ but below. A row has
+of the rules for mdlm, threshold and remask, are not in samplers/ but below. A row has
 
     passes, tokens a pass       of a story, on average; a story has 48 tokens
     grammatical, kl, surprise   how far the stories are from the law, see `distance` in oracle.py
@@ -35,14 +35,14 @@ import torch
 
 from experiments.held_out import Output, finished_run
 from experiments.oracle import distance, toy_oracle
-from extras import adaptive, ancestral, confidence, drafts
-from extras.unmask import logits_where
+from samplers import adaptive, ancestral, confidence, drafts
+from samplers.ancestral import logits_where
 from model import draw
 from sample import SampleOptions, generate, open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure
 from support.runs import origin_of
-from toy import TOY
+from worlds.toy import TOY
 
 # For each mode {sampler: {flag: its values}}; each combination of the values is a row.
 SAMPLERS = {
@@ -74,7 +74,7 @@ class DenoiserOptions(Output):
 
 
 # ---- Two more rules for mdlm ---------------------------------------------------------------------
-# Each fits in the place of a sampler of extras/, and yields the tokens (B, L) after every pass.
+# Each fits in the place of a sampler of samplers/, and yields the tokens (B, L) after every pass.
 
 @torch.no_grad()
 def reveal_the_sure(model, tokens, times, noise, o, surety: float):

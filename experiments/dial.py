@@ -46,14 +46,15 @@ from experiments.denoiser import LAW, write
 from experiments.held_out import (
     COLOURS, Output, error_of, finished_run, left_to_right, of_neighbours)
 from experiments.oracle import toy_oracle
-from extras import adaptive, blocks, drafts
 from prepare_data import Windows, load_meta
 from tokenizer import Tokenizer
 from sample import SampleOptions, generate, open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure
+from samplers import adaptive, drafts
 from support.runs import origin_of, random_numbers
 from train import rows_together, window_losses
+from variants import blocks
 
 PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in each pass
 DRAFT = 16                  # tokens that aogpt guesses at once with --sampler=drafts

@@ -12,7 +12,7 @@ new masks, as in a step of training. A gradient is its mean plus noise. For each
     cosine          of the angle between its mean gradient and that of the bound: 1 if both pull the
                     same way
 
-A recipe is an objective and the a of extras/bell.py, where 1 is model.py's own choice of how many
+A recipe is an objective and the a of variants/bell.py, where 1 is model.py's own choice of how many
 tokens are hidden. `4 masks` hides each window in four ways; its noise scale is in windows too, and
 each of them is four rows. The expected answer: what trains faster has less noise, because rows that
 hide few tokens have few predictions and in the bound as much weight as all others; and it pulls
@@ -30,11 +30,11 @@ import torch
 from tqdm import tqdm
 
 import model as plain
-from extras import bell
 from prepare_data import Windows
 from sample import open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.runs import origin_of, random_numbers, read_run
+from variants import bell
 
 RECIPES = {
     "bound": dict(objective="nelbo", bell=1),

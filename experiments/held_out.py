@@ -159,7 +159,7 @@ def measure(folder: str, o: HeldOutOptions) -> dict:
     """The scores of a run's best model, and by what it was chosen. Raises InputError."""
     run, model, variant, windows = open_run(folder, o.data)
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
-    has_own_orders = variant.__name__ in ("extras.blocks", "extras.infill")
+    has_own_orders = variant.__name__ in ("variants.blocks", "variants.infill")
     if has_own_orders and (o.orders or o.left_to_right):
         raise InputError("--orders and --left_to_right are for ar, and for mdlm and aogpt in "
                          "random order")

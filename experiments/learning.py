@@ -4,7 +4,7 @@ far away the nearest visible token is.
 
     python -m experiments.learning --runs=out/a,out/b --json=F
 
-Runs are of mdlm, trained by any recipe of mask ratios (extras/bell.py). Each is scored on its own
+Runs are of mdlm, trained by any recipe of mask ratios (variants/bell.py). Each is scored on its own
 validation windows, or on those of data/DATA, with masks as model.py's bound has them: k of the T
 tokens are hidden, every k from 1 to T equally often. For each run there are
 
@@ -28,7 +28,6 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from experiments.held_out import SEED, open_run
-from extras.near import distance_to_visible
 from model import bound_batch
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.runs import origin_of, random_numbers, read_run
@@ -47,6 +46,17 @@ class LearningOptions:
     windows: int = flag(400, "at most so many windows of it", low=2)
     draws: int = flag(4, "pairs of masks for each window", low=1)
     json: str = flag("", "file for the results", file=(".json",))
+
+
+def distance_to_visible(hidden) -> torch.Tensor:
+    """For each slot of hidden (B, S), how far away the nearest slot that is not hidden is: (B, S).
+
+    BOS, in slot 0, is never hidden."""
+    slots = torch.arange(hidden.size(1)).expand_as(hidden)                      # (B, S)
+    far = 2 * hidden.size(1)
+    left = slots.masked_fill(hidden, -far).cummax(dim=1).values
+    right = slots.masked_fill(hidden, far).flip(1).cummin(dim=1).values.flip(1)
+    return torch.minimum(slots - left, right - slots)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from extras.diversity import measure, read_samples
+from diversity import measure, read_samples
 from extras.real_text import Corpus
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.runs import origin_of

@@ -21,7 +21,8 @@ import model as plain
 from support.flags import (
     build, command, flag, parse_flags, print_table, provenance, write_json)
 from support.runs import origin_of
-from toy import TOY, Grammar, split_words
+from tokenizer import split_words
+from worlds.toy import TOY, Grammar
 
 
 # ---- What the law says of a word, given any others -----------------------------------------------
@@ -152,7 +153,7 @@ class Oracle(torch.nn.Module):
         network = variant.Transformer(config)
         self.attend = network.attend        # who sees whom
         self.head = network.head            # its device tells where the model is
-        if hasattr(network, "seen_once"):       # extras/blocks.py
+        if hasattr(network, "seen_once"):       # variants/blocks.py
             self.seen_once = network.seen_once
 
     def forward(self, tokens, key_pos, target_pos, select, attend=None):
@@ -186,9 +187,9 @@ def toy_oracle(mode: str, N: int | None = None) -> Oracle:
         vocab_size=len(TOY.words()) + 1,
         block_size=int(TOY.mean_words()) + 1)
     if N:
-        import extras.blocks
-        config = extras.blocks.Config(mode, block_length=N, **sizes)
-        return Oracle(config, toy_conditionals, extras.blocks)
+        import variants.blocks
+        config = variants.blocks.Config(mode, block_length=N, **sizes)
+        return Oracle(config, toy_conditionals, variants.blocks)
     return Oracle(plain.Config(mode, **sizes), toy_conditionals)
 
 
@@ -267,7 +268,7 @@ class OracleOptions:
 
 def main():
     """A row for each file of samples of the toy; the columns are said at `distance`."""
-    from extras.diversity import read_samples
+    from diversity import read_samples
     flags = parse_flags(__doc__, OracleOptions, named="NAME=FILE")
     o = build(OracleOptions, flags)
     facts = provenance(None) | {"runs": {}, "rows": []}

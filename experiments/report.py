@@ -260,7 +260,7 @@ SUDOKU = "sudoku_1", "sudoku_2", "sudoku_3"        # a file for each seed
 
 
 def solved(run: str, way: str, givens: int, key="solved", files=SUDOKU):
-    """A column of the tables of sudoku.py, for each seed."""
+    """A column of the tables of extras/solve.py, for each seed."""
     found = [row for file in files for row in DATA[file]["solved"]]
     return rows(found, key, run=run, way=way, givens=givens)
 

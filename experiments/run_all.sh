@@ -168,11 +168,11 @@ group_sudoku() {
     done
     sudoku pairs-deep controls ar sudoku-pairs --n_layer=4 --seed=1
     sudoku taught-first controls aogpt sudoku-moves --variant=taught --taught=left_to_right --seed=1
-    made sudoku-controls python sudoku.py --losses=false --risks=0.001 $(sudokus controls)
+    made sudoku-controls python -m extras.solve --losses=false --risks=0.001 $(sudokus controls)
     for seed in 1 2 3; do
-        made sudoku-$seed python sudoku.py --risks=0.001,0.01 $(sudokus $seed)
+        made sudoku-$seed python -m extras.solve --risks=0.001,0.01 $(sudokus $seed)
     done
-    made sudoku-rates python sudoku.py --givens=12 --risks=0.001 --losses=false $(sudokus rate) \
+    made sudoku-rates python -m extras.solve --givens=12 --risks=0.001 --losses=false $(sudokus rate) \
         mdlm-4=out/sudoku/mdlm-1 aogpt-4=out/sudoku/aogpt-1 pairs-4=out/sudoku/pairs-1
 }
 
@@ -183,7 +183,7 @@ group_sudoku-nine() {
         --max_tokens=24000000
     run sudoku/nine --mode=mdlm --preset=sudoku-9 --data=sudoku-9-large --max_steps=12000 \
         --eval_interval=1000 --seed=1337
-    made sudoku-9 python sudoku.py mdlm=out/sudoku/nine --num_puzzles=300 --risks=0.001
+    made sudoku-9 python -m extras.solve mdlm=out/sudoku/nine --num_puzzles=300 --risks=0.001
 }
 
 sudokus() {     # sudokus SUFFIX: NAME=out/sudoku/NAME-SUFFIX for each
@@ -323,12 +323,12 @@ group_blanks() {
     toy toy/ar --mode=ar
     toy toy/infill --mode=aogpt --variant=infill
     for mode in mdlm aogpt; do dial $mode 48 1; done
-    made blanks-toy python -m experiments.infill --data=toy --windows=100 \
+    made blanks-toy python -m experiments.blanks --data=toy --windows=100 \
         --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
     gpt 2500 1
     learn steps infill-2500 2500 1
     for name in masked_ce aogpt; do long $name 1; done
-    made blanks-stories python -m experiments.infill --data=unseen --windows=380 \
+    made blanks-stories python -m experiments.blanks --data=unseen --windows=380 \
         --plot=$figures/blanks.png \
         --models="$(folders out/steps/{ar,infill}-2500-1 out/long/{aogpt,masked_ce}-1)"
 }
@@ -365,8 +365,6 @@ group_learning() {
     recipe masked_ce-4-one-sixteen 1250 1 $(in_bell 4) --batch_size=16
     recipe masked_ce-4-two 1250 1 $(in_bell 4) --draws=2
     recipe masked_ce-4-four 1250 1 $(in_bell 4) --draws=4
-    recipe masked_ce-near 1250 1 --variant=near
-    recipe masked_ce-alike 1250 1 --variant=near --alike=true
     for steps in 150 300 600; do
         for seed in 1 2 3; do gpt_in_proportion $steps $seed; done
     done
@@ -386,16 +384,14 @@ group_learning() {
     wide ar
     wide mdlm-1
     wide masked_ce-4 $(in_bell 4)
-    recipe aogpt-local 1250 1 --variant=local
     made learning-others python -m experiments.held_out --draws=4 \
-        --runs="$(folders out/few-bell/* out/large-batch/* out/learning-wide/* \
-        out/learning/aogpt-local-1)"
+        --runs="$(folders out/few-bell/* out/large-batch/* out/learning-wide/*)"
     made learning-exact python -m experiments.held_out --left_to_right=true --windows=60 \
         --runs=out/learning-long/masked_ce-4-1
     made gpt python -m experiments.held_out --runs="$(folders out/gpt/*)"
     write bound stories/mdlm-1 --num_samples=64
     write bell learning/masked_ce-4-1 --num_samples=64
-    made learning-written python -m extras.diversity --data=unseen --judge=out/stories/ar-1 \
+    made learning-written python diversity.py --data=unseen --judge=out/stories/ar-1 \
         bound=out/written/bound.jsonl bell=out/written/bell.jsonl
     for seed in 1 2 3; do
         for preset in toy sudoku shakespeare; do
@@ -415,11 +411,10 @@ group_learning() {
     made learning-toy python -m experiments.oracle $(for file in out/written/toy-bell/*; do
         echo "$(basename "${file%.jsonl}")=$file"
     done)
-    made blanks-bell python -m experiments.infill --data=unseen --windows=380 \
+    made blanks-bell python -m experiments.blanks --data=unseen --windows=380 \
         --models=out/learning-long/masked_ce-4-1
     made shares python -m experiments.learning --data=unseen \
-        --runs="$(folders out/learning/{mdlm,masked_ce}-4-1 out/stories/{mdlm,masked_ce}-1 \
-        out/learning/masked_ce-{near,alike}-1)"
+        --runs="$(folders out/learning/{mdlm,masked_ce}-4-1 out/stories/{mdlm,masked_ce}-1)"
 }
 
 write() {       # write NAME RUN FLAGS …: out/written/NAME.jsonl, 300 stories of out/RUN
@@ -439,7 +434,7 @@ group_diversity() {
     write aogpt-left-to-right long/aogpt-1 --order=left_to_right
     write ar-by-the-paper steps/ar-2500-1 --protocol=paper
     write mdlm-by-the-paper long/masked_ce-1 --protocol=paper
-    made diversity python -m extras.diversity --data=unseen --judge=out/stories/ar-2 \
+    made diversity python diversity.py --data=unseen --judge=out/stories/ar-2 \
         $(for name in ar mdlm aogpt aogpt-left-to-right ar-by-the-paper mdlm-by-the-paper; do
             echo $name=out/written/$name.jsonl
         done)

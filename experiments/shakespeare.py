@@ -40,7 +40,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from experiments.others import import_file
-from extras.paper import Config, Transformer     # whose flags take differences away
+from variants.paper import Config, Transformer     # whose flags take differences away
 from model import bound_batch, losses, training_batch
 from prepare_data import Windows, load_meta, open_windows
 from support import machine

@@ -65,14 +65,9 @@ class Memory:
 def reader(model, plain_reader=read_slots):
     """What reads the slots of one batch of stories, from its first pass to its last.
 
-    Masked diffusion reads the whole window anew in every pass, so for it that is the plain reader.
-    """
-    if model.config.mode != "mdlm":
-        return Cache(model)
-    if getattr(model.config, "in_blocks", False):
-        from extras.blocks import BlockReader
-        return BlockReader(model)
-    return plain_reader
+    Masked diffusion reads the whole window anew in every pass, so for it that is the plain reader,
+    unless its variant has a reader of its own, as variants/blocks.py has."""
+    return plain_reader if model.config.mode == "mdlm" else Cache(model)
 
 
 class Cache:

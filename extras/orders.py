@@ -8,7 +8,7 @@ nothing; but an order that a model was not trained in gives worse text. Plugs in
 """
 import torch
 
-from extras.blocks import times_in_blocks
+from variants.blocks import times_in_blocks
 from support.flags import InputError
 
 

@@ -1,10 +1,10 @@
 """
 Real text beside samples: texts cut like them, and what the training text says of them.
 
-Adds: the column "real text" of extras/diversity.py, and its rows copied stories, new words and, of
+Adds: the column "real text" of diversity.py, and its rows copied stories, new words and, of
 a world, grammatical. Costs: the training text is read once. Plugs in as
 
-    python -m extras.diversity mine=out/toy-mdlm/samples.jsonl --data=toy
+    python diversity.py mine=out/toy-mdlm/samples.jsonl --data=toy
 """
 import string
 

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-import extras.blocks
-import extras.infill
+import variants.blocks
+import variants.infill
 import model as plain
 from support.flags import InputError
 from support.runs import random_numbers
@@ -48,7 +48,7 @@ def score_text(model, variant, ids: list, order="bound", draws=32, stride=0, see
     for a stride longer than the window."""
     config = model.config
     T = config.block_size
-    if variant is extras.infill:
+    if variant is variants.infill:
         order = "left_to_right"         # a part of its training; a text has no span that is last
     stride = stride or max(1, T // 2)
     if stride > T:
@@ -81,7 +81,7 @@ def part_batch(config, variant, window, new: int, order: str, rows: int, generat
     L = len(window)
     if order == "bound":
         x = window.expand(rows, L)
-        batch = extras.blocks.one_block_batch(config, x, generator, known=L - new)
+        batch = variants.blocks.one_block_batch(config, x, generator, known=L - new)
         return batch._replace(weight=batch.weight * new)
     times = torch.arange(L)                                                     # (L,)
     if order == "random":

@@ -14,11 +14,11 @@ import itertools
 import json
 from dataclasses import dataclass
 
-from extras import solving
-from extras.nine import NINE
 from support.flags import InputError, build, command, flag, parse_flags, text_width
 from support.pictures import last_step, layout, on_one_line, play
-from sudoku import GRIDS, Sudoku
+from worlds import solving
+from worlds.nine import NINE
+from worlds.sudoku import GRIDS, Sudoku
 
 
 # ---- As a moving picture -------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def start_from(folder: str, model, tokenizer):
     source, _, its_tokenizer, _ = open_model(folder, "cpu")
     for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_hidden", "tie_head",
                  "target_rotation"):
-        theirs = getattr(source.config, name, True)         # the last two are extras/paper.py's
+        theirs = getattr(source.config, name, True)         # the last two are variants/paper.py's
         ours = getattr(model.config, name, True)
         if theirs != ours:
             raise InputError(f"--init_from={folder} has --{name}={theirs}, not {ours}")

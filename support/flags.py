@@ -56,7 +56,7 @@ def command(main, interrupted: str):
         if getattr(e, "errno", None):       # an error that this code raises has no number
             message += f" (at {place_of(e)})"
     except ModuleNotFoundError as e:        # students are handed out some of the files alone
-        if not e.name.startswith("extras."):
+        if not e.name.startswith(("extras.", "variants.", "samplers.")):
             raise
         message = f"this copy has no {e.name.replace('.', '/')}.py, which is needed here"
     except (MemoryError, RuntimeError) as e:
@@ -238,24 +238,20 @@ def add_flag(group, f, comment: str):
                        help=help.replace("%", "%%"), **bare)
 
 
-def parse_flags(doc: str, *classes, first=(), named="", extras: dict = {}, implied: dict = {}):
+def parse_flags(doc: str, *classes, first=(), named="", plugins: dict = {}, implied: dict = {}):
     """The flags given on the command line, {name: value}; what was not given is not in it.
 
     classes     dataclasses whose fields are the flags
     first       names of the flags that most people need; --help shows them before the others
     named       what other arguments look like, for example NAME=FILE; they are returned as a dict
                 under "named"
-    extras      {flag: what it needs}: the flag names a file of extras/ that defines this class or
-                function, and the file's flags are flags too; --help shows those of all such files
-    implied     {an argument: name of a file in extras/ that it asks for too}
+    plugins     {flag: folder}: the flag names a file of this folder, whose flags are flags too;
+                --help shows those of all files there
+    implied     {an argument: name of such a file that it asks for too}
     Raises InputError."""
     def refuse(message):
         raise InputError(message)
 
-    extras = {name: files_that_define(needed) for name, needed in extras.items()}
-    # Students are handed out some of the files alone (extras/course.py).
-    there = [path.stem for path in (ROOT / "extras").glob("*.py")]
-    implied = {argument: file for argument, file in implied.items() if file in there}
     # A script that was edited on Windows has a CR at the end of every line.
     arguments = [argument.rstrip("\r") for argument in sys.argv[1:] if argument.strip()]
     parser = argparse.ArgumentParser(
@@ -264,7 +260,7 @@ def parse_flags(doc: str, *classes, first=(), named="", extras: dict = {}, impli
     parser.error = refuse
     most_used = parser.add_argument_group("what most people need")
     flags = {}
-    for options_class in [*classes, *classes_of_extras(extras, implied, arguments)]:
+    for options_class in [*classes, *classes_of_plugins(plugins, implied, arguments)]:
         group = parser.add_argument_group(options_class.__doc__)
         comments = comments_of(options_class)
         for f in fields(options_class):
@@ -276,7 +272,7 @@ def parse_flags(doc: str, *classes, first=(), named="", extras: dict = {}, impli
     given, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
         name = unknown[0].split("=")[0].lstrip("-").replace("-", "_")
-        guess = belongs_to(name, extras) or did_you_mean(name, flags, "--")
+        guess = belongs_to(name, plugins) or did_you_mean(name, flags, "--")
         raise InputError(f"unknown argument {unknown[0]}{guess} (--help lists all)")
     result = {name: read_value(flags[name], text)
               for name, text in vars(given).items() if name in flags}
@@ -285,51 +281,45 @@ def parse_flags(doc: str, *classes, first=(), named="", extras: dict = {}, impli
     return result
 
 
-def files_that_define(needed: str) -> list:
-    """The names of the files of extras/ that define this class or function."""
-    pattern = re.compile(rf"^(class|def) {needed}\b", re.MULTILINE)
-    files = sorted((ROOT / "extras").glob("*.py"))
-    return [file.stem for file in files if pattern.search(file.read_text("utf-8"))]
+def names_in(folder: str) -> list:
+    """The names of the files of a folder, such as variants/."""
+    return sorted(path.stem for path in (ROOT / folder).glob("[!_]*.py"))
 
 
-def classes_of_extras(extras: dict, implied: dict, arguments: list):
-    """The flags of the files that the arguments ask for, or for --help of all."""
-    for flag_name, names in extras.items():
-        if not {"-h", "--help"} & set(arguments):
-            asked = rf"^--{flag_name}[=\n]([^-\s]\S*)"
-            names = re.findall(asked, "\n".join(arguments), re.MULTILINE)
-            # A flag and its value may also be two arguments.
-            in_two = map("=".join, zip(arguments, arguments[1:]))
-            names += [implied[given] for given in [*arguments, *in_two] if given in implied]
-        yield from filter(None, map(options_of, names))
+def plugin(folder: str, name: str):
+    """The module FOLDER/NAME.py. Raises InputError."""
+    names = names_in(folder)
+    if name not in names:
+        raise InputError(
+            f"there is no {folder}/{name}.py{did_you_mean(Path(name).stem, names)}")
+    return import_module(f"{folder}.{name}")
 
 
-def extra_file(name: str, otherwise=None, needs: str = "__name__"):
-    """The module extras/NAME.py; without a name, what is given for that case. Raises InputError.
-
-    `needs` is a name that it must define, to be of use where it is asked for."""
-    if not name:
-        return otherwise
-    files = [path.stem for path in (ROOT / "extras").glob("*.py")]
-    if name not in files:
-        raise InputError(f"there is no extras/{name}.py{did_you_mean(Path(name).stem, files)}")
-    module = import_module(f"extras.{name}")
-    if not hasattr(module, needs):
-        raise InputError(f"extras/{name}.py has no {needs}, which is needed here")
-    return module
-
-
-def options_of(name: str):
-    """The dataclass with the flags of extras/NAME.py: its Options, or its Config; else None."""
-    module = extra_file(name)
+def options_of(folder: str, name: str):
+    """The dataclass with the flags of FOLDER/NAME.py: its Options, or its Config; else None."""
+    module = plugin(folder, name)
     return getattr(module, "Options", getattr(module, "Config", None))
 
 
-def belongs_to(name: str, extras: dict) -> str:
-    """The end of an error message, if a flag is one of a file of extras/ that was not asked for."""
-    for flag_name, files in extras.items():
-        for file in files:
-            if hasattr(options_of(file), name):         # the class has the defaults
+def classes_of_plugins(plugins: dict, implied: dict, arguments: list):
+    """The flags of the files that the arguments ask for, or for --help of all."""
+    for flag_name, folder in plugins.items():
+        names = names_in(folder)
+        if not {"-h", "--help"} & set(arguments):
+            asked = rf"^--{flag_name}[=\n]([^-\s]\S*)"
+            # A flag and its value may also be two arguments.
+            in_two = map("=".join, zip(arguments, arguments[1:]))
+            of_presets = [implied[given] for given in [*arguments, *in_two] if given in implied]
+            of_presets = [name for name in of_presets if name in names]
+            names = re.findall(asked, "\n".join(arguments), re.MULTILINE) + of_presets
+        yield from filter(None, (options_of(folder, name) for name in names))
+
+
+def belongs_to(name: str, plugins: dict) -> str:
+    """The end of an error message, if a flag is one of a file that was not asked for."""
+    for flag_name, folder in plugins.items():
+        for file in names_in(folder):
+            if hasattr(options_of(folder, file), name):         # the class has the defaults
                 return f"; it needs --{flag_name}={file}"
     return ""
 

@@ -2,11 +2,11 @@
 Presets: the sizes and settings that --preset of train.py stands for.
 
 A preset has values for fields of train.py's Settings and of the Config of model.py or a variant.
-Flags override them. All but `controlled` begin with SMALL; `paper` is in extras/paper.py.
+Flags override them. All but `controlled` begin with SMALL; `paper` is in variants/paper.py.
 """
 import torch
 
-from support.flags import InputError, extra_file
+from support.flags import InputError, plugin
 
 SMALL = dict(n_head=4, warmup=100, final_lr=0.0, beta2=0.99)
 
@@ -71,12 +71,12 @@ PRESETS = {
 }
 
 # On text masked diffusion learns sooner if half of the tokens are hidden most often, and all its
-# predictions count alike (extras/bell.py, results/learning.md). What it reports stays the bound.
+# predictions count alike (variants/bell.py, results/learning.md). What it reports stays the bound.
 # --objective=nelbo trains on the bound too.
 SOONER = dict(variant="bell", objective="masked_ce")
 PRESETS_OF_TEXT = "shakespeare", "laptop"
 
-# A preset may choose a file of extras/, whose flags are then flags too.
+# A preset may choose a file of variants/, whose flags are then flags too.
 IMPLIED = {
     "--preset=paper": "paper", "--preset=shakespeare": "bell", "--preset=laptop": "bell",
     "--preset=sudoku-pairs": "answers", "--preset=sudoku-moves": "taught"}
@@ -94,7 +94,7 @@ def with_preset(flags: dict) -> dict:
     if preset == "paper":
         if flags.get("variant", "paper") != "paper":
             raise InputError("--preset=paper has a variant of its own; leave --variant out")
-        values = extra_file("paper").preset_of(mode)
+        values = plugin("variants", "paper").preset_of(mode)
     else:
         values = PRESETS[preset]
         chosen = {"variant", "objective"} & flags.keys()

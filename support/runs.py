@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from support.flags import InputError, extra_file, on_stop, provenance, write_json
+from support.flags import InputError, on_stop, plugin, provenance, write_json
 from support.pictures import draw_losses
 from support.processes import RANK, WORLD_SIZE, mean_over_processes
 
@@ -88,16 +88,16 @@ def read_checkpoint(path) -> dict:
 
 
 def module_of(variant: str):
-    """model.py, or a file of extras/, and nothing else that a checkpoint may name."""
+    """model.py, or a file of variants/, and nothing else that a checkpoint may name."""
     if variant == "model":
         return import_module("model")
-    return extra_file(variant.removeprefix("extras."), needs="Config")
+    return plugin("variants", variant.rpartition(".")[2])
 
 
 def load(path, device="cpu"):
     """The model of a checkpoint, the module of its variant, and the other entries. Raises OSError.
 
-    The module is model.py, or a file of extras/."""
+    The module is model.py, or a file of variants/."""
     checkpoint = read_checkpoint(path)
     with usable(path):
         variant = module_of(checkpoint["variant"])

@@ -17,7 +17,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from support.flags import provenance  # noqa: E402
-from toy import TOY  # noqa: E402
+from worlds.toy import TOY  # noqa: E402
 
 FILE = ROOT / "tests" / "golden.json"
 COMMON = """--n_layer=2 --n_embd=32 --n_head=4 --n_hidden=48 --batch_size=8 --max_steps=20

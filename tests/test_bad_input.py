@@ -7,14 +7,12 @@ from typing import Literal
 
 import pytest
 
-import extras.answers
-import extras.bell
-import extras.blocks
-import extras.infill
-import extras.local
-import extras.near
-import extras.paper
-import extras.taught
+import variants.answers
+import variants.bell
+import variants.blocks
+import variants.infill
+import variants.paper
+import variants.taught
 import model
 import train
 from conftest import TINY, run
@@ -77,20 +75,19 @@ def test_help_shows_every_flag(call, capsys):
     for words in "--top_k N", "how many (0)", "[true|false]", "--kind red|green", "of 100% (0.5)":
         assert words in said
     of_train = run("train.py", "--help").stdout
-    share = extras.infill.Config.l2r_fraction
+    share = variants.infill.Config.l2r_fraction
     assert f"infill (its l2r_fraction is {share})" in " ".join(of_train.split())
     shown = re.findall(r"^  --(\w+)", of_train, re.MULTILINE)
     expected = set()
-    variants = (extras.answers, extras.bell, extras.blocks, extras.local, extras.near, extras.paper,
-                extras.taught)
-    for options in train.Settings, *(variant.Config for variant in variants):
+    others = (variants.answers, variants.bell, variants.blocks, variants.paper, variants.taught)
+    for options in train.Settings, *(variant.Config for variant in others):
         expected |= {f.name for f in fields(options)}
     assert sorted(shown) == sorted(expected)
 
 
 def test_comments_of_a_config_are_its_help():
     """Also of a field that a variant has from model.py."""
-    for variant in model, extras.blocks, extras.infill, extras.paper:
+    for variant in model, variants.blocks, variants.infill, variants.paper:
         comments = comments_of(variant.Config)
         assert comments["n_embd"] == "C, the width of the residual stream"
         assert comments["mode"]
@@ -111,9 +108,9 @@ train.py      --n_layer=0                      --n_layer=0 must be at least 1
 train.py      --n_embd=100 --n_head=16         --n_embd=100 must be a multiple of 32
 train.py      --vocab_size=9                   data/t has 135; leave it out
 train.py      --block_length=8                 it needs --variant=blocks
-train.py      --variant=block                  no extras/block.py; did you mean blocks?
+train.py      --variant=block                  no variants/block.py; did you mean blocks?
 train.py      --variant=blocks.py              did you mean blocks?
-train.py      --variant=muon                   extras/muon.py has no Config
+train.py      --variant=muon                   no variants/muon.py
 train.py      --preset=paper --variant=blocks  leave --variant out
 train.py      --preset=paper --schedule=linear  must be one of uniform, cosine
 train.py      --variant=blocks                 --variant=blocks is for --mode=mdlm or aogpt
@@ -148,9 +145,9 @@ sample.py     --out_dir=out/aogpt --order=0,1,1         positions 0 to 47 once
 sample.py     --out_dir=out/aogpt --order=blocks:0      blocks:N with an N of 1 or more
 sample.py     --out_dir=out/aogpt --protocol=paper      is for --mode=ar or mdlm
 sample.py     --out_dir=out/mdlm --risk=0.1             it needs --sampler=adaptive
-sample.py     --out_dir=out/mdlm --sampler=adptive      no extras/adptive.py; did you mean adaptive
+sample.py     --out_dir=out/mdlm --sampler=adptive      no samplers/adptive.py; did you mean adaptive
 sample.py     --out_dir=out/mdlm --sampler=adaptive.py  did you mean adaptive?
-sample.py     --out_dir=out/mdlm --sampler=blocks       extras/blocks.py has no sampler
+sample.py     --out_dir=out/mdlm --sampler=blocks       no samplers/blocks.py
 sample.py     --out_dir=out/ar --sampler=adaptive       adaptive is for mdlm and aogpt
 sample.py     --out_dir=out/aogpt --sampler=ancestral   ancestral is for --mode=mdlm
 sample.py     --out_dir=out/ar --sampler=confidence     confidence is for --mode=mdlm
@@ -173,7 +170,7 @@ extras/show.py      ar=none.jsonl              none.jsonl
 extras/show.py      ar.jsonl                   give NAME=FILE
 extras/show.py      ar=t.txt                   t.txt is not a file that sample.py wrote
 extras/show.py      ar=t.txt --picture=a.png   --picture=a.png must end in .svg
-extras/diversity.py  mine=t.txt --judge=out/ar --device=tpu              --device=tpu is not usable
+diversity.py  mine=t.txt --judge=out/ar --device=tpu              --device=tpu is not usable
 bench.py            --batch_size=3             --batch_size=3 must be even
 bench.py            --modes=ar,gpt             --mode=gpt must be one of ar, mdlm, aogpt
 """
@@ -208,7 +205,7 @@ def test_a_wrong_call_is_refused_in_one_line(trained, monkeypatch, line):
     ("prepare_data.py --text=none.txt", "none.txt"),
     ("extras/show.py ar=none.jsonl", "none.jsonl"),
     ("extras/compare.py ar=out/none", "out/none"),
-    ("extras/diversity.py mine=none.jsonl", "none.jsonl"),
+    ("diversity.py mine=none.jsonl", "none.jsonl"),
     ("bench.py --batch_size=3", "must be even")])
 def test_a_command_says_so_and_exits_with_2(trained, call, said):
     script, *arguments = call.split()

@@ -1,9 +1,9 @@
-"""extras/bell.py: other mask ratios, whose weights keep the bound."""
+"""variants/bell.py: other mask ratios, whose weights keep the bound."""
 import numpy as np
 import pytest
 import torch
 
-from extras import bell
+from variants import bell
 from model import bound_batch
 from support.flags import InputError
 

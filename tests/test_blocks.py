@@ -1,4 +1,4 @@
-"""extras/blocks.py: the law of block diffusion, and its fast forms against the plain ones."""
+"""variants/blocks.py: the law of block diffusion, and its fast forms against the plain ones."""
 import collections
 import itertools
 import math
@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import model as plain
 from conftest import small_model
-from extras import blocks
+from variants import blocks
 from model import mask_batch
 from test_model import (
     assert_mean, check_step, every_text, moved, nats_in_order, predict, rng, row_losses, tokens)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import extras.blocks
-import extras.infill
+import variants.blocks
+import variants.infill
 import model as plain
 from conftest import run, small_model
 from extras.compare import CompareOptions, score_files
@@ -18,7 +18,7 @@ from model import read_slots
 from sample import open_model
 from support.flags import InputError
 from support.runs import random_numbers
-from toy import TOY
+from worlds.toy import TOY
 from worlds import texts_of
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2]
@@ -54,12 +54,12 @@ def test_the_chain_rule_token_by_token(mode, length, stride):
     assert found.variance == 0
 
 
-IN_BLOCKS = dict(variant=extras.blocks, block_length=2)
+IN_BLOCKS = dict(variant=variants.blocks, block_length=2)
 
 
 @pytest.mark.parametrize("mode, others, order", [
     ("mdlm", {}, "random"), ("mdlm", IN_BLOCKS, "random"), ("aogpt", IN_BLOCKS, "random"),
-    ("aogpt", dict(variant=extras.infill), "left_to_right")])
+    ("aogpt", dict(variant=variants.infill), "left_to_right")])
 def test_the_probabilities_of_all_texts_sum_to_one(mode, others, order):
     """Also of texts longer than the window."""
     model = small_model(mode, dtype=torch.float64, vocab_size=3, block_size=3, **others)

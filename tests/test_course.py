@@ -13,7 +13,7 @@ import pytest
 
 from conftest import ROOT
 from course import grade       # it finds properties.py, which lies beside it
-from extras import course
+from course import hand_out as course
 from support.flags import InputError
 
 import properties  # noqa: E402, I001
@@ -21,8 +21,8 @@ import properties  # noqa: E402, I001
 ANSWERS = Path(ROOT, "tests/course_answers.py")
 ENTRIES = [node for node in ast.parse(ANSWERS.read_text("utf-8")).body
            if getattr(node, "name", "").startswith(tuple(f"{task}_" for task in properties.TASKS))]
-HOME = {"gpt": "gpt", "together": "together", "adaptive": "extras.adaptive",
-        "drafts": "extras.drafts"}      # the others are in model.py
+HOME = {"gpt": "gpt", "together": "together", "adaptive": "samplers.adaptive",
+        "drafts": "samplers.drafts"}      # the others are in model.py
 FUNCTIONS = {"gpt": ["GPT", "loss", "write"]}
 for task, places in properties.TASKS.items():
     FUNCTIONS.setdefault(task, [place.split(":")[1] for place in places])
@@ -160,7 +160,7 @@ def pairs_of_lines(code):
 def test_nothing_of_the_solutions_is_handed_out(lab):
     handed = [path for path in lab["hand_out"].rglob("*") if path.is_file()]
     texts = {path.name: path.read_text("utf-8") for path in handed if path.suffix != ".pyc"}
-    assert not {"diffusion.py", "teaching.md", "course.py"} & texts.keys()
+    assert not {"diffusion.py", "teaching.md", "hand_out.py"} & texts.keys()
     assert not {".git", "tests", "__pycache__"} & {*os.listdir(lab["hand_out"])}
     given = set().union(*map(pairs_of_lines, texts.values()))
     solved = pairs_of_lines(Path(ROOT, "course/diffusion.py").read_text("utf-8"))

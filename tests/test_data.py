@@ -17,7 +17,7 @@ from support.flags import InputError
 from prepare_data import (
     PrepareOptions, Windows, load_meta, prepare, read_texts, split_stories)
 from tokenizer import EOT, Tokenizer
-from toy import TOY
+from worlds.toy import TOY
 from worlds import WORLDS, texts_of, world_named, world_of
 
 

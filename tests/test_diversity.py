@@ -10,14 +10,14 @@ import torch
 
 import model as plain
 from conftest import run, small_model
-from extras import diversity
-from extras.diversity import (
+import diversity
+from diversity import (
     entropy, interval, measure, of_counts, of_sums, read_samples, self_bleu)
 from extras.real_text import Corpus
 from prepare_data import PrepareOptions, prepare
 from support.flags import InputError
 from tokenizer import EOT, Tokenizer
-from toy import TOY
+from worlds.toy import TOY
 from train import window_losses
 from worlds import texts_of
 
@@ -185,7 +185,7 @@ def test_diversity_command(trained):
         assert done.returncode == 0, done.stderr
     sets = [f"{mode}=out/{mode}/samples.jsonl" for mode in ("ar", "mdlm")]
     flags = ["--data=t", "--judge=out/ar", "--json=d.json"]
-    done = run("extras/diversity.py", *sets, *flags, cwd=trained)
+    done = run("diversity.py", *sets, *flags, cwd=trained)
     assert done.returncode == 0, done.stderr
     assert "real text" in done.stdout
     assert "!" not in done.stdout

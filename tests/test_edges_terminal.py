@@ -8,14 +8,14 @@ import pytest
 
 import train
 from conftest import TINY, run
-from extras.prompt import pattern_of, prompt_ids
+from extras.prompts import pattern_of, prompt_ids
 from model import Config
 from tokenizer import Tokenizer
 from sample import SampleOptions
 from support.flags import InputError, parse_flags, printable, text_width
 from support.pictures import layout
 from test_show import write_samples
-from toy import TOY
+from worlds.toy import TOY
 
 WORDS = Tokenizer("words", words=TOY.words())
 BYTES = Tokenizer("bytes")

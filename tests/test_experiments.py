@@ -20,18 +20,19 @@ from scipy import stats
 import model as plain
 from conftest import TINY, run, small_model
 from experiments import (
-    denoiser, dial, gradient, held_out, infill, learning, mapping, report, shakespeare,
+    blanks, denoiser, dial, gradient, held_out, learning, mapping, report, shakespeare,
     texts)
 from experiments.oracle import (
     choices_of, distance, exact_conditionals, toy_conditionals, toy_oracle)
-from extras import blocks
+from variants import blocks
 from prepare_data import PrepareOptions, Windows, prepare
 from tokenizer import Tokenizer
 from sample import SampleOptions
 from support.flags import ROOT, InputError
 from support.runs import ORIGIN, random_numbers
 from test_toy import close, enumerate_stories
-from toy import TOY, Grammar, choice, split_words
+from tokenizer import split_words
+from worlds.toy import TOY, Grammar, choice
 from train import PRESETS, window_losses
 
 WORDS = Tokenizer("words", words=TOY.words())
@@ -157,14 +158,14 @@ def test_a_perfect_network_fills_blanks_by_the_law(length):
         p = toy_conditionals(known)                                             # (N, T, V)
         expected -= np.log(p[np.arange(len(x)), place, x[:, place]]) / length
     for mode in "mdlm", "aogpt":
-        found = infill.nats(toy_oracle(mode), plain, x, 10, length)
+        found = blanks.nats(toy_oracle(mode), plain, x, 10, length)
         assert found.numpy() == approx(expected, abs=1e-4)
     # ar sees the left side alone.
     expected = []
     for ids in x.tolist():
         log_p = TOY.log_probs(WORDS.decode_story(ids))
         expected.append(-log_p[10:10 + length].mean())
-    found = infill.nats(toy_oracle("ar"), plain, x, 10, length)
+    found = blanks.nats(toy_oracle("ar"), plain, x, 10, length)
     assert found.numpy() == approx(expected, abs=1e-4)
 
 
@@ -549,7 +550,7 @@ FEW_SAMPLERS = {
 @pytest.mark.parametrize("name, constants, flags, refused", [
     ("denoiser", {"AT_ONCE": [1, 2], "SAMPLERS": FEW_SAMPLERS},
      [*RUNS, "--num_samples=2", "--seconds=1", "--plot=f.png"], "give NAME=FOLDER"),
-    ("infill", {"LENGTHS": [1, 3]},
+    ("blanks", {"LENGTHS": [1, 3]},
      ["--models=out/ar,out/mdlm,out/aogpt", "--data=t", "--windows=20", "--plot=f.png"],
      "which models"),
     ("gradient", {}, ["a=out/mdlm", "b=out/ar", "--draws=3"], "give NAME=FOLDER"),

@@ -193,7 +193,7 @@ class Malice:
 @pytest.mark.parametrize("name, value, said", [
     ("step", Malice(), "holds code"),
     ("format", 1, "format 1, this code reads 2; train again"),
-    ("variant", "extras.none", "there is no extras/none.py"),
+    ("variant", "variants.none", "there is no variants/none.py"),
     ("config", {"heads": 2}, "unexpected keyword"),
     ("model", {}, "Missing key")])
 def test_a_foreign_checkpoint_gets_one_line(trained, workdir, name, value, said):

@@ -1,11 +1,11 @@
-"""extras/infill.py: reading a word twice is still a likelihood."""
+"""variants/infill.py: reading a word twice is still a likelihood."""
 import math
 
 import pytest
 import torch
 
 from conftest import small_model
-from extras import infill
+from variants import infill
 from test_model import assert_mean, check_step, every_text, rng, row_losses, tokens
 
 T = 4

@@ -14,16 +14,16 @@ import torch.nn.functional as F
 
 import conftest
 from conftest import small_model
-from extras import blocks, infill, paper
 from model import losses, mask_batch
 from test_model import every_text
+from variants import blocks, infill, paper
 
 ROOT = Path(conftest.ROOT)
-# Each file of the root may import those before it. extras/ may be imported inside functions.
-ROOT_FILES = ["toy", "sudoku", "model", "tokenizer", "worlds", "prepare_data", "sample",
-              "train", "bench"]
-FOLDERS = ["support", "extras", "experiments", "tests"]
-FILES = [path.relative_to(ROOT) for folder in [".", *FOLDERS[:2]]
+# Each file of the root may import those before it, and PLUGINS inside functions.
+ROOT_FILES = ["model", "tokenizer", "worlds", "prepare_data", "sample", "train", "diversity", "bench"]
+PLUGINS = {"variants", "samplers", "extras"}
+FOLDERS = ["support", "worlds", *sorted(PLUGINS), "experiments", "tests"]
+FILES = [path.relative_to(ROOT) for folder in [".", *FOLDERS[:5]]
          for path in sorted((ROOT / folder).glob("*.py"))]
 
 
@@ -46,9 +46,11 @@ def test_imports_run_one_way(file):
         assert imported <= {"torch", *sys.stdlib_module_names}
     allowed = {"support"}
     if file.parent.name != "support":
-        allowed |= {"extras", *ROOT_FILES}
+        allowed |= {*PLUGINS, *ROOT_FILES}
+    if file.parent.name == "worlds":
+        allowed -= {*PLUGINS, *ROOT_FILES[3:]}
     if file.parent == Path("."):
-        assert "extras" not in at_start
+        assert not PLUGINS & at_start
         allowed -= set(ROOT_FILES[ROOT_FILES.index(file.stem):])
     assert imported & {*ROOT_FILES, *FOLDERS} <= allowed
     assert "matplotlib" not in at_start     # it takes a second, and only what draws needs it
@@ -67,7 +69,7 @@ def test_only_commands_exit():
 
 def test_no_code_asks_the_device_that_happens_to_be_first():
     unnamed = r"(synchronize|get_device_name|get_device_properties|memory_\w+|\w+_memory_\w+)\(\)"
-    for path in [*ROOT.glob("*.py"), *ROOT.glob("[es]*/*.py")]:     # extras, experiments, support
+    for path in [*ROOT.glob("*.py"), *ROOT.glob("[esvw]*/*.py")]:
         assert not re.search(unnamed, path.read_text("utf-8")), path
 
 

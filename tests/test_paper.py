@@ -1,4 +1,4 @@
-"""extras/paper.py against the published code's formulas, written again as plainly as can be.
+"""variants/paper.py against the published code's formulas, written again as plainly as can be.
 
 All is in float64: the network, the losses, the schedule, and the sampler, its bug included."""
 import math
@@ -12,7 +12,8 @@ from torch.testing import assert_close      # in float64 within 1e-7
 
 import model as plain
 from conftest import run, small_model
-from extras import confidence, paper
+from samplers import confidence
+from variants import paper
 from prepare_data import open_windows
 from sample import SampleOptions, generate
 from support.flags import build
@@ -143,7 +144,7 @@ def test_without_flags_it_is_the_plain_network(mode):
     assert torch.equal(found[1], found[3])
 
 def test_parameter_counts():
-    sizes = run("extras/paper.py").stdout.split()
+    sizes = run("variants/paper.py").stdout.split()
     assert sizes[1::3] == ["123,551,232", "162,739,968"]
 
 

@@ -8,8 +8,7 @@ import torch
 
 import sample
 from conftest import run
-from extras.prompt import pattern_of
-from extras.prompts import batches_of
+from extras.prompts import batches_of, pattern_of
 from sample import generate
 from support.flags import InputError
 from test_sample import WORDS, setting, small_model

@@ -10,13 +10,16 @@ from scipy.stats import chisquare
 
 import model as plain
 from conftest import small_model
-from extras import adaptive, answers, puzzles, solving, taught
-from extras.nine import NINE
-from extras.solved import MOVES, PAIRS
+from extras import solve as puzzles
+from samplers import adaptive
+from variants import answers, taught
+from worlds import solving
+from worlds.nine import NINE
+from worlds.solved import MOVES, PAIRS
 from model import Config, read_slots
 from prepare_data import PrepareOptions, Windows, prepare
 from sample import SampleOptions, generate
-from sudoku import GRIDS, Sudoku
+from worlds.sudoku import GRIDS, Sudoku
 from support.flags import InputError
 from support.runs import save
 from tokenizer import Tokenizer
@@ -182,12 +185,12 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def sudoku(models, monkeypatch, capsys):
-    """What `python sudoku.py` prints with these arguments."""
+    """What `python -m extras.solve` prints with these arguments."""
     monkeypatch.chdir(models)
 
     def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["sudoku.py", *arguments])
-        puzzles.main("")
+        monkeypatch.setattr("sys.argv", ["solve.py", *arguments])
+        puzzles.main()
         return capsys.readouterr().out
 
     return call

@@ -19,13 +19,15 @@ from scipy.stats import chi2_contingency, chisquare
 
 import model as plain
 from conftest import ROOT, Running, run, small_model
-from extras import blocks, cache, infill, unmask
-from extras.prompt import pattern_of
+from extras import cache
+from samplers import ancestral
+from variants import blocks, infill
+from extras.prompts import pattern_of
 from model import Config, Drawing, draw, mask_batch, probabilities
 from tokenizer import Tokenizer
 from sample import SampleOptions, generate, noise_of, rows_of
-from support.flags import InputError, build, extra_file, parse_flags
-from toy import TOY
+from support.flags import InputError, build, parse_flags, plugin
+from worlds.toy import TOY
 
 CPU = torch.device("cpu")
 WORDS = Tokenizer("words", words=TOY.words())
@@ -38,17 +40,17 @@ def setting(case, make=small_model):
     what, text, *arguments = case.split()
     mode, _, name = what.partition("/")
     name, _, N = name.partition(":")
-    variant = extra_file(name, plain)
+    variant = plugin("variants", name) if name else plain
     fields = {"block_length": int(N)} if N else {}
     model = make(mode, variant=variant, **fields)
     blank = model.config.mask_id
     pattern = torch.tensor([blank if token == "." else int(token) for token in text])
     with mock.patch.object(sys, "argv", ["sample.py", *arguments]):
-        flags = parse_flags("", SampleOptions, extras={"sampler": "sampler"})
+        flags = parse_flags("", SampleOptions, plugins={"sampler": "samplers"})
     o = build(SampleOptions, {"full_length": True} | flags)
     write = None
     if o.sampler:
-        write = extra_file(o.sampler).sampler(model.config, o, flags)
+        write = plugin("samplers", o.sampler).sampler(model.config, o, flags)
     return model, pattern, o, variant, write
 
 
@@ -386,7 +388,7 @@ def test_mdlm_reads_whole_windows():
     [expected] = plain.read_slots(model, whole, order, 2, 3)                    # (1, V)
     [found] = plain.read_slots(model, short, order[:, :3], 2, 3)
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(unmask.logits_where(model, short, short == 11), expected)
+    torch.testing.assert_close(ancestral.logits_where(model, short, short == 11), expected)
 
 
 @torch.no_grad()
@@ -533,12 +535,12 @@ def write(model, tokens, times, noise, o, word):
 
 
 def test_a_sampler_of_ones_own(trained, tmp_path):
-    """A new file of extras/ is chosen by its name, and brings flags of its own."""
-    for part in "extras", "support":
+    """A new file of samplers/ is chosen by its name, and brings flags of its own."""
+    for part in "extras", "samplers", "support", "variants", "worlds":
         shutil.copytree(Path(ROOT, part), tmp_path / part)
     for file in Path(ROOT).glob("*.py"):
         shutil.copy(file, tmp_path)
-    (tmp_path / "extras/mine.py").write_text(MINE)
+    (tmp_path / "samplers/mine.py").write_text(MINE)
     flags = ["--out_dir=out/ar", "--sampler=mine", "--word=5", "--out=mine.jsonl"]
     done = run(tmp_path / "sample.py", *flags, cwd=trained, PYTHONPATH="")
     assert done.returncode == 0, done.stderr

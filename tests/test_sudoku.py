@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from conftest import small_model
-from extras import answers, solving
-from extras.nine import NINE
-from extras.solved import CELL_NAMES, MOVES, PAIRS
-from sudoku import GRIDS, Sudoku
+from variants import answers
+from worlds import solving
+from worlds.nine import NINE
+from worlds.solved import CELL_NAMES, MOVES, PAIRS
+from worlds.sudoku import GRIDS, Sudoku
 from tokenizer import Tokenizer
 from train import PRESETS
 from worlds import world_named

@@ -19,7 +19,7 @@ def folder(workdir, monkeypatch):
     """A folder with the project's files and a small toy, for a kernel that has one core."""
     for path in Path(ROOT).glob("*.py"):
         shutil.copy(path, workdir)
-    for name in "extras", "support":
+    for name in "extras", "samplers", "support", "variants", "worlds":
         shutil.copytree(Path(ROOT, name), workdir / name)
     prepare(PrepareOptions(max_tokens=20000))
     monkeypatch.setenv("NANOMDLM_TOUR_STEPS", "1")

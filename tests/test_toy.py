@@ -8,8 +8,9 @@ import zlib
 
 import numpy as np
 
-from toy import TOY, Grammar, choice, join_words, split_words
+from tokenizer import join_words, split_words
 from worlds import texts_of
+from worlds.toy import TOY, Grammar, choice
 
 SMALL = Grammar({
     "story": choice("1 {who} saw a {thing}. {Pronoun} {did}."),

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 
-import extras.paper
+import variants.paper
 import model as plain
 import train
 from conftest import ROOT, TINY, Running, read_log, run, small_model
@@ -25,7 +25,7 @@ from tokenizer import Tokenizer
 from support import machine
 from support.flags import InputError
 from support.runs import Run, load, random_numbers, read_checkpoint
-from toy import TOY
+from worlds.toy import TOY
 from train import Settings, evaluate, make_optimizers, resolve, train_step
 
 MODES = ["ar", "mdlm", "aogpt"]
@@ -246,7 +246,7 @@ def test_a_gpu_evaluates_many_windows_at_once(device, expected):
 @pytest.mark.parametrize("mode, variant, fields", [
     ("ar", plain, {}),
     ("aogpt", plain, {}),
-    ("mdlm", extras.paper, {"time_embedding": "add"})])
+    ("mdlm", variants.paper, {"time_embedding": "add"})])
 def test_a_run_starts_from_another(trained, monkeypatch, mode, variant, fields):
     """What the other mode adds has no effect yet: aogpt, left to right, is the ar it was."""
     monkeypatch.chdir(trained)

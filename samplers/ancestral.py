@@ -9,9 +9,9 @@ network, and steps that reveal several. Plugs in as
     python sample.py --out_dir=out/toy-mdlm --sampler=ancestral --steps=24
 """
 import torch
+import torch.nn.functional as F
 
-from extras.unmask import logits_where
-from model import draw, probabilities
+from model import draw, mask_batch, probabilities
 from support.flags import InputError
 
 
@@ -20,6 +20,18 @@ def sampler(config, o, flags: dict):
     if config.mode != "mdlm" or o.order:
         raise InputError("--sampler=ancestral is for --mode=mdlm, and without --order")
     return write
+
+
+def logits_where(model, tokens, where):
+    """Logits (n, V) of the n masked places of tokens (B, L) where `where` (B, L) is true.
+
+    So one pass serves stories of which unequally many tokens are revealed."""
+    config = model.config
+    beyond = config.block_size - tokens.size(1)         # the network has learned whole windows
+    window = F.pad(tokens, (0, beyond), value=config.mask_id)                   # (B, T)
+    batch = mask_batch(config, window, window == config.mask_id)
+    select = F.pad(where, (1, beyond)).flatten().nonzero().flatten()          # (n,) BOS has slot 0
+    return model(batch.tokens, batch.key_pos, batch.target_pos, select)
 
 
 @torch.no_grad()

@@ -12,17 +12,7 @@ import re
 
 import numpy as np
 
-
-# ---- Words ---------------------------------------------------------------------------------------
-
-def split_words(text: str) -> list:
-    """The words and punctuation marks of a text, without the white space."""
-    return re.findall(r"\w+|[^\w\s]", text)
-
-
-def join_words(words) -> str:
-    """The text of these words: a space between them, but none before a full stop or a comma."""
-    return " ".join(words).replace(" .", ".").replace(" ,", ",")
+from tokenizer import join_words, split_words
 
 
 # ---- A grammar and its law -----------------------------------------------------------------------

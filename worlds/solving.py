@@ -2,8 +2,8 @@
 Puzzles of Sudoku: how they are drawn, what makes them easy, and where a grid is wrong.
 
 Adds: what sudoku.py, which knows grids and solutions alone, does not say of puzzles. Here `rules`
-is its class, for grids of some size. Costs: nothing elsewhere. Plugs into extras/puzzles.py,
-solved.py, nine.py and show.py.
+is its class, for grids of some size. Costs: nothing elsewhere. Plugs into extras/solve.py,
+solved.py, nine.py, and extras/show.py.
 """
 import collections
 import functools

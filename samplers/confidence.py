@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from extras.unmask import logits_where
+from samplers.ancestral import logits_where
 from model import draw, mask_batch, probabilities
 from support.flags import InputError, build, flag
 

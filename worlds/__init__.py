@@ -16,11 +16,11 @@ import random
 from importlib import import_module
 
 WORLDS = {
-    "toy": "toy.TOY",
-    "sudoku": "sudoku.GRIDS",
-    "sudoku-9": "extras.nine.NINE",
-    "sudoku-pairs": "extras.solved.PAIRS",
-    "sudoku-moves": "extras.solved.MOVES",
+    "toy": "worlds.toy.TOY",
+    "sudoku": "worlds.sudoku.GRIDS",
+    "sudoku-9": "worlds.nine.NINE",
+    "sudoku-pairs": "worlds.solved.PAIRS",
+    "sudoku-moves": "worlds.solved.MOVES",
 }
 
 

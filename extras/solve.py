@@ -1,17 +1,17 @@
 """
 Which Sudokus a model solves, in each order in which it can write.
 
-Adds: the command of sudoku.py. Costs: nothing elsewhere. Plugs in as
+Adds: a table of who solves which. Costs: nothing elsewhere. Plugs in as
 
-    python sudoku.py mdlm=out/sudoku-mdlm aogpt=out/sudoku-aogpt ar=out/sudoku-pairs-ar
-    python sudoku.py mdlm=out/sudoku-mdlm --puzzles=mine.txt
-    python sudoku.py mdlm=out/sudoku-9-mdlm                     9 x 9, see extras/nine.py
+    python -m extras.solve mdlm=out/sudoku-mdlm aogpt=out/sudoku-aogpt ar=out/sudoku-pairs-ar
+    python -m extras.solve mdlm=out/sudoku-mdlm --puzzles=mine.txt
+    python -m extras.solve mdlm=out/sudoku-9-mdlm                     9 x 9, see worlds/nine.py
 
 The puzzles have one solution each, and so many givens. Their grids are those that data/sudoku holds
 out for validation, or data/sudoku-9. In the texts of data/sudoku-pairs and data/sudoku-moves at
 most one of 260 of them is there by chance. Solved means that every cell is right. "Surest first"
 fills in each pass the cell whose law has the lowest entropy; a risk lets it fill several, see
-extras/adaptive.py. A pass is one run of the network. Without givens, the share that is right says
+samplers/adaptive.py. A pass is one run of the network. Without givens, the share that is right says
 how often a grid comes out that obeys the rules. The loss is in nats per cell, above the law if that
 is known. That of ar is exact, that of the others a bound, and exact where they write from left to
 right.
@@ -27,20 +27,20 @@ from functools import cache, partial
 import torch
 from tqdm import tqdm
 
-from extras import adaptive, solving
 from extras.score import score_texts
-from extras.solved import MOVES, PAIRS
-from extras.taught import in_solvers_order
 from prepare_data import Windows, prepare_if_missing
 from sample import SampleOptions, generate, open_model
-from sudoku import GRIDS, Sudoku
+from samplers import adaptive
 from support.flags import (
-    InputError, build, flag, parse_flags, print_table, provenance, write_json)
+    InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import figure
 from support.rows import read_text
 from support.runs import origin_of
 from train import mean_and_error, window_losses
-from worlds import world_named, world_of
+from variants.taught import in_solvers_order
+from worlds import solving, world_named, world_of
+from worlds.solved import MOVES, PAIRS
+from worlds.sudoku import GRIDS, Sudoku
 
 # Of each size of a grid the data set of which grids are held out, the numbers of givens to try, and
 # the fewest that are met at all, by trial.
@@ -315,8 +315,8 @@ def draw_figure(rows: list, path: str):
         by_passes.set(xlabel="passes a puzzle", xscale="log")
 
 
-def main(doc: str):
-    flags = parse_flags(doc, PuzzleOptions, named="NAME=DIR")
+def main():
+    flags = parse_flags(__doc__, PuzzleOptions, named="NAME=DIR")
     o = build(PuzzleOptions, flags)
     runs, worlds = {}, {}
     for name, folder in flags["named"].items():
@@ -362,3 +362,7 @@ def main(doc: str):
         write_json(o.json, provenance(o.seed) | {
             "runs": {name: origin_of(folder) for name, folder in flags["named"].items()},
             "options": asdict(o), "solved": solved, "grids": from_nothing, "losses": losses})
+
+
+if __name__ == "__main__":
+    command(main, "nothing was written")

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from extras.cache import Cache
-from extras.unmask import logits_where
+from samplers.ancestral import logits_where
 from model import draw, probabilities
 from support.flags import InputError, build, flag
 

@@ -3,7 +3,7 @@ An any-order GPT that is told where to go next: the order of each text stands in
 
 Adds: cells are predicted in the order in which somebody would solve the puzzle, or from left to
 right after what is given, and never the givens. So it shows what a GPT can do if a good order is
-known. Costs: data whose words are moves, as those of MOVES in extras/solved.py. Plugs in as
+known. Costs: data whose words are moves, as those of MOVES in worlds/solved.py. Plugs in as
 
     python train.py --mode=aogpt --preset=sudoku-moves      the preset chooses --variant=taught
 
@@ -17,9 +17,9 @@ import torch
 
 import model as plain
 from extras.cache import Cache
-from extras.solved import MOVES
+from worlds.solved import MOVES
 from model import *
-from sudoku import GRIDS
+from worlds.sudoku import GRIDS
 
 
 @dataclass

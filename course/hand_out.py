@@ -5,9 +5,9 @@ whoever teaches.
 Adds: a copy of the project in which some functions are to be written, and a grader that needs no
 answers. Costs: nothing. Stands alone:
 
-    python -m extras.course hand_out lab                        what students get
-    python -m extras.course hand_out lab --tasks=gpt,bound      some of course/properties.py
-    python -m extras.course solutions answers                   the same folder, solved
+    python -m course.hand_out hand_out lab                        what students get
+    python -m course.hand_out hand_out lab --tasks=gpt,bound      some of course/properties.py
+    python -m course.hand_out solutions answers                   the same folder, solved
 """
 import ast
 import shutil
@@ -19,11 +19,11 @@ from support.flags import ROOT, InputError, command, did_you_mean
 
 # No other file goes into the copy, so none that does the same as a function to be written.
 FILES = """
-    model.py train.py sample.py toy.py worlds.py sudoku.py tokenizer.py prepare_data.py
-    support/*.py extras/__init__.py extras/adaptive.py extras/answers.py
-    extras/cache.py extras/drafts.py extras/infill.py extras/long.py extras/muon.py extras/nine.py
-    extras/noise.py extras/prompt.py extras/prompts.py extras/show.py extras/solved.py
-    extras/solving.py extras/start_from.py extras/unmask.py
+    model.py train.py sample.py tokenizer.py prepare_data.py support/*.py worlds/*.py
+    extras/__init__.py extras/cache.py extras/long.py extras/muon.py extras/noise.py
+    extras/prompts.py extras/show.py extras/start_from.py
+    samplers/__init__.py samplers/adaptive.py samplers/ancestral.py samplers/drafts.py
+    variants/__init__.py variants/answers.py variants/infill.py
     experiments/oracle.py
     course/gpt.py course/together.py course/project.py course/grade.py course/properties.py
     course/tasks.md

@@ -7,9 +7,9 @@ exact as the toy's: a grid costs ln 28,200,960 / 36 = 0.4765 nats per word, and 
 has the probability 0.
 
     python train.py --mode=mdlm --preset=sudoku                 prepares the grids, and trains
-    python sudoku.py mdlm=out/sudoku-mdlm                       which puzzles does it solve?
-    python sudoku.py mdlm=out/sudoku-mdlm --puzzles=mine.txt    your own
-    python train.py --mode=mdlm --preset=sudoku-9               9 x 9: see extras/nine.py
+    python -m extras.solve mdlm=out/sudoku-mdlm                       which puzzles does it solve?
+    python -m extras.solve mdlm=out/sudoku-mdlm --puzzles=mine.txt    your own
+    python train.py --mode=mdlm --preset=sudoku-9               9 x 9: see worlds/nine.py
 
 A puzzle is a grid of which some cells, the givens, are left, so many that it has one solution.
 """
@@ -113,7 +113,7 @@ class Sudoku:
         names = rng.sample(range(1, self.n + 1), self.n)
         return tuple(names[digit - 1] for digit in grid)
 
-    # ---- The world of grids: see worlds.py -------------------------------------------------------
+    # ---- The world of grids: see __init__.py -----------------------------------------------------
 
     def words(self) -> list:
         return [str(digit) for digit in range(1, self.n + 1)]
@@ -157,11 +157,4 @@ class Sudoku:
         return self.is_grid(self.grid_of(text))
 
 
-
 GRIDS = Sudoku(2, 3)
-
-
-if __name__ == "__main__":
-    from extras.puzzles import main
-    from support.flags import command
-    command(functools.partial(main, __doc__), "nothing was written")

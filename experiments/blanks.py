@@ -1,7 +1,7 @@
 """
 What is gained by seeing both sides of a blank?
 
-    python -m experiments.infill --models=out/toy-ar,out/toy-mdlm,out/toy-aogpt --data=toy --json=F
+    python -m experiments.blanks --models=out/toy-ar,out/toy-mdlm,out/toy-aogpt --data=toy --json=F
 
 A span of a window is hidden, and the rest is known. Every model is scored exactly by the chain
 rule, −log p of the span from left to right, in nats per token: ar sees the left side only, while
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import extras.infill
+import variants.infill
 import model as plain
 from experiments.held_out import COLOURS, Output, error_of, nats_in_turn, of_neighbours, open_run
 from experiments.oracle import toy_oracle
@@ -54,7 +54,7 @@ def nats(model, variant, x, start: int, length: int):
     inside = (place >= start) & (place < start + length)                        # (T,)
     order = place
     if config.mode != "ar":
-        again = place[start - 1:start] if variant is extras.infill else place[:0]
+        again = place[start - 1:start] if variant is variants.infill else place[:0]
         order = torch.cat([place[~inside], again, place[inside]])               # (T or T+1,)
     order = order.expand(len(x), -1)
     if config.mode == "mdlm":

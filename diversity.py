@@ -3,8 +3,8 @@ How diverse a set of stories is, how good it is, and how close it comes to real 
 
 Adds: a table of measures. Costs: nothing elsewhere. Plugs in as
 
-    python -m extras.diversity ar=A.jsonl mdlm=B.jsonl --data=toy --judge=out/toy-ar
-    python -m extras.diversity mine=stories.txt --data=tinystories
+    python diversity.py ar=A.jsonl mdlm=B.jsonl --data=toy --judge=out/toy-ar
+    python diversity.py mine=stories.txt --data=tinystories
 
 A .jsonl file is one that sample.py wrote; in a .txt file <|endoftext|> separates the stories.
 NAME=FILE,FILE gives the samples of several seeds, and the table shows their mean ± their standard

@@ -8,7 +8,7 @@ in as the variant of a run, and as presets for training and for sampling:
     python train.py --mode=mdlm --preset=paper
     python train.py --mode=mdlm --variant=paper --init=paper        one difference alone
     python sample.py --out_dir=out/tinystories-mdlm --protocol=paper
-    python -m extras.paper                                          its table of sizes
+    python -m variants.paper                                          its table of sizes
 
 Where its text and its code differ, this follows its code.
 """

@@ -5,8 +5,8 @@ Adds: the data set sudoku-9, whose texts are grids. Costs: a millisecond or two 
 as a world of worlds.py:
 
     python train.py --mode=mdlm --preset=sudoku-9
-    python sudoku.py mdlm=out/sudoku-9-mdlm
-    python sudoku.py mdlm=out/sudoku-9-mdlm --puzzles=mine.txt      your own
+    python -m extras.solve mdlm=out/sudoku-9-mdlm
+    python -m extras.solve mdlm=out/sudoku-9-mdlm --puzzles=mine.txt      your own
 
 There are 6.67e21 such grids (Felgenhauer & Jarvis 2006), too many for a list from which to draw. So
 here they are not equally likely, and their law is not known. If they were, a grid would cost
@@ -15,8 +15,8 @@ ln 6.67e21 / 81 = 0.6204 nats per word; under a law of unequal grids they cost l
 import itertools
 import random
 
-from extras import solving
-from sudoku import Sudoku
+from worlds import solving
+from worlds.sudoku import Sudoku
 
 
 class FilledGrids(Sudoku):

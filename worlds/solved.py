@@ -12,8 +12,8 @@ The puzzles have one solution each. Nobody has counted them, so their law is not
 import random
 import weakref
 
-from extras import solving
-from sudoku import Sudoku
+from worlds import solving
+from worlds.sudoku import Sudoku
 
 CELL_NAMES = [row + column for row in "abcdef" for column in "123456"]
 

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 
 import model as plain
-from extras import infill
 from extras.cache import Cache
 from model import draw, probabilities
 from support.flags import InputError, build, flag
+from variants import infill
 
 
 @dataclass

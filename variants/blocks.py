@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import model as plain
-from extras.cache import Memory
+from extras import cache
 from model import *         # what is not defined here is model.py's, and calls what is there
 from model import Batch, equal_weights, mask_batch
 from support.flags import InputError, flag
@@ -216,6 +216,11 @@ def plan(config: Config, tokens, times, steps=0):
     return order, edges
 
 
+def reader(model, plain_reader):
+    """What sample.py reads with, unless --cache=false: as that of extras/cache.py, but in blocks."""
+    return BlockReader(model) if model.config.in_blocks else cache.reader(model, plain_reader)
+
+
 class BlockReader:
     """Reads the slots of one block, and keeps what it has computed of the blocks before.
 
@@ -231,7 +236,7 @@ class BlockReader:
     """
 
     def __init__(self, model):
-        self.memory = Memory(model.config.block_size + 1)
+        self.memory = cache.Memory(model.config.block_size + 1)
         self.final = 0          # slots before it are in the memory as they will stay
         self.blocks = []        # that of each place in the order, the same for all stories
 
