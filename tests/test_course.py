@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import course_answers
 from conftest import ROOT
 from course import grade       # it finds properties.py, which lies beside it
 from course import hand_out as course
@@ -18,14 +19,12 @@ from support.flags import InputError
 
 import properties  # noqa: E402, I001
 
-ANSWERS = Path(ROOT, "tests/course_answers.py")
-ENTRIES = [node for node in ast.parse(ANSWERS.read_text("utf-8")).body
-           if getattr(node, "name", "").startswith(tuple(f"{task}_" for task in properties.TASKS))]
+RIGHT = [name for name in vars(course_answers)
+         if name.startswith(tuple(f"{task}_" for task in properties.TASKS))]
+WRONG = [(place, *edit) for place, edits in course_answers.WRONG.items() for edit in edits]
+# Where a function stands in the folder of students; the others stand in model.py.
 HOME = {"gpt": "gpt", "together": "together", "adaptive": "samplers.adaptive",
-        "drafts": "samplers.drafts"}      # the others are in model.py
-FUNCTIONS = {"gpt": ["GPT", "loss", "write"]}
-for task, places in properties.TASKS.items():
-    FUNCTIONS.setdefault(task, [place.split(":")[1] for place in places])
+        "drafts": "samplers.drafts"}
 
 
 def python(*command, cwd=ROOT, code=0):
@@ -44,12 +43,12 @@ def lab(tmp_path_factory):
     for kind, make in course.WHAT.items():
         folders[kind] = folder / f"{kind} für uns"
         make(folders[kind], list(properties.TASKS))
-    shutil.copy(ANSWERS, folders["solutions"])
+    shutil.copy(course_answers.__file__, folders["solutions"])
     return folders
 
 
 class WithAnswer(grade.Student):
-    """The solutions, with one function taken from course_answers.py."""
+    """The solutions, but some functions are taken from elsewhere: {name: name}."""
 
     def __call__(self, name, *args):
         if isinstance(name, str):
@@ -77,14 +76,40 @@ def first_problem(task, student):
     return ""
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_the_grader_tells_wrong_from_right(students, entry):
-    task = entry.name.split("_")[0]
-    function, = [name for name in FUNCTIONS[task] if entry.name.startswith(f"{task}_{name}_")]
+def edited(folder, place: str, pairs: list) -> str:
+    """The name of a copy of the function's file in which the pairs (old, new) are replaced."""
+    task, function = place.split(":")
+    path = folder / (HOME.get(task, "model").replace(".", "/") + ".py")
+    source = path.read_text("utf-8")
+    body = ast.get_source_segment(source, course.found(source, function))
+    new_body = body
+    for old, new in zip(pairs[::2], pairs[1::2]):
+        assert body.count(old) == 1, f"{place} has {body.count(old)} of: {old}"
+        new_body = new_body.replace(old, new)
+    copy = folder / f"edited_{len(list(folder.glob('edited_*')))}.py"
+    copy.write_text(source.replace(body, new_body), "utf-8")
+    return copy.stem
+
+
+@pytest.mark.parametrize("place, says, pairs", [(place, says, pairs) for place, says, *pairs in WRONG],
+                         ids=[f"{place}, {says}" for place, says, *_ in WRONG])
+def test_the_grader_finds_what_is_wrong(lab, students, place, says, pairs):
+    task, function = place.split(":")
+    function = "GPT" if function == "attend" else function
     student = students[task in grade.STAND_INS]
-    student.other = {f"{HOME.get(task, 'model')}.{function}": f"course_answers.{entry.name}"}
-    problem = first_problem(task, student)
-    assert bool(problem) == ("_right_" not in entry.name), problem
+    module = edited(lab["solutions"], place, pairs)
+    student.other = {f"{HOME.get(task, 'model')}.{function}": f"{module}.{function}"}
+    assert first_problem(task, student)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_grader_lets_right_answers_pass(students, name):
+    task, *words = name.split("_")
+    [function] = [place.split(":")[1] for place in course_answers.WRONG
+                  if name.startswith(place.replace(":", "_"))]
+    student = students[task in grade.STAND_INS]
+    student.other = {f"{HOME.get(task, 'model')}.{function}": f"course_answers.{name}"}
+    assert first_problem(task, student) == ""
 
 
 # ---- Whole hand-ins ------------------------------------------------------------------------------
