@@ -305,14 +305,14 @@ def test_held_out(trained, monkeypatch):
 
 def test_the_best_of_few_stories_are_those_of_the_lowest_loss_at_the_end():
     lowest = {}         # {(mode, help): (loss that chooses, run)} of seed 1
-    for folder, run in report.read("few")["runs"].items():
+    for folder, run in report.DATA["few"]["runs"].items():
         name, _, seed = folder.split("/")[-1].rpartition("-")
         mode, help, _ = name.split("-")
         losses = [loss for _, loss in run["curve"]]
         if seed == "1" and run["scores"] and losses[-1] == min(losses):
             of_mode = mode, help == "plain"
             lowest[of_mode] = min(lowest.get(of_mode, (10, "")), (losses[-1], name))
-    assert {name for _, name in lowest.values()} == set(report.BEST)
+    assert {name for _, name in lowest.values()} == {f"{name}-{steps}" for name, steps in report.BEST.items()}
 
 
 def test_openings(trained, monkeypatch):
