@@ -1,7 +1,9 @@
-"""The tokenizer, the preparation of data, and the windows that training reads."""
+"""The tokenizer, the preparation of data, and the windows that training reads.
+
+What must hold of any text is tested on texts that hypothesis makes up."""
 import io
+import itertools
 import json
-import random
 import sys
 import types
 import urllib.request
@@ -9,198 +11,198 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
 
 import prepare_data
 import tokenizer
 from conftest import run
+from prepare_data import PrepareOptions, Windows, load_meta, prepare
 from support.flags import InputError
-from prepare_data import (
-    PrepareOptions, Windows, load_meta, prepare, read_texts, split_stories)
-from tokenizer import EOT, Tokenizer
-from worlds.toy import TOY
+from tokenizer import EOT, Tokenizer, cut_between_words
 from worlds import WORLDS, texts_of, world_named, world_of
+from worlds.toy import TOY
+
+settings.register_profile(
+    "repeatable", derandomize=True, database=None, deadline=None, max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+settings.load_profile("repeatable")
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\ufeff"))
+seeds = st.integers(0, 2 ** 31)
 
 
-def prepare_toy(name="x", max_tokens=5000, seed=1337):
-    prepare(PrepareOptions(name=name, max_tokens=max_tokens, seed=seed))
+def prepared(name="x", **options) -> tuple:
+    """The meta.json of a data set that is made with these options, and {split: its text}."""
+    prepare(PrepareOptions(name=name, **{"tokenizer": "bytes"} | options))
+    meta = load_meta(name)
+    words = Tokenizer(**meta["tokenizer"])
+    tokens = {split: np.fromfile(f"data/{name}/{split}.bin", np.uint16) for split in meta["splits"]}
+    return meta, {split: words.decode(ids.tolist()) for split, ids in tokens.items()}
 
 
-def prepare_text(text, vocab_size=300, **options):
-    prepare(PrepareOptions(text=text, vocab_size=vocab_size, **options))
+def prepare_toy(max_tokens=5000, seed=1337):
+    prepare(PrepareOptions(name="x", max_tokens=max_tokens, seed=seed))
 
 
 def contents(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def tokens_of(name, split):
-    return np.fromfile(f"data/{name}/{split}.bin", dtype=np.uint16)
-
-
-def names(folder):
-    return sorted(path.name for path in Path(folder).iterdir())
-
-
-def write_text(path, n):
-    """A text file of n stories, no two of them equal; they are returned."""
-    rng = random.Random(0)
-    words = ["the", "cat", "sat", "in", "a", "café"]
-    stories = []
-    for i in range(n):
-        text = rng.choices(words, k=rng.randint(5, 60))
-        stories.append(f"{' '.join(text)} {i}")
-    path.write_text(f"\n{EOT}\n".join(stories), encoding="utf-8")
-    return stories
-
-
 # ---- The tokenizer -------------------------------------------------------------------------------
 
-def test_50257_tokens_are_those_of_gpt2(gpt2, stories_file):
-    """Though a long text is read in pieces."""
-    text = Path(stories_file).read_text(encoding="utf-8")[:100_000]
-    pieces = list(tokenizer.cut_between_words(text))
-    assert max(map(len, pieces)) <= 2 ** 14
-    ours = Tokenizer("gpt2", 50257)
-    ids = ours.encode(text)
-    assert ids == gpt2.encode_ordinary(text)
-    assert ours.eot == gpt2.eot_token
-    assert ours.decode([*ids, ours.eot]) == text + EOT
+@given(texts, st.sampled_from(["bytes", 257, 300, 4096, 50257]))
+def test_any_text_comes_back(gpt2, text, size):
+    words = Tokenizer("bytes") if size == "bytes" else Tokenizer("gpt2", size)
+    ids = words.encode(text)
+    assert words.decode(ids) == text
+    assert max(ids, default=0) < words.eot
+    for part in ids, ids[1:]:       # the second may begin within a character
+        pieces = words.pieces(part)
+        assert len(pieces) == len(part)
+        assert "".join(pieces) == words.decode(part)
 
 
-def test_words_tokenizer():
-    tokenizer = Tokenizer("words", words=TOY.words())
-    assert tokenizer.vocab_size == 135
-    story = TOY.draw(random.Random(0))
-    again = Tokenizer(**json.loads(json.dumps(tokenizer.to_dict())))
-    assert again.decode(tokenizer.encode(story)) == story
-    with pytest.raises(InputError, match="dragon"):
-        tokenizer.encode("One day, a dragon")
-
-# ---- Where stories come from ---------------------------------------------------------------------
-
-def test_text_files_become_split_stories(gpt2, workdir):
-    stories = write_text(workdir / "s.txt", 200)
-    prepare_text("s.txt", 1000)
-    meta = load_meta("s-1000")
-    tokenizer = Tokenizer(**meta["tokenizer"])
-    found = []
-    for split in "train", "val":
-        text = tokenizer.decode(tokens_of("s-1000", split))
-        nothing, *texts = text.split(EOT)           # a mark comes before every story
-        assert nothing == ""
-        size = sum(len(text.encode()) for text in texts)
-        assert meta["splits"][split]["bytes"] == size
-        found += texts
-    assert sorted(found) == sorted(stories)
-    assert texts == stories[19::20]
-
-
-def test_a_story_in_both_files_is_kept_out_of_training(gpt2, workdir):
-    write_text(workdir / "a.txt", 30)
-    text = Path("a.txt").read_bytes()
-    Path("b.txt").write_bytes(text + b"<|endoftext|>one more")
-    prepare_text("b.txt", val="a.txt")
-    assert load_meta("b-300")["splits"]["train"]["stories"] == 1
-    with pytest.raises(InputError, match="a.txt holds no text for train; .* so give more"):
-        prepare_text("a.txt", val="a.txt")
-
-
-def test_what_people_bring(gpt2, workdir):
-    """Line ends of Windows, byte order marks where files were joined, several files, and JSON."""
-    Path("a.txt").write_bytes("\ufeffOne\r\nday.\r\n<|endoftext|>\r\n\ufeffTwo.".encode())
-    texts = ["Three\r\nwords.", " ", "Four<|endoftext|>Five"]
-    rows = [{"settings": {}}, *[{"text": text, "id": 5} for text in texts]]
-    lines = [json.dumps(row) for row in rows]
-    Path("b.ndjson").write_text("\ufeff" + "\n\n".join(lines), encoding="utf-8")
-    texts, marked = read_texts(["a.txt", "b.ndjson"])
-    assert marked
-    assert split_stories(texts) == ["One\nday.", "Two.", "Three\nwords.", "Four", "Five"]
-    prepare(PrepareOptions(text="a.txt,b.ndjson", val="a.txt", name="x", tokenizer="bytes"))
-    meta = load_meta("x")
-    assert meta["kind"] == "stories"
-    assert meta["splits"]["train"]["stories"] == 3
-
-
-@pytest.mark.parametrize("name, content, said", [
-    ("a.jsonl", b'{"text": "x"}\n{"txt": "x"}', "line 2 is not an object with a field text"),
-    ("a.jsonl", b'["text"]', "line 1 is not an object"),
-    ("a.jsonl", b'{"text": 5}', "line 1 is not an object"),
-    ("a.jsonl", rb'{"text": "half of a character \ud83d"}', "line 1 is not an object"),
-    ("a.csv", b"text,label\nOnce,1\n", "is a table or JSON"),
-    ("a.txt", b"caf\xe9 <|endoftext|> x", "is not UTF-8"),
-    ("a.txt", 9 * "Once upon a time there was".encode("utf-16-le"), "is not UTF-8"),
-    ("a.txt", b"", "holds no text"),
-    ("a.txt", b"x", "holds no text for train")])
-def test_what_cannot_be_read_is_named(workdir, name, content, said):
-    Path(name).write_bytes(content)
-    with pytest.raises(InputError, match=said):
-        prepare(PrepareOptions(text=name, name="x", tokenizer="bytes"))
-    assert not Path("data/x").exists()
-
-
-def test_a_text_without_marks_is_continuous(gpt2, workdir):
-    """Its last tenth is held out, and its tokens are those of the whole text."""
-    text = "\n".join(write_text(workdir / "s.txt", 200))
-    ends = len(text) * 9 // 10
-    Path("one.txt").write_text(text[:700], encoding="utf-8")
-    Path("two.txt").write_text(text[700:], encoding="utf-8")
-    prepare_text("one.txt,two.txt", 50257, name="x")
-    meta = load_meta("x")
-    assert meta["kind"] == "continuous"
-    for split, part in ("train", text[:ends]), ("val", text[ends:]):
-        assert tokens_of("x", split).tolist() == gpt2.encode_ordinary(part)
-        assert meta["splits"][split]["bytes"] == len(part.encode())
-    assert Windows("x", "train", 8).kind == "random"
-    prepare(PrepareOptions(text="one.txt", val="two.txt", name="x", tokenizer="bytes"))
-    assert bytes(tokens_of("x", "train").tolist()) == text[:700].encode()
-
-
-def test_a_text_and_val_of_two_kinds_are_refused(workdir):
-    write_text(workdir / "s.txt", 5)
-    Path("t.txt").write_text("no marks")
-    for files in dict(text="s.txt", val="t.txt"), dict(text="t.txt", val="s.txt"):
-        with pytest.raises(InputError, match="t.txt has no .* between stories, but another"):
-            prepare(PrepareOptions(**files, tokenizer="bytes"))
-
-
-def test_a_continuous_text_ends_at_max_tokens(workdir):
-    Path("t.txt").write_text("naïve " * 10_000, encoding="utf-8")
-    prepare(PrepareOptions(text="t.txt", tokenizer="bytes", max_tokens=1000))
-    splits = load_meta("t-bytes")["splits"]
-    assert splits["train"]["tokens"] == splits["train"]["bytes"] == 1000
-    assert splits["val"]["tokens"] == 50
-    with pytest.raises(InputError, match="has 0 aligned train windows of 8"):
-        Windows("t-bytes", "train", 8, "aligned")
-
-
-def test_a_short_continuous_text_is_not_told_of_stories(workdir):
-    Path("t.txt").write_text("naïve " * 10, encoding="utf-8")
-    done = run("prepare_data.py", "--text=t.txt", "--tokenizer=bytes", "--max_tokens=15")
-    assert done.returncode == 0 and "20th" not in done.stdout + done.stderr
-    assert load_meta("t-bytes")["splits"]["train"]["tokens"] == 15
-
-
-def test_bytes_need_no_vocabulary(monkeypatch):
-    monkeypatch.setattr(tokenizer, "gpt2_tokens", None)
-    bytes_only = PrepareOptions("shakespeare").make_tokenizer()
-    assert bytes_only.vocab_size == 257
-    text = "naïve 😀\n"
-    ids = bytes_only.encode(text)
-    assert ids == list(text.encode())
-    assert bytes_only.decode(ids) == text
-    assert bytes_only.decode_story([65, 256, 66]) == "A"
-    assert bytes_only.pieces(ids[:4]) == ["n", "a", "", "ï"]
+@given(texts)
+def test_bytes_need_no_vocabulary(text):
+    words = Tokenizer(**json.loads(json.dumps(Tokenizer("bytes").to_dict())))
+    ids = words.encode(text)
+    assert ids == list(text.encode()) and words.decode(ids) == text and words.vocab_size == 257
+    assert words.decode_story([*ids, 256, 65]) == text
+    assert words.decode(words.encode_marked(f"{text}{EOT}a")) == f"{text}{EOT}a"
+    assert "".join(words.pieces(ids)) == text and len(words.pieces(ids)) == len(ids)
 
 
 @pytest.mark.parametrize("run", [" ", "\n", " \n", "a", "-", "é"])
 def test_a_million_times_the_same_character(gpt2, run):
-    """tiktoken alone fails on so many blanks. On fewer of them the tokens are the same."""
-    tokenizer = Tokenizer("gpt2", 50257)
-    text = "One" + run * 1_000_000 + "day."
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-    if run.isspace():
-        short = "One" + run * 20_000 + "day."
-        assert tokenizer.encode(short) == gpt2.encode_ordinary(short)
+    """tiktoken alone fails on so many blanks. On fewer of them the tokens are GPT-2's."""
+    words = Tokenizer("gpt2", 50257)
+    text = f"One{run * 1_000_000}day."
+    assert words.decode(words.encode(text)) == text
+    short = f"One{run * 20_000}day." if run.isspace() else "One day, " * 5000
+    assert words.encode(short) == gpt2.encode_ordinary(short)
+    assert words.eot == gpt2.eot_token
+
+
+@given(st.lists(st.sampled_from(["a", " ", "\n", "b" * 9000, " " * 17000]), max_size=9))
+def test_pieces_end_where_words_do(parts):
+    text = "".join(parts)
+    pieces = cut_between_words(text)
+    assert "".join(pieces) == text and max(map(len, pieces), default=0) <= 2 ** 14
+    for piece, after in itertools.pairwise(pieces):
+        assert len(piece) == 2 ** 14 or not piece[-1].isspace() and after[0].isspace()
+
+
+def test_a_word_that_is_not_of_the_vocabulary():
+    words = Tokenizer("words", words=TOY.words())
+    assert words.vocab_size == 135
+    with pytest.raises(InputError, match="the word 'dragon' is none of the 134 words"):
+        words.encode("One day, a dragon")
+
+
+# ---- Where texts come from -----------------------------------------------------------------------
+
+def write_file(name: str, parts: list, marked: bool) -> str:
+    """A file as people bring it: with byte order marks, and line ends of Windows."""
+    if name.endswith("l"):
+        rows = [json.dumps({"text": part.replace("\n", "\r\n"), "id": 5}) for part in parts]
+        Path(name).write_text("\ufeff" + "\n\n".join(['{"settings": {}}', *rows]))
+    else:
+        text = (f"\r\n{EOT}\r\n\ufeff" if marked else "\ufeff").join(parts)
+        Path(name).write_bytes(text.replace("\n", "\r\n").replace("\r\r", "\r").encode())
+    return name
+
+
+stories = st.lists(st.text("ab é\n", min_size=1), min_size=1, max_size=60)
+
+
+@given(stories, stories, st.sampled_from(["txt", "jsonl"]), st.booleans())
+def test_stories(workdir, some, others, ending, has_val):
+    """A mark comes before each. Every 20th is held out, unless there is a file for that, and what
+    validation has is kept out of training."""
+    text = write_file("a.txt", ["", *some], True) + "," + write_file(f"b.{ending}", ["", *others], True)
+    told = [story.strip() for story in [*some, *others]]
+    told = [story for story in told if story]
+    val = told[19::20]
+    options = {}
+    if has_val:
+        options["val"] = write_file("v.txt", ["", *others], True)
+        val = [story for story in map(str.strip, others) if story]
+    train = [story for story in told if story not in val]
+    if not train or not val:
+        with pytest.raises(InputError, match="holds no text for .*, so give more"):
+            prepared(text=text, **options)
+        return
+    meta, found = prepared(text=text, **options)
+    assert meta["kind"] == "stories"
+    for split, expected in ("train", train), ("val", val):
+        assert found[split] == EOT + EOT.join(expected)
+        size = sum(len(story.encode()) for story in expected)
+        counts = {"stories": len(expected), "bytes": size, "tokens": size + len(expected)}
+        assert meta["splits"][split] | counts == meta["splits"][split]
+
+
+@given(st.text("ab é\n", min_size=30), st.integers(0, 30), st.booleans(),
+       st.sampled_from(["bytes", "words"]), st.sampled_from([0, 40]))
+@example("north south east west " * 9 + "sparrow", 9, False, "words", 0)
+def test_a_text_without_marks(workdir, text, cut, has_val, kind, max_tokens):
+    """Its last tenth is held out, but no part of a word; or the text of another file."""
+    assume(text[:cut].strip() and text[cut:].strip())
+    Path("a.txt").write_text(text[:cut], encoding="utf-8")
+    Path("b.txt").write_text(text[cut:], encoding="utf-8")
+    options = {"text": "a.txt", "val": "b.txt"} if has_val else {"text": "a.txt,b.txt"}
+    end = cut if has_val else len(text) * 9 // 10
+    if kind == "words" and not has_val:
+        while end < len(text) and not text[end].isspace():
+            end += 1
+    parts = {"train": text[:end], "val": text[end:]}
+    if kind == "words":
+        spelled = {split: tokenizer.split_words(part) for split, part in parts.items()}
+        known = spelled["train"] if has_val else sum(spelled.values(), [])
+        if not all(spelled.values()) or set(spelled["val"]) - set(known):
+            with pytest.raises(InputError, match="holds no text|is none of the"):
+                prepared(tokenizer=kind, **options)
+            return
+        meta, found = prepared(tokenizer=kind, **options)
+        counts = [known.count(word) for word in meta["tokenizer"]["words"]]
+        assert counts == sorted(counts, reverse=True) and sum(counts) == len(known)
+        for split, expected in spelled.items():
+            assert tokenizer.split_words(found[split]) == expected
+        return
+    meta, found = prepared(max_tokens=max_tokens, **options)
+    assert meta["kind"] == "continuous"
+    for split, most in ("train", max_tokens), ("val", max_tokens // 20):
+        expected = parts[split].encode()[:most or None].decode(errors="replace")
+        assert found[split] == expected
+        assert meta["splits"][split]["tokens"] == len(parts[split].encode()[:most or None])
+        assert meta["splits"][split]["bytes"] == len(expected.encode())
+        assert meta["splits"][split]["stories"] == 0
+
+
+@pytest.mark.parametrize("name, content, val, said", [
+    ("a.jsonl", b'{"text": "x"}\n{"txt": "x"}', b"", "line 2 is not an object with a field text"),
+    ("a.jsonl", b'["text"]', b"", "line 1 is not an object"),
+    ("a.jsonl", b'{"text": 5}', b"", "line 1 is not an object"),
+    ("a.jsonl", rb'{"text": "half of a character \ud83d"}', b"", "line 1 is not an object"),
+    ("a.csv", b"text,label\nOnce,1\n", b"", "is a table or JSON"),
+    ("a.txt", b"caf\xe9 <|endoftext|> x", b"", "is not UTF-8"),
+    ("a.txt", 9 * "Once upon a time there was".encode("utf-16-le"), b"", "is not UTF-8"),
+    ("a.txt", b"", b"", "holds no text"),
+    ("a.txt", b"x", b"", "holds no text for train; it is too short"),
+    ("a.txt", b"x", b"y<|endoftext|>z", "a.txt has no .* between stories, but another"),
+    ("a.txt", b"x<|endoftext|>z", b"y", "v.txt has no .* between stories, but another")])
+def test_what_cannot_be_read_is_named(workdir, name, content, val, said):
+    Path(name).write_bytes(content)
+    Path("v.txt").write_bytes(val)
+    with pytest.raises(InputError, match=said):
+        prepared(text=name, val="v.txt" if val else "")
+    assert not Path("data/x").exists()
+
+
+def test_what_words_cannot_do(workdir):
+    Path("t.txt").write_text(" ".join(f"w{i}" for i in range(65_540)))
+    with pytest.raises(InputError, match="65,540 different words.*at most 65,535"):
+        prepared(text="t.txt", val="t.txt", tokenizer="words")
 
 
 def test_shakespeare_is_downloaded_once(workdir, monkeypatch):
@@ -213,78 +215,16 @@ def test_shakespeare_is_downloaded_once(workdir, monkeypatch):
         return io.BytesIO(b"To be, or not to be, " * 50)
 
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    o = PrepareOptions("shakespeare")
     with pytest.raises(InputError, match="put a copy at data/shakespeare/input.txt"):
-        prepare(o)
+        prepare(PrepareOptions("shakespeare"))
     for _ in range(2):
-        prepare(o)
+        prepare(PrepareOptions("shakespeare"))
         assert load_meta("shakespeare")["splits"]["val"]["tokens"] == 105
     assert len(calls) == 2
-    assert names("data/shakespeare") == ["input.txt", "meta.json", "train.bin", "val.bin"]
-
-# ---- Whole or not at all -------------------------------------------------------------------------
-
-def test_a_download_that_breaks_off_leaves_what_was_there(gpt2, workdir, monkeypatch):
-    """What `datasets` raises is no OSError. The next try starts anew."""
-    class Broken(Exception):
-        pass
-
-    def load_dataset(path, split, streaming):
-        assert (path, streaming) == ("roneneldan/TinyStories", True)
-        for i in range(1000):
-            if i == 400 and broken:
-                raise Broken
-            yield {"text": f"Story {i} of {split}."}
-
-    package = types.SimpleNamespace(load_dataset=load_dataset)
-    monkeypatch.setitem(sys.modules, "datasets", package)
-    prepare_toy()
-    before = contents("data/x")
-    options = PrepareOptions("tinystories", vocab_size=500, max_tokens=5000, name="x")
-    broken = True
-    with pytest.raises(InputError, match=r"could not be downloaded \(Broken\)"):
-        prepare(options)
-    assert names("data") == ["x"]
-    assert contents("data/x") == before
-    broken = False
-    prepare(options)
-    splits = load_meta("x")["splits"]
-    assert 5000 <= splits["train"]["tokens"] < 5030
-    assert 250 <= splits["val"]["tokens"] < 280
-
-@pytest.mark.parametrize("written", [0, 1])
-def test_a_run_killed_while_it_writes_leaves_what_was_there(workdir, monkeypatch, written):
-    prepare_toy()
-    before = contents("data/x")
-    write_bytes = Path.write_bytes
-    calls = []
-
-    def killed(path, content):
-        calls.append(path)
-        if len(calls) > written:
-            raise KeyboardInterrupt
-        return write_bytes(path, content)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", killed)
-        with pytest.raises(KeyboardInterrupt):
-            prepare_toy(max_tokens=9000, seed=2)
-    assert contents("data/x") == before
-    prepare_toy(max_tokens=9000, seed=2)
-    assert load_meta("x")["seed"] == 2
+    assert contents("data/shakespeare").keys() == {"input.txt", "meta.json", "train.bin", "val.bin"}
 
 
-def test_a_data_set_may_be_a_link(workdir):
-    """Its files may be on another disk, and others beside them are left alone."""
-    Path("data").mkdir()
-    Path("data/x").symlink_to(workdir / "mine")
-    prepare_toy()
-    Path("mine/notes.txt").write_text("mine")
-    prepare_toy(max_tokens=9000)
-    assert names("mine") == ["meta.json", "notes.txt", "train.bin", "val.bin"]
-
-
-def test_the_data_set_of_another_text_is_not_lost(workdir, monkeypatch):
+def test_the_data_set_of_another_text_is_not_lost(workdir, monkeypatch, capsys):
     """Two files of one name have data sets of one name."""
     for folder in "a", "b":
         Path(folder).mkdir()
@@ -293,15 +233,62 @@ def test_the_data_set_of_another_text_is_not_lost(workdir, monkeypatch):
     def call(*arguments):
         monkeypatch.setattr("sys.argv", ["prepare_data.py", "--tokenizer=bytes", *arguments])
         prepare_data.main()
-        beginning = Path("data/x-bytes/train.bin").read_bytes()[:14:2]      # of two bytes a token
-        return beginning.decode()
+        return bytes(np.fromfile("data/x-bytes/train.bin", np.uint16)[:7].tolist())
 
     for _ in range(2):
-        assert call("--text=a/x.txt", "--max_tokens=200") == "from a:"
+        assert call("--text=a/x.txt", "--max_tokens=200") == b"from a:"
+    assert "20th" not in capsys.readouterr().out
     with pytest.raises(InputError, match="was made of .*a/x.txt; give another --name, or"):
         call("--text=b/x.txt")
-    assert call("--text=a/x.txt") == "from a:"
-    assert call("--text=b/x.txt", "--name=x-bytes") == "from b:"
+    assert call("--text=a/x.txt") == b"from a:"
+    assert call("--text=b/x.txt", "--name=x-bytes") == b"from b:"
+
+
+# ---- Whole or not at all -------------------------------------------------------------------------
+
+class Broken(Exception):
+    """What `datasets` raises is no OSError."""
+
+
+@pytest.mark.parametrize("breaks, says", [("download", "downloaded"), (0, None), (1, None)])
+def test_what_breaks_off_leaves_what_was_there(workdir, monkeypatch, breaks, says):
+    """Within the download, or when so many files are written. The next try starts anew. The folder
+    may be a link, and other files in it are left alone."""
+    Path("data").mkdir()
+    Path("data/x").symlink_to(workdir / "mine")
+    prepare_toy()
+    Path("mine/notes.txt").write_text("mine")
+    before = contents("mine")
+    write_bytes, calls = Path.write_bytes, []
+
+    def load_dataset(path, split, streaming):
+        assert (path, streaming) == ("roneneldan/TinyStories", True)
+        for i in range(1000):
+            if i == 400 and breaks == "download" and len(calls) == 0:
+                calls.append(1)
+                raise Broken
+            yield {"text": f"Story {i} of {split}."}
+
+    def killed(path, content):
+        calls.append(path)
+        if len(calls) == breaks + 1:
+            raise KeyboardInterrupt
+        return write_bytes(path, content)
+
+    package = types.SimpleNamespace(load_dataset=load_dataset)
+    monkeypatch.setitem(sys.modules, "datasets", package)
+    monkeypatch.setattr(tokenizer, "gpt2_tokens", lambda n: ({bytes([i]): i for i in range(256)}, "."))
+    if breaks != "download":
+        monkeypatch.setattr(Path, "write_bytes", killed)
+    options = PrepareOptions("tinystories", vocab_size=257, max_tokens=5000, name="x")
+    with pytest.raises((InputError, KeyboardInterrupt), match=says):
+        prepare(options)
+    assert contents("mine") == before
+    prepare(options)
+    splits = load_meta("x")["splits"]
+    assert 5000 <= splits["train"]["tokens"] < 5030 and 250 <= splits["val"]["tokens"] < 280
+    assert contents("mine").keys() == before.keys()
+
 
 @pytest.mark.parametrize("file, damage", [
     ("train.bin", lambda content: content + b"\0\0"),
@@ -315,92 +302,94 @@ def test_a_damaged_data_set_is_refused(workdir, file, damage):
         load_meta("x")
 
 
-# ---- The toy's law on windows --------------------------------------------------------------------
+# ---- Windows -------------------------------------------------------------------------------------
+
+EOT_ID = 300
+
+
+def write_data(lengths):
+    """Makes data/x of stories with so many words, all words different. Returns its tokens."""
+    word = itertools.count()
+    tokens = []
+    for length in lengths:
+        tokens += [EOT_ID, *itertools.islice(word, length)]
+    Path("data/x").mkdir(parents=True, exist_ok=True)
+    meta = {"format": 1, "eot": EOT_ID, "tokenizer": {},
+            "splits": {"train": {"tokens": len(tokens), "bytes": 1}}}
+    Path("data/x/meta.json").write_text(json.dumps(meta))
+    np.array(tokens, dtype=np.uint16).tofile("data/x/train.bin")
+    return tokens
+
+
+@given(st.lists(st.integers(1, 9), min_size=4, max_size=30), st.integers(2, 12),
+       st.sampled_from(["aligned", "random"]), seeds, st.integers(1, 7), st.integers(0, 9))
+def test_every_window_is_read_once_an_epoch(workdir, lengths, T, kind, seed, batch_size, at_most):
+    """Of at most so many windows the same ones in each, and all of a larger number."""
+    tokens = write_data(lengths)
+    place = {tuple(tokens[i:i + T]): i for i in range(len(tokens) - T + 1)}
+    aligned = [i for i in place.values() if i and tokens[i - 1] == EOT_ID]
+    n = len(aligned) if kind == "aligned" else len(tokens) // T - 1
+    if n < 2:
+        with pytest.raises(InputError, match=f"has {max(0, n)} {kind} train windows of {T}"):
+            Windows("x", "train", T, kind, seed)
+        return
+    windows = Windows("x", "train", T, kind, seed, at_most)
+    n = min(at_most or n, n)
+    assert len(windows) == n
+    batches = [windows.batch(step, batch_size) for step in range(3 * n)]
+    epochs = [sorted(place[tuple(row)] for row in epoch)
+              for epoch in np.split(np.concatenate(batches)[:3 * n], 3)]
+    for starts in epochs:
+        if at_most:
+            assert starts == epochs[0]
+            more = Windows("x", "train", T, kind, seed, at_most + 1)
+            assert set(starts) <= set(more.starts.tolist())
+        elif kind == "aligned":
+            assert starts == aligned
+        else:
+            assert (np.diff(starts) > 0).all() and (np.diff(starts) % T == 0).all()
+    assert all(tuple(row) in place for row in windows.spread(5))
+
+
+def test_windows_depend_on_the_seed_and_random_ones_start_anywhere(workdir):
+    prepare_toy(max_tokens=30_000)
+    one, other = (Windows("x", "train", 48, "random", seed) for seed in (1, 2))
+    first = {min(one.starts_of_epoch(epoch)) for epoch in range(20)}
+    assert len(first) > 10 and max(first) < 48
+    assert (one.batch(0, 8) != other.batch(0, 8)).any()
+    few = [set(Windows("x", "train", 48, "aligned", seed, 20).starts) for seed in (1, 2)]
+    assert few[0] != few[1] and len(few[0]) == 20
+
 
 @pytest.mark.parametrize("T", [20, 48, 70])
 def test_law_is_the_true_nll_of_each_window(workdir, T):
     """A window shows a part of a story, a whole one, or one and a part of the next."""
     prepare_toy(max_tokens=40_000)
-    tokenizer = Tokenizer(**load_meta("x")["tokenizer"])
+    words = Tokenizer(**load_meta("x")["tokenizer"])
     windows = Windows("x", "val", T)
     law = windows.law(10)
     assert law.shape == (10,)
     for row, nats in zip(windows.spread(10), law):
         start = next(s for s in windows.starts if (windows.tokens[s:s + T] == row).all())
-        text = tokenizer.decode(windows.tokens[start:start + 3 * 48])
+        text = words.decode(windows.tokens[start:start + 3 * 48])
         log_p = []
         for story in text.split(EOT)[:2]:
             log_p += [*TOY.log_probs(story.strip()), 0.0]
         assert nats == pytest.approx(-np.mean(log_p[:T]))
-
-# ---- Windows -------------------------------------------------------------------------------------
-
-def test_at_most_so_many_windows(workdir):
-    """A smaller number takes some of those of a larger one, and every epoch reads the same ones."""
-    prepare_toy(max_tokens=30_000)
-
-    def starts(at_most, seed=1):
-        windows = Windows("x", "train", 48, "aligned", seed, at_most)
-        return set(windows.starts)
-
-    few = starts(20)
-    assert len(few) == 20
-    assert few < starts(60) < starts(0)
-    assert few != starts(20, seed=2)
-    for kind in "aligned", "random":
-        windows = Windows("x", "train", 48, kind, at_most=5)
-        first = windows.batch(0, 5)
-        later = windows.batch(7, 5)
-        assert sorted(first.tolist()) == sorted(later.tolist())
+    assert Windows("x", "val", T, "random").law(2) is None
 
 
-def test_random_windows_start_anywhere(workdir):
-    """test_properties.py tests that they lie end to end."""
-    prepare_toy(max_tokens=30_000)
-    windows = Windows("x", "train", 48, "random")
-    first = {min(windows.starts_of_epoch(epoch)) for epoch in range(20)}
-    assert len(first) > 10
-    assert max(first) < 48
-
-
-def test_the_words_of_a_text_are_its_tokens(workdir):
-    """Moves of chess, say: the most frequent word first, and blanks of any kind between them."""
-    Path("games.txt").write_text("<|endoftext|>e4 e5 Nf3\ne4 c5 e4 <|endoftext|>  d4 e5".replace(
-        " c5", "\tc5") * 30, encoding="utf-8")
-    Path("val.txt").write_text("<|endoftext|>" + "e5 e4 " * 9)
-    prepare(PrepareOptions(text="games.txt", tokenizer="words", val="val.txt"))
-    meta = load_meta("games-words")
-    words = Tokenizer(**meta["tokenizer"])
-    assert words.words == ["e4", "e5", "Nf3", "c5", "d4"] and meta["eot"] == 5
-    assert words.decode(words.encode("e4  Nf3\nd4")) == "e4 Nf3 d4"
-    assert Windows("games-words", "train", 4).law(2) is None       # nobody knows it
-
-
-def test_a_word_of_the_last_tenth_alone_is_a_word(workdir):
-    """And the last tenth does not begin within a word."""
-    Path("t.txt").write_text("north south east west " * 30 + "sparrow")
-    prepare(PrepareOptions(text="t.txt", tokenizer="words"))
-    words = load_meta("t-words")["tokenizer"]["words"]
-    assert sorted(words) == ["east", "north", "south", "sparrow", "west"]
-
-
-def test_a_word_that_only_val_has_is_told(workdir):
-    Path("t.txt").write_text("e4 e5 " * 50)
-    Path("v.txt").write_text("e4 e6")
-    with pytest.raises(InputError, match="the word 'e6' is none of the 2 words"):
-        prepare(PrepareOptions(text="t.txt", val="v.txt", tokenizer="words"))
-
-
-def test_too_many_words_are_refused(workdir):
-    Path("t.txt").write_text(" ".join(f"w{i}" for i in range(65_540)))
-    with pytest.raises(InputError, match="65,540 different words.*at most 65,535"):
-        prepare(PrepareOptions(text="t.txt", val="t.txt", tokenizer="words"))
-
-
-def test_a_world_is_known_by_its_words():
-    for name in WORLDS:
-        world = world_named(name)
-        assert world_of(PrepareOptions(name).make_tokenizer()) is world
-        text = next(texts_of(world, 3))
-        assert world.is_right(text) and not world.is_right(text + " " + text)
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_world_is_known_by_its_words(name):
+    world = world_named(name)
+    assert world_of(PrepareOptions(name).make_tokenizer()) is world
+    text = next(texts_of(world, 3))
+    assert world.is_right(text) and not world.is_right(text + " " + text)
     assert world_of(Tokenizer("bytes")) is None and world_named("shakespeare") is None
+
+
+def test_the_command_says_what_it_made(workdir):
+    Path("t.txt").write_text("naïve " * 10, encoding="utf-8")
+    done = run("prepare_data.py", "--text=t.txt", "--tokenizer=bytes", "--max_tokens=15")
+    assert done.returncode == 0 and "20th" not in done.stdout + done.stderr
+    assert "train.bin: 0 stories, 15 tokens, 15 bytes" in done.stdout
