@@ -403,7 +403,7 @@ def draw_changes(name: str, lines: list, columns: dict):
                     value, _, error = line[column].partition(" ± ")
                     axes.errorbar(float(value), y + i / 4, xerr=float(error) if error else None,
                                   fmt="o", ms=4, capsize=3, color=COLOURS[mode], label=mode)
-        labels = [line[0].split(" | ")[0].replace("`", "") for line in lines]
+        labels = [line[0].split("|")[0].replace("`", "").strip() for line in lines]
         axes.set_yticks(range(len(lines)), labels)
         axes.invert_yaxis()
         axes.set(xlabel="change of the loss, nats per token")
@@ -430,7 +430,7 @@ def main():
     for page in pages():
         text, tables[page.stem] = filled(page.read_text())
         page.write_text(text)
-    draw_changes("paper", tables["paper"][0][1:], {"mdlm": 1, "ar": 2})
+    draw_changes("paper", tables["paper"][0][1:], {"ar": 2, "mdlm": 1})
     draw_changes("shakespeare", tables["shakespeare"][1][1:], {"ar": 2})
     draw_learning([line[:3] for line in tables["learning"][0]])
 
