@@ -30,7 +30,7 @@ marks the slots (columns) that each slot (rows) sees:
 import torch
 import torch.nn.functional as F
 
-from model import read_slots
+from model import read_next
 
 
 class Memory:
@@ -62,16 +62,19 @@ class Memory:
         return attend
 
 
-def reader(model, plain_reader=read_slots):
-    """What reads the slots of one batch of stories, from its first pass to its last.
+def reader(model):
+    """What reads for `write` of model.py, for one batch of texts, from its first pass to its last.
 
-    Masked diffusion reads the whole window anew in every pass, so for it that is the plain reader,
-    unless its variant has a reader of its own, as variants/blocks.py has."""
-    return plain_reader if model.config.mode == "mdlm" else Cache(model)
+    Masked diffusion reads the whole window anew in every pass, because each new token changes what
+    all slots see. So for it this is the plain reader, unless its Mode has one."""
+    row = model.config.row
+    if row.reader:
+        return row.reader(model)
+    return Cache(model) if row.causal else read_next
 
 
 class Cache:
-    """Reads slots as model.py's `read_slots` does, but each of them only once.
+    """Reads slots as model.py's `read_next` does, but each of them only once.
 
     It is for one batch of stories, from its first pass to its last."""
 
