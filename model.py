@@ -524,6 +524,7 @@ class Mode(NamedTuple):
     reader: Callable | None = None          # (model) -> a faster `read_next`, for one text
     check_prompt: Callable | None = None    # (config, pattern (L,)) raises ValueError
     network: Callable = Transformer
+    whole: bool = True          # its loss counts whole texts, so that it can write one from nothing
 
 
 MODES = {

@@ -2,8 +2,8 @@
 A cache of keys and values for ar and aogpt.
 
 Adds: each pass reads only the slots that are new, so a story of L tokens reads about L slots, not
-L²/2. Writes the same stories. Costs: memory for keys and values of every layer. Plugs in as the
-argument `read` of model.py's `write`, which `sample.py --cache` sets; and `Memory.attend_at` as the
+L²/2. Writes the same stories. Costs: memory for keys and values of every layer. Masked diffusion has no
+such cache, because each new token changes what all slots see. Plugs in as the argument `read` of model.py's `write`, which `sample.py --cache` sets; and `Memory.attend_at` as the
 network's `attend`.
 
 Slot 0 holds BOS, and slot j the token at order[j-1]; it predicts the token at order[j]. In the
@@ -29,8 +29,6 @@ marks the slots (columns) that each slot (rows) sees:
 """
 import torch
 import torch.nn.functional as F
-
-from model import read_next
 
 
 class Memory:
@@ -60,17 +58,6 @@ class Memory:
             return F.scaled_dot_product_attention(q, k, v, visible)
 
         return attend
-
-
-def reader(model):
-    """What reads for `write` of model.py, for one batch of texts, from its first pass to its last.
-
-    Masked diffusion reads the whole window anew in every pass, because each new token changes what
-    all slots see. So for it this is the plain reader, unless its Mode has one."""
-    row = model.config.row
-    if row.reader:
-        return row.reader(model)
-    return Cache(model) if row.causal else read_next
 
 
 class Cache:

@@ -72,7 +72,7 @@ def write(model, tokens, times, decide, noise, risk: float = 0.1):
     """Yields tokens (B, L) after each pass, until all are written, block after block.
 
     times (B, L) are below 1; in blocks those of block b are from b to b+1."""
-    block = times.floor().to(tokens.device, torch.float32)                      # (B, L)
+    block = times.floor().float().to(tokens.device)                             # (B, L)
     appeared = torch.zeros(tokens.shape, device=tokens.device)      # (B, L) the pass of each token
     for step in range(1, tokens.size(1) + 1):       # each pass reveals at least one token
         masked = tokens == model.config.mask_id                                 # (B, L)

@@ -35,7 +35,8 @@ def write(model, tokens, times, decide, noise, steps: int = 0):
     first, last = block[free].min(), block.max()
     share = (times - first) / (last + 1 - first)        # of the way from the first block's begin
     # The block is added so that no step has tokens of two blocks.
-    reveal_step = ((share * steps).floor() + block).where(free, -1).to(tokens.device)   # (B, L)
+    reveal_step = ((share * steps).floor() + block).where(free, -1).long()      # (B, L)
+    reveal_step = reveal_step.to(tokens.device)
     for step in range(int(reveal_step.max()) + 1):
         row, place = (reveal_step == step).nonzero(as_tuple=True)               # (n,) each
         if len(row):

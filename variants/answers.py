@@ -40,4 +40,5 @@ def answer_batch(config, x, generator):
     return batch._replace(weight=answer / answer.sum(dim=1, keepdim=True).clamp(min=1))
 
 
-Config.modes = {"ar": MODES["ar"]._replace(bound_batch=answer_batch, training_batch=answer_batch)}
+Config.modes = {"ar": MODES["ar"]._replace(
+    bound_batch=answer_batch, training_batch=answer_batch, whole=False)}

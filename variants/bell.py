@@ -35,7 +35,7 @@ def chances(config):
     return ((config.bell - 1) * (k * (config.block_size + 1 - k)).log()).softmax(dim=0)
 
 
-def draw_counts(config, B, generator):
+def bell_counts(config, B, generator):
     """How many tokens to mask in each row: k (B, 1), with the chances p(k).
 
     Here too the numbers u are spread evenly, and the rows of a pair mask k and T+1−k tokens."""
@@ -51,7 +51,7 @@ def training_batch(config, x, generator):
 
     A row with k hidden tokens is drawn T p(k) times as often as the bound asks, so there it has
     1 / (T p(k)) times the weight. Equal weights stay equal."""
-    k = draw_counts(config, len(x), generator)                                  # (B, 1)
+    k = bell_counts(config, len(x), generator)                                  # (B, 1)
     batch = mask_batch(config, x, draw_masks(x, k, generator))
     often = (chances(config) * config.block_size).float()                       # (T,)
     return weighted(config, batch._replace(weight=batch.weight / often[k - 1]))

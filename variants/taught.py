@@ -18,7 +18,7 @@ import torch
 import model
 from extras.cache import Cache
 from model import MODES, order_batch, write
-from support.flags import flag
+from support.flags import InputError, flag
 from worlds.solved import MOVES
 from worlds.sudoku import GRIDS
 
@@ -46,8 +46,15 @@ def taught_batch(config, x, generator):
     return batch._replace(weight=is_answer / is_answer.sum(dim=1, keepdim=True))
 
 
+def refuse(config, pattern):
+    """Raises InputError, because the tokens of what it writes are digits, and not the text's words.
+    """
+    raise InputError("a model of --variant=taught writes grids; see python -m extras.solve --help")
+
+
 Config.modes = {"aogpt": MODES["aogpt"]._replace(
-    drawn="", bound_batch=taught_batch, training_batch=taught_batch, reported={})}
+    drawn="", bound_batch=taught_batch, training_batch=taught_batch, reported={},
+    check_prompt=refuse, whole=False)}
 
 
 def in_solvers_order(model, tokens, times, decide, noise, seed: int = 0):
