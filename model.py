@@ -291,8 +291,13 @@ def left_to_right(config, u):
     return torch.arange(u.size(1)).to(u).expand_as(u)
 
 
-def chain_batch(config, x, generator, l2r_fraction=0.0):
-    """x (B, T) in the order of its mode, or in random ones; such a share of rows in 0 … T-1."""
+def one_order_batch(config, x, generator):
+    """x (B, T) in the one order that a mode such as ar has, so the loss is exact."""
+    return order_batch(config, x, config.row.times(config, x).argsort(dim=1))
+
+
+def any_order_batch(config, x, generator, l2r_fraction=0.0):
+    """x (B, T) in random orders, but such a share of the rows from left to right."""
     # The argsort of random numbers is a random permutation.
     u = torch.rand(x.shape, generator=generator)                                # (B, T)
     order = config.row.times(config, u).argsort(dim=1)                          # (B, T)
@@ -530,7 +535,8 @@ class Mode(NamedTuple):
 MODES = {
     "ar": Mode(
         causal=True, orders="one", times=left_to_right,
-        drawn="", together=1, bound_batch=chain_batch, training_batch=chain_batch, reported={}),
+        drawn="", together=1, bound_batch=one_order_batch, training_batch=one_order_batch,
+        reported={}),
     "mdlm": Mode(
         causal=False, orders="any", times=lambda config, u: u,
         drawn="pairs of masks", together=2, bound_batch=diffusion_batch,
@@ -538,9 +544,9 @@ MODES = {
         reported={"val_masked_ce": cosine_batch}),
     "aogpt": Mode(
         causal=True, orders="any", times=lambda config, u: u,
-        drawn="orders", together=1, bound_batch=chain_batch,
-        training_batch=lambda config, *drawn: chain_batch(config, *drawn, config.l2r_fraction),
-        reported={"val_nll_l2r": lambda *drawn: chain_batch(*drawn, l2r_fraction=1.0)}),
+        drawn="orders", together=1, bound_batch=any_order_batch,
+        training_batch=lambda config, *drawn: any_order_batch(config, *drawn, config.l2r_fraction),
+        reported={"val_nll_l2r": lambda *drawn: any_order_batch(*drawn, l2r_fraction=1.0)}),
 }
 Config.modes = MODES
 

@@ -87,6 +87,14 @@ def noise_of(seed: int, stories, device: torch.device):
     return noise
 
 
+def times_of(config, o, u: torch.Tensor) -> torch.Tensor:
+    """When each place is to be written (B, L), the smallest first, from uniform u (B, L)."""
+    if o.order:
+        from extras.orders import times_in_order
+        return times_in_order(o.order, u)
+    return config.row.times(config, u)
+
+
 def plain_sampler(config, o):
     """What writes in passes of equally many tokens, by `write` of model.py.
 
@@ -116,11 +124,7 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, sampler=No
         return generate_in_parts(generate, model, stories, pattern, o, sampler)
     noise = noise_of(o.seed, stories, device)
     tokens = pattern.to(device).expand(len(stories), -1)                            # (B, L)
-    u = noise(tokens.size(1))                                                       # (B, L)
-    times = config.row.times(config, u)                                             # (B, L)
-    if o.order:
-        from extras.orders import times_of
-        times = times_of(o.order, u)
+    times = times_of(config, o, noise(tokens.size(1)))                              # (B, L)
     decide = draw_with(noise(tokens.size(1)), o)
     sampler = sampler or plain_sampler(config, o)
     free = tokens == config.mask_id                                                 # (B, L)

@@ -2,9 +2,10 @@
 A cache of keys and values for ar and aogpt.
 
 Adds: each pass reads only the slots that are new, so a story of L tokens reads about L slots, not
-L²/2. Writes the same stories. Costs: memory for keys and values of every layer. Masked diffusion has no
-such cache, because each new token changes what all slots see. Plugs in as the argument `read` of model.py's `write`, which `sample.py --cache` sets; and `Memory.attend_at` as the
-network's `attend`.
+L²/2. Writes the same stories. Costs: memory for keys and values of every layer. Plugs in as the
+argument `read` of model.py's `write`, which `sample.py --cache` sets; and `Memory.attend_at` as the
+network's `attend`. Masked diffusion has no such cache: there each slot sees all slots, so with each
+new token all keys and values change.
 
 Slot 0 holds BOS, and slot j the token at order[j-1]; it predicts the token at order[j]. In the
 order 2 0 3 1, for example,

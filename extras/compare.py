@@ -74,15 +74,15 @@ def score_files(folder: str, o: CompareOptions) -> dict:
 
     The texts are the stories of the files, if there are marks between them. Else all is one text,
     of which a model of stories gets no white space at its ends."""
-    model, variant, tokenizer, windows = open_model(folder, o.device)
+    model, tokenizer, windows = open_model(folder, o.device)
     texts, marked = read_texts(o.text.split(","))
     ends = [tokenizer.eot] if windows == "aligned" else []      # others have never seen an end
     texts = split_stories(texts) if marked or ends else ["".join(texts)]
     if not any(texts):
         raise InputError(f"--text={o.text} is empty; give a file with a text")
     encoded = [tokenizer.encode(text) + ends for text in texts]
-    scores = score_texts(model, variant, encoded, o.order, o.draws, o.stride)
-    nats, variance, tokens = np.sum(scores, axis=0)
+    scores = score_texts(model, encoded, o.draws, o.stride)
+    nats, variance, tokens, _ = np.sum(scores, axis=0)
     per_token = nats / tokens
     return {
         "texts": len(texts),

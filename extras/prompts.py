@@ -47,7 +47,7 @@ def with_blanks(o, config, tokenizer) -> list:
     return ids
 
 
-# ---- A file of prompts ----------------------------------------------------------------------------
+# ---- A file of prompts ---------------------------------------------------------------------------
 
 def read_prompts(o) -> dict:
     """{number of the line: prompt} of the file. Raises InputError."""
@@ -70,8 +70,8 @@ def patterns_of(o, pattern_of) -> list:
         try:
             patterns.append(pattern_of(replace(o, prompt=prompt)))
             if o.order:
-                from extras.orders import times_of
-                times_of(o.order, torch.zeros(1, len(patterns[-1])))    # raises what it would later
+                from extras.orders import times_in_order
+                times_in_order(o.order, torch.zeros(1, len(patterns[-1])))  # raises it here
         except InputError as e:
             raise InputError(f"{o.prompts}, line {number}: {e}") from e
     return patterns

@@ -21,6 +21,6 @@ def config_of(name: str):
     for own, value in vars(file).items():
         anew = hasattr(model, own) and getattr(value, "__module__", None) == file.__name__
         if anew and own not in ("Config", "main") and value not in used:
-            raise InputError(f"variants/{name}.py defines {own} of model.py anew, but no row of its "
+            raise InputError(f"variants/{name}.py defines {own} of model.py anew, but no row of "
                              "Config.modes has it; put it into one, or give it another name")
     return file.Config

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import model
-from model import MODES, chain_batch
+from model import MODES, one_order_batch
 from support.flags import InputError, flag
 
 
@@ -32,7 +32,7 @@ def answer_batch(config, x, generator):
 
     The loss of a row without a mark, or with nothing after it, is 0. Raises InputError where no row
     has an answer."""
-    batch = chain_batch(config, x, generator)
+    batch = one_order_batch(config, x, generator)
     is_mark = (x == config.mark).long()                                         # (B, T)
     answer = is_mark.cumsum(dim=1) > is_mark        # (B, T) all that comes after the first mark
     if not answer.any():

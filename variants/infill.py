@@ -112,4 +112,5 @@ def plan(config: Config, tokens, times, steps=0):
 
 
 Config.modes = {"aogpt": MODES["aogpt"]._replace(
-    orders="own", bound_batch=infill_batch, training_batch=training_batch, plan=plan, check_prompt=check_prompt)}
+    orders="own", bound_batch=infill_batch, training_batch=training_batch, plan=plan,
+    check_prompt=check_prompt)}

@@ -137,7 +137,8 @@ class Transformer(model.Transformer):
 
     def logits(self, batch, select: Tensor) -> Tensor:
         """As model.py's; the network is told the time, if the batch has one."""
-        return self(batch.tokens, batch.key_pos, batch.target_pos, select, t=getattr(batch, "t", None))
+        t = getattr(batch, "t", None)
+        return self(batch.tokens, batch.key_pos, batch.target_pos, select, t=t)
 
     @torch.no_grad()
     def init_weights(self):
