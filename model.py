@@ -212,10 +212,9 @@ class Transformer(nn.Module):
     def init_weights(self):
         """Normal weights of standard deviation 1/√(row length) keep outputs as large as inputs.
 
-        All embeddings get one vector in common, by which mdlm learns sooner (results/paper.md).
-        The logits, which are products with the embeddings, all change by the same number then, and
-        that changes no prediction. But whatever a slot holds, its key now has a part that depends
-        on its position alone, so that a head can look at a distance from the first step on."""
+        All embeddings have one vector in common. That adds the same to all logits, which changes no
+        prediction. But so all keys share a part that turns with their positions alone, by which a
+        head can find slots at a distance. mdlm learns sooner by it (results/paper.md)."""
         for name, p in self.named_parameters():
             self.init_weight(name, p)
         common = torch.randn(self.config.n_embd)                                # (C,)
@@ -320,10 +319,8 @@ def mask_batch(config, x, masked):
     on average, over orders, E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]. An order has one
     step for each k = 1 … T, so the mean over k of these costs is 1/T of what an order costs on
     average. And p(x), the chance that `write` writes x, is a mean over orders, so this is a bound
-    as in `order_batch`.
-
-    Papers mask each token with a chance t that is uniform on (0, 1), and have a weight 1/t where we
-    have 1/k; that is the same bound in another parametrisation."""
+    as in `order_batch`. Papers mask each token with a chance t that is uniform on (0, 1), and have
+    a weight 1/t where we have 1/k; that is the same bound in another parametrisation."""
     targets = F.pad(x, (1, 0), value=config.bos_id)                             # (B, T+1)
     hidden = F.pad(masked, (1, 0))                                              # (B, T+1)
     tokens = targets.masked_fill(hidden, config.mask_id)                        # (B, T+1)
@@ -519,13 +516,13 @@ class Mode(NamedTuple):
     (B, T) and the random numbers are on the CPU, so these are the same whatever device trains."""
     causal: bool                # whether a slot sees only the slots before it and itself
     orders: str                 # it writes in "one" order, in random ones of its "own", or in "any"
-    times: Callable             # (config, random u (B, L)) -> when each place is written, see plan
     drawn: str                  # what the bound draws at random; if nothing, the loss is exact
-    together: int               # rows that are drawn together, whose mean counts as one
     bound_batch: Callable       # the Batch of −log p(x) / T, or of a bound on it, for each row
     training_batch: Callable    # the Batch that is trained on
-    reported: dict              # {name: the Batch of another loss that evaluations report}
-    plan: Callable = plan
+    reported: dict = {}         # {name: the Batch of another loss that evaluations report}
+    together: int = 1           # rows that are drawn together, whose mean counts as one
+    times: Callable = lambda config, u: u   # when each place is written, from random u (B, L)
+    plan: Callable = plan                   # the order and the passes, from these times
     reader: Callable | None = None          # (model) -> a faster `read_next`, for one text
     check_prompt: Callable | None = None    # (config, pattern (L,)) raises ValueError
     network: Callable = Transformer
@@ -534,20 +531,19 @@ class Mode(NamedTuple):
 
 MODES = {
     "ar": Mode(
-        causal=True, orders="one", times=left_to_right,
-        drawn="", together=1, bound_batch=one_order_batch, training_batch=one_order_batch,
-        reported={}),
+        causal=True, orders="one", times=left_to_right, drawn="",
+        bound_batch=one_order_batch,
+        training_batch=one_order_batch),
     "mdlm": Mode(
-        causal=False, orders="any", times=lambda config, u: u,
-        drawn="pairs of masks", together=2, bound_batch=diffusion_batch,
+        causal=False, orders="any", drawn="pairs of masks", together=2,
+        bound_batch=diffusion_batch,
         training_batch=lambda config, *drawn: weighted(config, diffusion_batch(config, *drawn)),
         reported={"val_masked_ce": cosine_batch}),
     "aogpt": Mode(
-        causal=True, orders="any", times=lambda config, u: u,
-        drawn="orders", together=1, bound_batch=any_order_batch,
+        causal=True, orders="any", drawn="orders",
+        bound_batch=any_order_batch,
         training_batch=lambda config, *drawn: any_order_batch(config, *drawn, config.l2r_fraction),
-        reported={"val_nll_l2r": lambda *drawn: any_order_batch(*drawn, l2r_fraction=1.0)}),
-}
+        reported={"val_nll_l2r": lambda *drawn: any_order_batch(*drawn, l2r_fraction=1.0)})}
 Config.modes = MODES
 
 
