@@ -72,6 +72,8 @@ class Config:
         if self.n_embd % (2 * self.n_head):
             raise ValueError(f"--n_embd={self.n_embd} must be a multiple of {2 * self.n_head}, "
                              "twice --n_head")
+        if self.mode not in self.modes:
+            raise ValueError(f"--mode={self.mode} must be {' or '.join(self.modes)} here")
         if self.objective != "nelbo" and self.mode != "mdlm":
             raise ValueError(f"--objective={self.objective} is for --mode=mdlm")
         self.bos_id = self.vocab_size - 1

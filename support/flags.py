@@ -292,7 +292,13 @@ def plugin(folder: str, name: str):
     if name not in names:
         raise InputError(
             f"there is no {folder}/{name}.py{did_you_mean(Path(name).stem, names)}")
-    return import_module(f"{folder}.{name}")
+    try:
+        return import_module(f"{folder}.{name}")
+    except ValueError as e:     # for example of a field that a Mode of model.py does not have
+        [unknown] = re.findall(r"unexpected field names: \['(\w+)'", str(e)) or [""]
+        fields_of_mode = import_module("model").Mode._fields
+        raise InputError(
+            f"{folder}/{name}.py: {e}{did_you_mean(unknown, fields_of_mode)}") from e
 
 
 def options_of(folder: str, name: str):
