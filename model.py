@@ -184,19 +184,16 @@ class Transformer(nn.Module):
         key_pos, target_pos     (B, S), or (1, S) for all rows alike: see the table at the top
         select      (n,) the slots to be predicted, counted over all rows: slot s of row b is b·S+s
         attend      who sees whom, if not as the mode has it"""
-        # An order is random in aogpt, so a slot must be told what to predict. The target embedding
-        # tells it the position; any one will do for mdlm's BOS, at -1, which predicts nothing. And
-        # keys turn by where a token stands, but queries by what they predict, so each head sees the
-        # distance from the one to the other.
+        # Where the order is random, a slot must be told what to predict. The target embedding tells
+        # it the position; any will do for mdlm's BOS, which predicts nothing. Keys turn by where a
+        # token stands, queries by what they predict, so each head sees the distance between them.
         x = self.embed(tokens) + self.embed_target(target_pos.clamp(min=0))     # (B, S, C)
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                 # (2, B or 1, 1, S, D/2)
         rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)              # (2, B or 1, 1, S, D/2)
         return self.predict(x, rotary_q, rotary_k, select, attend or self.attend)
 
     def predict(self, x, rotary_q, rotary_k, select, attend):
-        """All layers: logits (n, V) from what the slots know at first, x (B, S, C).
-
-        It stands apart from `forward` because variants/paper.py has another one of those."""
+        """All layers, from what the slots know at first, x (B, S, C): in variants/paper.py less."""
         *first, last = self.blocks
         for block in first:
             x = block(x, rotary_q, rotary_k, attend)                            # (B, S, C)
@@ -259,8 +256,7 @@ class Batch(NamedTuple):
 def losses(model, batch, select):
     """Σ weight · −log p(target) of each row (B,). Their mean is the loss, in nats per token.
 
-    select is batch.select(), asked of a batch that is still on the CPU: a GPU would have to finish
-    all that it was given to do before it could say how many slots these are."""
+    select is batch.select() of the batch on the CPU: a GPU that is asked for it is waited for."""
     logits = model.logits(batch, select)                                        # (n, V)
     targets = batch.targets.flatten()[select]                                   # (n,)
     nll = model.cross_entropy(logits, targets, reduction="none")                # (n,)
@@ -340,9 +336,9 @@ def draw_masks(x, k, generator):
 def draw_counts(B, T, generator):
     """How many tokens to mask in each row: k (B, 1), uniform on 1 … T. Raises ValueError.
 
-    torch.randint(1, T + 1, (B, 1)) would do. But the bound varies less if the k are spread evenly
-    over 1 … T, and if rows come in pairs that mask k and T+1−k. And then every batch has equally
-    many predictions, B·(T+1)/2, so that a compiled step always has the same shapes."""
+    torch.randint(1, T + 1, (B, 1)) would do. But the bound varies less if the k are spread evenly,
+    and if rows come in pairs of k and T+1−k. And then every batch has equally many predictions,
+    B·(T+1)/2, so that a compiled step always has the same shapes."""
     if B % 2:
         raise ValueError(f"masks are drawn for pairs of rows, and {B} rows are an odd number")
     k = 1 + (spread(B // 2, generator) / 2 * T).long()      # (B/2,) the smaller k of each pair
@@ -376,10 +372,8 @@ def weighted(config, batch):
 
 
 def cosine_batch(config, x, generator):
-    """The loss of arXiv 2603.22075, by its own masks; evaluations report it as val_masked_ce.
-
-    For each row t is uniform on (0, 1), and each token is masked with the chance sin²(πt/2). What
-    --objective=masked_ce trains on has equal weights too, but the masks of `diffusion_batch`."""
+    """The loss of arXiv 2603.22075, by its own masks: each token is hidden with the chance
+    sin²(πt/2), where t is uniform on (0, 1). --objective=masked_ce has the masks from above."""
     t = torch.rand(len(x), 1, generator=generator)                              # (B, 1)
     ratio = torch.sin(math.pi / 2 * t) ** 2                                     # (B, 1)
     masked = torch.rand(x.shape, generator=generator) < ratio                   # (B, T)
@@ -416,8 +410,8 @@ def draw(p, u):
 
     The token is the first at which the running sum of the weights exceeds u times their total. The
     sum is in float64, because float32 would cut off the tail of the distribution, and so lower the
-    real temperature (Zheng et al. 2024, arXiv 2409.02908). Where a device has no float64, u is on
-    the CPU."""
+    temperature (Zheng et al. 2024, arXiv 2409.02908). Where a device has no float64, u is on the
+    CPU."""
     cdf = p.to(u.device).cumsum(dim=-1, dtype=torch.float64)                    # (…, V)
     token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)   # (…, 1)
     return token[..., 0].clamp(max=p.size(-1) - 1).to(p.device)
@@ -434,9 +428,7 @@ def draw_with(u, o=Drawing()):
 # ---- How a model writes --------------------------------------------------------------------------
 
 def read_masked(model, tokens, row, place):
-    """Logits (…, V) of the [MASK]s in these rows (…), at these places (…), of tokens (B, L).
-
-    This is how mdlm reads. None of the [MASK]s is told what the others become."""
+    """Logits (…, V) of [MASK]s of tokens (B, L), in these rows (…), at these places (…)."""
     config = model.config
     # The network has learned whole windows, so it reads [MASK]s beyond the text.
     beyond = config.block_size - tokens.size(1)
@@ -449,9 +441,8 @@ def read_masked(model, tokens, row, place):
 def read_next(model, tokens, order, start, end):
     """Logits (B, m, V) of the m tokens from `start` to `end` in the order (B, L).
 
-    The tokens (B, L) before them are known. None of the m is told what the others become. For ar
-    and aogpt sample.py gives `write` the reader of extras/cache.py instead, which computes the same
-    and keeps what does not change from pass to pass."""
+    The tokens (B, L) before them are known. None of the m is told what the others become. Of ar and
+    aogpt sample.py reads by extras/cache.py: the same, but nothing is computed twice."""
     if not model.config.row.causal:
         row = torch.arange(len(order), device=order.device)[:, None]            # (B, 1)
         return read_masked(model, tokens, row, order[:, start:end])
