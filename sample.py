@@ -25,7 +25,7 @@ from support.flags import (
     write_json)
 from support.pictures import in_shape, on_one_line, play, token_texts
 from support.rows import write_rows
-from support.runs import load
+from support.runs import load, usable
 from tokenizer import Tokenizer
 from worlds import columns_of, world_of
 
@@ -49,8 +49,7 @@ class SampleOptions(plain.Drawing):
         "", "mdlm, aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; "
         "default: as in training")
     sampler: str = flag(
-        "", "file of samplers/ that writes in another way: adaptive (mdlm, aogpt), ancestral, "
-        "confidence (mdlm), or drafts (aogpt)")
+        "", "file of samplers/ that writes in another way")
     cache: bool = flag(True, "ar, aogpt: keep what the network has computed for earlier tokens")
     batch_size: int = flag(64, "stories at a time; changes speed, not stories", low=1)
     full_length: bool = flag(False, "keep what comes after the end of the story")
@@ -131,7 +130,8 @@ def open_model(folder: str, device: str = "auto"):
     Raises OSError, InputError."""
     path = os.path.join(folder, "best.pt")
     model, variant, saved = load(path, pick_device(device))
-    return model, variant, Tokenizer(**saved["tokenizer"]), saved["windows"]
+    with usable(path):
+        return model, variant, Tokenizer(**saved["tokenizer"]), saved["windows"]
 
 
 def rows_of(stories, tokens, appeared, config, tokenizer, o: SampleOptions):

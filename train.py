@@ -14,6 +14,7 @@ import math
 import os
 import shlex
 import textwrap
+import zlib
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -24,9 +25,10 @@ import model as plain
 from model import Batch, Transformer
 from prepare_data import open_windows, prepare_if_missing, vocabulary_of
 from sample import SampleOptions, generate
-from support.flags import InputError, build, command, flag, parse_flags, plugin, printable
+from support.flags import (
+    InputError, build, command, flag, parse_flags, plugin, printable, script_here)
 from support.pictures import in_shape
-from support.presets import IMPLIED, PRESETS, with_preset
+from presets import IMPLIED, PRESETS, with_preset
 from support.processes import (
     RANK, WORLD_SIZE, average_gradients, join_processes, leave_processes, wait_for_processes)
 from support.runs import Run, check_folder, load, past_of, random_numbers
@@ -46,8 +48,7 @@ class Settings:
         "auto", "windows start where stories do, anywhere, or as in the paper; auto: by the data")
     train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
     variant: str = flag(
-        "", "file of variants/ that trains something else: answers, bell, blocks, infill (its "
-        "l2r_fraction is 0.5), paper or taught")
+        "", "file of variants/ that trains something else; infill's l2r_fraction is 0.5")
     out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
     resume: bool = flag(False, "go on with the run in out_dir, by the settings it has")
     init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")
@@ -257,7 +258,8 @@ def main():
 
     # The run: its folder, its log, and with --resume its past.
     trained_on = {"variant": variant.__name__, "tokenizer": tokenizer.to_dict(),
-                  "windows": s.windows, "data": val.meta["splits"]}
+                  "windows": s.windows, "data": val.meta["splits"],
+                  "checksum": zlib.crc32(windows.tokens, zlib.crc32(val.tokens))}
     run = Run(s, model, optimizers, trained_on, checkpoint)
     del checkpoint      # It holds a copy of all weights and moments.
     announce(run, variant, windows, law)
@@ -304,14 +306,14 @@ def announce(run: Run, variant, windows, law):
     parameters = variant.count_parameters(run.model)
     epochs = s.max_steps * s.batch_size / len(windows)
     megaflops = variant.flops_per_token(config) / 1e6
-    print(f"preset {s.preset}: {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
-          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
+    run.say(f"preset {s.preset}: {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
+            f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
     print(f"{parameters:,} parameters, {megaflops:.1f} training MFLOP per token; "
           f"{WORLD_SIZE} x {run.device_name()}, {s.dtype}")
     if s.windows != "aligned":
         print("windows and samples begin anywhere in the text")
     if law is not None:
-        print(f"the true law of data/{s.data} itself scores {law.mean():.4f} nats per token")
+        run.say(f"the true law of data/{s.data} itself scores {law.mean():.4f} nats per token")
     if run.step:
         print(f"going on after step {run.step:,}; the learning rate goes on along the cosine of "
               f"{s.max_steps:,} steps, from {learning_rate(s, run.step):.2g}")
@@ -362,8 +364,8 @@ def finish(run: Run, variant, tokenizer: Tokenizer, x_val: torch.Tensor, law):
     run.log(**final)
     for story in sample_stories(model, variant, tokenizer, 3, s, steps=model.config.block_size):
         print(in_shape(printable(story), columns_of(tokenizer)), end="\n\n")
-    print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py "
-          f"--out_dir={shlex.quote(s.out_dir)} --show")
+    print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python "
+          f"{script_here('sample.py')} --out_dir={shlex.quote(s.out_dir)} --show")
 
 
 if __name__ == "__main__":
