@@ -24,8 +24,8 @@ from support.flags import (
     InputError, build, command, flag, parse_flags, pick_device, plugin, printable, provenance,
     write_json)
 from support.pictures import in_shape, on_one_line, play, token_texts
-from support.rows import write_rows
-from support.runs import load, usable
+from support.rows import usable, write_rows
+from support.runs import load
 from tokenizer import Tokenizer
 from worlds import columns_of, world_of
 

@@ -26,6 +26,7 @@ from sample import open_model
 from support.flags import (
     InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import draw_losses
+from support.rows import files_of
 from support.runs import read_run
 
 
@@ -75,7 +76,7 @@ def score_files(folder: str, o: CompareOptions) -> dict:
     The texts are the stories of the files, if there are marks between them. Else all is one text,
     of which a model of stories gets no white space at its ends."""
     model, variant, tokenizer, windows = open_model(folder, o.device)
-    texts, marked = read_texts(o.text.split(","))
+    texts, marked = read_texts(files_of(o.text))
     ends = [tokenizer.eot] if windows == "aligned" else []      # others have never seen an end
     texts = split_stories(texts) if marked or ends else ["".join(texts)]
     if not any(texts):

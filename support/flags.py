@@ -144,21 +144,18 @@ def reader_of(f):
     kind, words = type_of(f)
     low, high, endings = map(f.metadata.get, ("low", "high", "file"))
 
-    def check(right, wanted):
-        if not right:
-            raise argparse.ArgumentTypeError(f"must {wanted}")
-
     def read(text):
+        def check(right, wanted):
+            if not right:
+                raise argparse.ArgumentTypeError(f"{text} must {wanted}")
+
         text.encode()                   # this and kind(text) may raise ValueError
         if words:
-            text = text.lower()
-            check(text in words, f"be one of {', '.join(words)}{did_you_mean(text, words)}")
-            return text == "true" if kind is bool else text
-        value = kind(text)
-        if kind is str:
-            value = with_home(text)
-        else:
-            check(math.isfinite(value), "be finite")
+            word = text.lower()
+            check(word in words, f"be one of {', '.join(words)}{did_you_mean(text, words)}")
+            return word == "true" if kind is bool else word
+        value = with_home(text) if kind is str else kind(text)
+        check(kind is str or math.isfinite(value), "be finite")
         check(low is None or value >= low, f"be at least {low}")
         check(high is None or value <= high, f"be at most {high}")
         if endings:     # a file that could not be written is refused before the work begins

@@ -67,10 +67,7 @@ def word_at(i: int, pieces: list) -> str:
 
 def last_step(panels: list) -> int:
     """The step after which nothing moves any more."""
-    last = 0
-    for _, _, steps, _ in panels:
-        last = max([last, *steps])
-    return last
+    return max(step for _, _, steps, _ in panels for step in [0, *steps])
 
 
 # ---- In the terminal -----------------------------------------------------------------------------

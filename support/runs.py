@@ -24,6 +24,7 @@ from tqdm import tqdm
 from support.flags import InputError, on_stop, plugin, printable, provenance, write_json
 from support.pictures import draw_losses
 from support.processes import RANK, WORLD_SIZE, mean_over_processes, wait_for_processes
+from support.rows import open_locked, usable
 
 FORMAT = 2              # of checkpoints
 LOG_EVERY = 10          # steps between two lines of the log
@@ -48,16 +49,6 @@ def save(path, model, **extra):
         raise OSError(f"{path} could not be written ({e}); is the disk full? An older one, "
                       "if any, is kept") from e
     unfinished.replace(path)
-
-
-@contextlib.contextmanager
-def usable(path, kind="checkpoint"):
-    """Whatever goes wrong in this block is said of the file or folder. Raises OSError."""
-    try:
-        yield
-    except Exception as e:      # a damaged or foreign file can fail in a dozen ways
-        reason = f"{type(e).__name__}: {' '.join(str(e).split()):.200}"
-        raise OSError(f"{path} is not a usable {kind} ({reason})") from e
 
 
 def read_checkpoint(path):
@@ -143,18 +134,6 @@ def check_folder(folder, resume):
         advice = "go on with --resume" if "ckpt.pt" in names else "delete it"
         raise InputError(f"{folder} holds {' and '.join(sorted(names))} of a run; {advice}, or "
                          "choose another --out_dir")
-
-
-def open_locked(path):
-    """The file, to append lines to, locked until it is closed. Raises InputError if it was."""
-    file = open(path, "a", buffering=1, encoding="utf-8")
-    with contextlib.suppress(ImportError):          # Windows has no locks
-        import fcntl
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as e:
-            raise InputError(f"another process is writing {path}; wait, or write elsewhere") from e
-    return file
 
 
 def past_of(folder, flags):
