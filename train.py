@@ -14,6 +14,7 @@ import math
 import os
 import shlex
 import textwrap
+import zlib
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -22,9 +23,10 @@ import torch
 
 from model import Batch, Config, Transformer, generate, losses
 from prepare_data import open_windows, prepare_if_missing, vocabulary_of
-from support.flags import InputError, build, command, flag, parse_flags, printable
+from support.flags import (
+    InputError, build, command, flag, parse_flags, printable, script_here)
 from support.pictures import in_shape
-from support.presets import IMPLIED, PRESETS, with_preset
+from presets import IMPLIED, PRESETS, with_preset
 from support.processes import (
     RANK, WORLD_SIZE, average_gradients, join_processes, leave_processes, wait_for_processes)
 from support.runs import Run, check_folder, config_class, load, past_of, random_numbers
@@ -44,8 +46,7 @@ class Settings:
         "auto", "windows start where stories do, anywhere, or as in the paper; auto: by the data")
     train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
     variant: str = flag(
-        "", "file of variants/ that trains something else: answers, bell, blocks, infill (its "
-        "l2r_fraction is 0.5), paper or taught")
+        "", "file of variants/ that trains something else; infill's l2r_fraction is 0.5")
     out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
     resume: bool = flag(False, "go on with the run in out_dir, by the settings it has")
     init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")
@@ -257,7 +258,8 @@ def main():
 
     # The run: its folder, its log, and with --resume its past.
     trained_on = {"variant": type(config).__module__, "tokenizer": tokenizer.to_dict(),
-                  "windows": s.windows, "data": val.meta["splits"]}
+                  "windows": s.windows, "data": val.meta["splits"],
+                  "checksum": zlib.crc32(windows.tokens, zlib.crc32(val.tokens))}
     run = Run(s, model, optimizers, trained_on, checkpoint)
     del checkpoint      # It holds a copy of all weights and moments.
     announce(run, windows, law)
@@ -311,7 +313,7 @@ def announce(run: Run, windows, law):
     if s.windows != "aligned":
         print("windows and samples begin anywhere in the text")
     if law is not None:
-        print(f"the true law of data/{s.data} itself scores {law.mean():.4f} nats per token")
+        run.say(f"the true law of data/{s.data} itself scores {law.mean():.4f} nats per token")
     if run.step:
         print(f"going on after step {run.step:,}; the learning rate goes on along the cosine of "
               f"{s.max_steps:,} steps, from {learning_rate(s, run.step):.2g}")
@@ -358,8 +360,8 @@ def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
     run.log(**final)
     for story in sample_stories(model, tokenizer, 3 if row.whole else 0, s):
         print(in_shape(printable(story), columns_of(tokenizer)), end="\n\n")
-    print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py "
-          f"--out_dir={shlex.quote(s.out_dir)} --show")
+    print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python "
+          f"{script_here('sample.py')} --out_dir={shlex.quote(s.out_dir)} --show")
 
 
 if __name__ == "__main__":

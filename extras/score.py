@@ -18,6 +18,8 @@ but its texts cost what those of one token a pass cost.
 """
 import collections
 import itertools
+import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -121,6 +123,12 @@ def score_writing(model, texts: list, sampler, o, draws: int = 1, stride: int = 
     variances = nats.var(dim=0) / draws if draws > 1 else torch.zeros(len(texts))
     columns = nats.mean(dim=0).tolist(), variances.tolist(), map(len, texts), passes.mean(0).tolist()
     return [Score(*text) for text in zip(*columns)]
+
+
+def writes_in_one_way(model, ids: list, sampler, o) -> bool:
+    """Whether the order of writing a text is not left to chance: other draws cost the same."""
+    once, again = (score_writing(model, [ids], sampler, replace(o, seed=seed)) for seed in (0, 1))
+    return math.isclose(once[0].nats, again[0].nats, rel_tol=1e-9)
 
 
 def cost_of_writing(model, x, new: int, sampler, o, stories) -> tuple:
