@@ -38,7 +38,7 @@ from worlds import columns_of
 
 @dataclass
 class Settings:
-    """training (the defaults are the preset controlled: the paper's sizes without its confounds)"""
+    """training (the defaults are the preset controlled, whose sizes are those of GPT-2's smallest)"""
     preset: Literal["auto", *PRESETS, "paper"] = flag(
         "auto", "sizes and settings to start from; auto: controlled with CUDA, else toy")
     data: str = flag("tinystories", "folder under data/, made by prepare_data.py")
@@ -75,37 +75,6 @@ class Settings:
         "auto", "of the matrix products in training; auto: the faster, decided once for a run")
     compile: Literal["auto", "true", "false"] = flag(
         "auto", "torch.compile; auto: yes, but not on mps")
-
-
-def resolve(flags: dict):
-    """What the flags ask for: Settings, Config, and with --resume the checkpoint.
-
-    The Config is that of model.py, or with --variant that of a file of variants/. A flag wins over
-    the preset. A resumed run keeps most of its settings. Raises InputError."""
-    values = with_preset(flags)
-    values.setdefault("data", Settings.data)
-    if not values.get("out_dir"):
-        mode = values.get("mode", config_class(values.get("variant", "")).mode)
-        values["out_dir"] = os.path.join("out", f"{values['data']}-{mode}")
-    checkpoint = None
-    if flags.get("resume"):
-        checkpoint, values = past_of(values["out_dir"], flags)
-    vocab_size = vocabulary_of(values["data"])
-    if values.get("vocab_size", vocab_size) != vocab_size:
-        raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has "
-                         f"{vocab_size}; leave it out")
-    values["vocab_size"] = vocab_size
-    s = build(Settings, values)
-    config = build(config_class(s.variant), values)
-    known = {f.name for options in (s, config) for f in fields(options)}
-    for name in flags.keys() - known:
-        raise InputError(f"--{name}={flags[name]} means nothing in this run, whose --variant is "
-                         f"{s.variant or 'none'}; leave it out")
-    rows = s.grad_accum * WORLD_SIZE * config.row.together
-    if s.batch_size % rows:
-        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "
-                         "--grad_accum times the processes, and times 2 for mdlm")
-    return s, config, checkpoint
 
 
 # ---- A training step -----------------------------------------------------------------------------
@@ -202,24 +171,60 @@ def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
     return values.mean().item(), values.std().item() / math.sqrt(len(values))
 
 
-def evaluate(model, x: torch.Tensor, seed: int) -> dict:
+def evaluate(model, x: torch.Tensor, seed: int, tokens_per_byte: float, law=None) -> dict:
     """The validation losses of windows x (N, T), in nats per token.
 
     val_nll is exact for ar, else an estimate of the upper bound; val_nll_se is its standard error
-    over windows. aogpt has the exact val_nll_l2r, from left to right, too. mdlm has val_masked_ce,
-    the loss of arXiv 2603.22075, which is no bound."""
+    over windows; val_bpb is the same in bits per byte, and val_floor the mean of the true law (N,),
+    if it is known. aogpt has the exact val_nll_l2r, from left to right, too. mdlm has
+    val_masked_ce, the loss of arXiv 2603.22075, which is no bound."""
     config = model.config
     result = {}
     result["val_nll"], result["val_nll_se"] = mean_and_error(window_losses(model, x, seed))
     for name, batch_of in config.row.reported.items():
         batch = batch_of(config, x, random_numbers(seed, 1))        # other draws than the bound's
         result[name] = losses_in_parts(model, batch).mean().item()
+    if config.row.whole:        # else these are the nats of some of the tokens alone
+        result["val_bpb"] = result["val_nll"] / math.log(2) * tokens_per_byte
+    if law is not None:
+        result["val_floor"] = float(law.mean())
     return result
 
 
 # ---- The command, and its loop -------------------------------------------------------------------
 
 MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_size", "lr", "seed")
+
+
+def resolve(flags: dict):
+    """What the flags ask for: Settings, Config, and with --resume the checkpoint.
+
+    The Config is that of model.py, or with --variant that of a file of variants/. A flag wins over
+    the preset. A resumed run keeps most of its settings. Raises InputError."""
+    values = with_preset(flags)
+    values.setdefault("data", Settings.data)
+    if not values.get("out_dir"):
+        mode = values.get("mode", config_class(values.get("variant", "")).mode)
+        values["out_dir"] = os.path.join("out", f"{values['data']}-{mode}")
+    checkpoint = None
+    if flags.get("resume"):
+        checkpoint, values = past_of(values["out_dir"], flags)
+    vocab_size = vocabulary_of(values["data"])
+    if values.get("vocab_size", vocab_size) != vocab_size:
+        raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has "
+                         f"{vocab_size}; leave it out")
+    values["vocab_size"] = vocab_size
+    s = build(Settings, values)
+    config = build(config_class(s.variant), values)
+    known = {f.name for options in (s, config) for f in fields(options)}
+    for name in flags.keys() - known:
+        raise InputError(f"--{name}={flags[name]} means nothing in this run, whose --variant is "
+                         f"{s.variant or 'none'}; leave it out")
+    rows = s.grad_accum * WORLD_SIZE * config.row.together
+    if s.batch_size % rows:
+        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "
+                         "--grad_accum times the processes, and times 2 for mdlm")
+    return s, config, checkpoint
 
 
 def main():
@@ -279,12 +284,7 @@ def main():
             run.record(loss, norm, lr)          # counts the step, logs every tenth
             if run.evaluation_due():
                 with run.paused():
-                    result = evaluate(model, x_val, s.seed)
-                    if config.row.whole:
-                        bits = result["val_nll"] / math.log(2)
-                        result["val_bpb"] = bits * val.tokens_per_byte
-                    if law is not None:
-                        result["val_floor"] = float(law.mean())
+                    result = evaluate(model, x_val, s.seed, val.tokens_per_byte, law)
                     run.record_evaluation(result)       # log, and best.pt
                     print_story(run, tokenizer)
             stop = run.asked_to_stop()          # by Ctrl-C, SIGTERM or the terminal's end
