@@ -298,7 +298,7 @@ def open_source(o: PrepareOptions) -> tuple:
         train, val = split_stories(train), split_stories(val)
         return "stories", train, val or train[19::20]
     train, val = "\n".join(train), "\n".join(val)
-    if len(set(texts)) < len(texts) or (val and val in train):
+    if len(set(texts)) < len(texts) or (val and val.strip() in train):
         raise InputError("--text and --val have a text twice, so that validation would be on what "
                          "training has read; give it once")
     if not val:
