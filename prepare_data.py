@@ -1,7 +1,7 @@
 """
 Text in, tokens out: makes data/<name>/ with train.bin, val.bin and meta.json.
 
-    python prepare_data.py                          stories of worlds/toy.py, their law known exactly
+    python prepare_data.py                          stories of worlds/toy.py, whose law is known
     python prepare_data.py --dataset=tinystories    TinyStories, by `datasets`; 50M tokens
     python prepare_data.py --dataset=tinystories --vocab_size=4096      the same, for laptops
     python prepare_data.py --dataset=shakespeare    1.1 MB of plays, as bytes
@@ -140,10 +140,8 @@ class Windows:
 
     def batch(self, step: int, batch_size: int):
         """(batch_size, T): what training step `step` reads. An epoch reads each window once."""
-        starts = []
-        for row in range(step * batch_size, (step + 1) * batch_size):
-            epoch, place = divmod(row, len(self))
-            starts.append(self.starts_of_epoch(epoch)[place])
+        rows = range(step * batch_size, (step + 1) * batch_size)
+        starts = [self.starts_of_epoch(row // len(self))[row % len(self)] for row in rows]
         return self.tokens[self.places(starts)].astype(np.int64)
 
     def places(self, starts):

@@ -43,8 +43,8 @@ class Corpus:
         if len(texts) < 2:
             whole = settings["start"] == "story"
             kind = "marked stories" if whole else f"texts of {settings['length']} tokens"
-            raise InputError(f"{DATA_DIR}/{self.name} holds fewer than 2 {kind} to compare with; leave "
-                             "--data out")
+            raise InputError(f"{DATA_DIR}/{self.name} holds fewer than 2 {kind} to compare with; "
+                             "leave --data out")
         return texts, len(held_out)
 
     def pieces(self, split: str, at_most: int, settings: dict) -> list:

@@ -109,8 +109,8 @@ def read_puzzles(path: str, rules: Sudoku) -> list:
     found = []
     for number, line in tqdm(lines, unit="puzzle", leave=False, disable=None):
         if not re.fullmatch(f"[.0_1-{rules.n}-]{{{rules.cells}}}", line):
-            raise InputError(f"{path}, line {number} is no puzzle: give {rules.cells} cells in each "
-                             f"line, digits from 1 to {rules.n}, and for blanks . 0 _ or -")
+            raise InputError(f"{path}, line {number} is no puzzle; give {rules.cells} cells in "
+                             f"each line, digits from 1 to {rules.n}, and for blanks . 0 _ or -")
         puzzle = tuple(int(re.sub(r"\D", "0", cell)) for cell in line)
         solutions = list(itertools.islice(rules.solutions(puzzle), 2))
         if 0 not in puzzle or len(solutions) != 1:

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import types
-import unicodedata
 import urllib.request
 import zlib
 from pathlib import Path
@@ -97,7 +96,8 @@ def test_words_keep_their_marks(before, marks, after):
         assert tokenizer.split_words(before) == re.findall(r"\w+|[^\w\s]", before)
 
 
-@pytest.mark.parametrize("text", ["हिन्दी", "ภาษาไทยที่นี่", "مُحَمَّدٌ", "cafe\u0301", "👨\u200d👩\u200d👧", "👍🏽", "🇩🇪"])
+@pytest.mark.parametrize("text", [
+    "हिन्दी", "ภาษาไทยที่นี่", "مُحَمَّدٌ", "cafe\u0301", "👨\u200d👩\u200d👧", "👍🏽", "🇩🇪"])
 def test_a_word_with_marks_is_one_word(text):
     assert tokenizer.split_words(f"{text} {text}") == [text, text]
 
@@ -149,7 +149,8 @@ stories = st.lists(st.text("ab é\n", min_size=1), min_size=1, max_size=60)
 def test_stories(workdir, some, others, ending, has_val):
     """A mark comes before each. Every 20th is held out, unless there is a file for that, and what
     validation has is kept out of training."""
-    text = write_file("a.txt", ["", *some], True) + "," + write_file(f"b.{ending}", ["", *others], True)
+    text = ",".join([write_file("a.txt", ["", *some], True),
+                     write_file(f"b.{ending}", ["", *others], True)])
     told = [story.strip() for story in [*some, *others]]
     told = [story for story in told if story]
     val = told[19::20]
@@ -320,7 +321,8 @@ def test_the_data_set_of_another_text_is_not_lost(call):
     (["--text=games.txt", "--tokenizer=words", "--name=my games"],
      "--mode=mdlm '--data=my games' --preset=toy --block_size=4"),
     (["--text=book.txt", "--tokenizer=words"], "--mode=mdlm --data=book-words --preset=toy"),
-    (["--text=book.txt", "--tokenizer=bytes"], "--mode=mdlm --data=book-bytes --preset=shakespeare"),
+    (["--text=book.txt", "--tokenizer=bytes"],
+     "--mode=mdlm --data=book-bytes --preset=shakespeare"),
     (["--dataset=toy", "--max_tokens=900"], "--mode=mdlm --data=toy --preset=toy"),
     (["--dataset=sudoku-moves", "--max_tokens=900"],
      "--mode=aogpt --data=sudoku-moves --preset=sudoku-moves")])
@@ -398,7 +400,8 @@ def test_what_breaks_off_leaves_what_was_there(workdir, monkeypatch, breaks, say
 
     package = types.SimpleNamespace(load_dataset=load_dataset)
     monkeypatch.setitem(sys.modules, "datasets", package)
-    monkeypatch.setattr(tokenizer, "gpt2_tokens", lambda n: ({bytes([i]): i for i in range(256)}, "."))
+    ranks = {bytes([i]): i for i in range(256)}
+    monkeypatch.setattr(tokenizer, "gpt2_tokens", lambda n: (ranks, "."))
     if breaks != "download":
         monkeypatch.setattr(Path, "write_bytes", killed)
     options = PrepareOptions("tinystories", vocab_size=257, max_tokens=5000, name="x")
