@@ -118,10 +118,11 @@ def test_the_toys_own_metrics(corpus):
 
 
 def test_words_that_the_training_text_does_not_have(corpus):
-    corpus.words = {"the", "cat", "sat"}
+    """With marks they are whole: the letters of हिन्दी without its vowel signs are new."""
+    corpus.words = {"the", "cat", "sat", "हिन्दी"}
     corpus.tokenizer = Tokenizer("bytes")
-    texts = ['"The cat," sat — the catter! T', "The cat zat. The c"]
-    assert values_of(measure(texts, {}, corpus))["new words"] == 2 / 9
+    texts = ['"The cat," sat — the catter! T', "The cat zat. The c", "हिन्दी, हनद T"]
+    assert values_of(measure(texts, {}, corpus))["new words"] == 3 / 11
 
 
 # ---- Real text -----------------------------------------------------------------------------------
@@ -168,15 +169,27 @@ def test_a_continuous_text_has_no_stories(workdir):
 
 # ---- The command ---------------------------------------------------------------------------------
 
-def test_samples_are_read_with_settings_and_without(workdir):
-    stories = '{"text": "x"}\n\n{"text": "y"}'
-    (workdir / "a.jsonl").write_text('{"settings": {"length": 9}}\n' + stories)
-    (workdir / "b.jsonl").write_text(stories)
-    (workdir / "c.txt").write_text(f"x\n{EOT}\ny")
-    for file, length in ("a.jsonl", 9), ("b.jsonl", None), ("c.txt", None):
-        texts, said = read_samples(file)
-        assert texts == ["x", "y"]
-        assert said["length"] == length
+STORIES = '{"text": "x"}\n\n{"text": "y"}'
+
+
+@pytest.mark.parametrize("file, content, length", [
+    ("a.jsonl", '{"settings": {"length": 9}}\n' + STORIES, 9),
+    ("a,b.jsonl", STORIES, 10 ** 9), ("c.txt", f"x\n{EOT}\ny", 10 ** 9)])
+def test_samples_are_read_with_settings_and_without(workdir, file, content, length):
+    (workdir / file).write_text(content)
+    texts, said = read_samples(file)
+    assert texts == ["x", "y"] and said["length"] == length
+
+
+@pytest.mark.parametrize("said", [
+    "5", "[]", "null", '["start"]', '{"length": "x"}', '{"length": 0}', '{"length": null}',
+    '{"start": 5}', '{"out_dir": 7}', '{"full_length": "x"}', '{"start": "anywhere"}',
+    '{"full_length": true}'])
+def test_settings_of_another_shape_are_refused_in_one_line(corpus, said):
+    with open("s.jsonl", "w") as file:
+        print('{"settings": %s}' % said, STORIES, sep="\n", file=file)
+    with pytest.raises(InputError, match="^[^\n]+$"):
+        diversity.columns_of({"mine": [read_samples("s.jsonl")]}, corpus, {})
 
 
 def test_diversity_command(trained):
