@@ -4,9 +4,10 @@ How long should a block be? The dial from left to right to random order.
     python -m experiments.dial --json=F --plot=G                        the toy
     python -m experiments.dial --text=stories --json=F --plot=G         real text, of texts.py
 
-Its numbers are in results/sampling.md. It measures all runs out/dial-TEXT/MODE-N-SEED. run_all.sh trains them: mdlm (block diffusion) and
-aogpt (the same orders, one causal stream) with --variant=blocks --block_length=N. Where N is the
-whole window there is one block, which takes no variant.
+Its numbers are in results/sampling.md. It measures all runs out/dial-TEXT/MODE-N-SEED. run_all.sh
+trains them: mdlm (block diffusion) and aogpt (the same orders, one causal stream) with
+--variant=blocks --block_length=N. Where N is the whole window there is one block, which takes no
+variant.
 
 On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
 

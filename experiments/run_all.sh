@@ -150,8 +150,8 @@ group_sampling() {
     dial mdlm 48 1
     dial mdlm 8 1
     dial aogpt 48 1
-    made sampling denoiser python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
-        blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
+    made sampling denoiser python -m experiments.denoiser ar=out/toy/ar \
+        mdlm=out/dial-toy/mdlm-48-1 blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
         --seconds=64 --plot=$figures/denoiser.png
 }
 
@@ -173,12 +173,14 @@ group_sudoku() {
     done
     sudoku pairs-deep controls ar sudoku-pairs --n_layer=4 --seed=1
     sudoku taught-first controls aogpt sudoku-moves --variant=taught --taught=left_to_right --seed=1
-    made sudoku sudoku-controls python -m extras.solve --losses=false --risks=0.001 $(sudokus controls)
+    made sudoku sudoku-controls python -m extras.solve --losses=false --risks=0.001 \
+        $(sudokus controls)
     for seed in 1 2 3; do
         made sudoku sudoku-$seed python -m extras.solve --risks=0.001,0.01 $(sudokus $seed)
     done
     made sudoku sudoku-rates python -m extras.solve --givens=12 --risks=0.001 --losses=false \
-        $(sudokus rate) mdlm-4=out/sudoku/mdlm-1 aogpt-4=out/sudoku/aogpt-1 pairs-4=out/sudoku/pairs-1
+        $(sudokus rate) mdlm-4=out/sudoku/mdlm-1 aogpt-4=out/sudoku/aogpt-1 \
+        pairs-4=out/sudoku/pairs-1
 }
 
 # The data set is so large that no grid is read more than three times. It holds out what the usual
@@ -254,7 +256,8 @@ group_few() {
         few aogpt plain 1250 $seed
         few aogpt dropout 2500 $seed
     done
-    made real few python -m experiments.held_out --plot=$figures/few.png --runs="$(folders out/few/*)"
+    made real few python -m experiments.held_out --plot=$figures/few.png \
+        --runs="$(folders out/few/*)"
 }
 
 group_few-exact() {

@@ -4,8 +4,9 @@ The real text of the experiments, in three parts: to train on, to choose by, and
     python -m experiments.texts                             the very stories of results/
     python -m experiments.texts --corpus=a.txt,b.txt        the same, out of files of the corpus
 
-run_all.sh calls it. The numbers of results/ are of 5,717 stories of TinyStories. For each of them stories.txt has a
-fingerprint, the beginning of a SHA-256, so they are known again wherever they stand in the corpus.
+run_all.sh calls it. The numbers of results/ are of 5,717 stories of TinyStories. For each of them
+stories.txt has a fingerprint, the beginning of a SHA-256, so they are known again wherever they
+stand in the corpus.
 Their order in stories.txt says to which part a story belongs: the last 300 choose best.pt, the 400
 before them are reported, and all others are trained on.
 
