@@ -6,9 +6,8 @@ The real text of the experiments, in three parts: to train on, to choose by, and
 
 run_all.sh calls it. The numbers of results/ are of 5,717 stories of TinyStories. For each of them
 stories.txt has a fingerprint, the beginning of a SHA-256, so they are known again wherever they
-stand in the corpus.
-Their order in stories.txt says to which part a story belongs: the last 300 choose best.pt, the 400
-before them are reported, and all others are trained on.
+stand in the corpus. Their order in stories.txt says to which part a story belongs: the last 300
+choose best.pt, the 400 before them are reported, and all others are trained on.
 
 Nothing is ever chosen by the stories that are reported. A run that is trained on data/stories can
 be scored on the validation stories of data/unseen.
