@@ -9,9 +9,9 @@ A page asks for its numbers itself. Before <!--end--> stands the answer to what 
     <!--100 * solved("mdlm", "surest first", 12) : .1f-->99.3 ± 0.5<!--end-->%
 
 That is Python, which knows the functions below, and by its name, here few, all that results/data
-has under "few" in a file. After a colon
-stands how the number is written, else it has two digits. Several numbers are those of seeds, of
-which the mean ± the standard deviation is written. A table asks for each row and column:
+has under "few" in a file. After a colon stands how the number is written, else it has two digits.
+Several numbers are those of seeds, of which the mean ± the standard deviation is written. A table
+asks for each row and column:
 
     <!--table: scores(real, f"{row}/{col}")
     steps || ar := `ar` | mdlm := `mdlm` (bound)
@@ -45,7 +45,7 @@ RATES = "0.002", "0.008", "0.016"       # beside that of all runs
 
 
 def scores(file, name: str):
-    """(seeds, groups of windows) of the runs out/NAME-SEED of a file of held_out.py.
+    """(seeds, groups of windows) of the runs out/NAME-SEED that held_out.py has scored.
 
     After a comma the name may say what else than the bound is asked for."""
     name, _, kind = name.partition(", ")
@@ -71,7 +71,7 @@ def seeds(values, digits=2, between=", ") -> str:
 
 
 def curve(file, run: str) -> np.ndarray:
-    """(evaluations, 2) epochs and the loss that chooses, of a run in a file of held_out.py."""
+    """(evaluations, 2) epochs and the loss that chooses, of a run that held_out.py has scored."""
     return np.array(file["runs"][f"out/{run}"]["curve"])
 
 
@@ -112,8 +112,8 @@ def above(runs, others) -> str:
 def times(runs, steps: int) -> str:
     """How many times fewer steps a GPT needs for the loss of each of these runs, seed by seed.
 
-    The losses of GPTs lie on straight lines over the logarithm of their steps. Where both files
-    have a GPT of as many steps, that of gpt.json counts."""
+    The losses of GPTs lie on straight lines over the logarithm of their steps. Where real and gpt
+    both have a GPT of as many steps, that of gpt counts."""
     factors = []
     for seed, loss in enumerate(np.mean(runs, axis=1), 1):
         losses = {}
@@ -137,7 +137,7 @@ def rate(name: str) -> float:
 
 
 def story(recipe: str, steps: int):
-    """The scores of a recipe of mask ratios; a = 1 is of real.json, and 1/2 the paper's cosine."""
+    """The scores of a recipe of mask ratios; a = 1 is of real, and 1/2 the paper's cosine."""
     if recipe == "masked_ce-0.5":
         return scores(DATA["paper"], "paper/mdlm-loss" if steps == 1250 else recipe)
     if recipe.endswith("-1"):
@@ -154,12 +154,12 @@ def world(recipe: str, name: str):
 
 
 def gpt_of(group: str):
-    """The scores of the GPT beside a group of real.json; in 5,000 steps it overfits."""
+    """The scores of the GPT beside a group of runs; in 5,000 steps it overfits."""
     return scores(DATA["real"], {"stories": "stories/ar", "long": "steps/ar-2500"}[group])
 
 
 def change(mode: str, difference: str) -> tuple:
-    """The scores of a run with this difference from ours in paper.json, and those of ours."""
+    """The scores of a run with this difference from ours, and those of ours."""
     name = f"paper/{mode}-{difference}"
     if name == "paper/mdlm-masked_ce":
         name = "stories/masked_ce"
@@ -167,7 +167,7 @@ def change(mode: str, difference: str) -> tuple:
 
 
 def wrote(name: str, network: str, key: str):
-    """A column of denoiser.json: of "sampler, setting", with the law or with a trained network."""
+    """A column of denoiser.py: of "sampler, setting", with the law or with a trained network."""
     for row in DATA["denoiser"]["rows"]:
         setting = ", ".join(f"{flag} {value}" for flag, value in row["settings"].items())
         its_network = "law" if row["network"] == "the law" else "trained"
@@ -177,7 +177,7 @@ def wrote(name: str, network: str, key: str):
 
 
 def taken(name: str, key: str):
-    """A column of shakespeare-taken.json, for each seed."""
+    """A column of our ar with a difference from nanoGPT taken away, for each seed."""
     return rows(DATA["shakespeare_taken"]["results"][name], key)
 
 
@@ -186,7 +186,7 @@ def slower(name: str, ours: str) -> float:
     return median(seconds[name]) / median(seconds[ours])
 
 
-SUDOKU = "sudoku_1", "sudoku_2", "sudoku_3", "sudoku_controls"     # a file for each seed, and one more
+SUDOKU = "sudoku_1", "sudoku_2", "sudoku_3", "sudoku_controls"     # one for each seed, and more
 
 
 def solved(run: str, way: str, givens: int, key="solved", files=SUDOKU):
@@ -211,19 +211,14 @@ def grid_loss(run: str, kind: str):
     return np.array([seed[run][kind][0] for seed in losses if run in seed])
 
 
-def passes(run: str, way: str, *givens, files=SUDOKU) -> str:
-    counts = [solved(run, way, count, "passes", files).mean() for count in givens]
-    return ", ".join(f"{count:.3g}" for count in counts)
-
-
 def nine(way: str, givens=0) -> dict:
-    """A row of sudoku-9.json, with so many givens or none."""
+    """A row of the 9 x 9 grids, with so many givens or none."""
     found = DATA["sudoku_9"]["solved" if givens else "grids"]
     return next(row for row in found if row["way"] == way and row.get("givens", 0) == givens)
 
 
 def dialled(file, name: str, key: str):
-    """A column of a file of dial.py, where the name is "N network", for each seed."""
+    """A column of dial.py, where the name is "N network", for each seed."""
     N, _, network = name.partition(" ")
     return rows(file["rows"], key, N=int(N), network=network)
 
@@ -235,7 +230,7 @@ def blank(file, run: str, length) -> tuple:
 
 
 def opened(way: str, writer: str, metric: str):
-    """A metric of openings.json, for each seed. Real text is not written by a rule."""
+    """A metric of the openings, for each seed. Real text is not written by a rule."""
     if writer == "real text":
         way = way.rpartition(", ")[0]
     return np.array(DATA["openings"]["cells"][f"{way}, {writer}"][metric])
@@ -262,7 +257,10 @@ def answer(question: str, **names) -> str:
     """Raises InputError for what no file has."""
     python, _, form = question.partition(" : ")
     try:
-        return shown(eval(python, globals(), DATA | names), form.strip() or ".2f")
+        text = shown(eval(python, globals(), DATA | names), form.strip() or ".2f")
+        if "nan" in text:
+            raise KeyError("a mean of nothing")
+        return text
     except (KeyError, IndexError, NameError, SyntaxError) as e:
         raise InputError(f"{python} has no answer in results/data ({e!r})") from e
 
