@@ -2,7 +2,6 @@
 import importlib
 import itertools
 import json
-import math
 import os
 import random
 import re
@@ -20,8 +19,7 @@ from scipy import stats
 import model as plain
 from conftest import TINY, run, small_model
 from experiments import blanks, denoiser, dial, held_out, learning, shakespeare, texts
-from experiments.oracle import (
-    choices_of, distance, exact_conditionals, toy_conditionals, toy_oracle)
+from experiments.oracle import distance, exact_conditionals, toy_conditionals, toy_oracle
 from prepare_data import PrepareOptions, prepare
 from support.flags import ROOT, InputError
 from support.runs import ORIGIN, random_numbers
@@ -108,16 +106,6 @@ def test_the_perfect_network_knows_every_word_given_any_others():
     [p] = exact_conditionals(grammar, given[None])
     assert agree.max() == 5
     assert close(p, law_of(agree == 5))
-
-
-def test_choices_tell_the_story_again():
-    for text in stories(50):
-        chosen = choices_of(text)
-        assert TOY.tell(lambda name, before: chosen[name]) == text
-        log_p = 0.0
-        for name, i in chosen.items():
-            log_p += math.log(TOY.weights[name][i])
-        assert log_p == approx(TOY.log_probs(text).sum())
 
 
 @pytest.mark.parametrize("mode, N, sampler, settings, passes", [
