@@ -161,6 +161,9 @@ def test_in_any_order_and_in_blocks_the_law_is_the_law(mode):
         assert losses.numpy() == approx(nats_of(x), abs=1e-5)
     for N in 1, 7:
         assert abs(dial.above_law(toy_oracle(mode, N), blocks, x)) < 1e-6
+    unknowing = toy_oracle(mode)
+    unknowing.conditionals = lambda x: np.full((*x.shape, 135), 1 / 135)
+    assert dial.above_law(unknowing, plain, x) == approx(np.log(135) - 0.39, abs=0.2)
 
 
 def test_distances_and_the_bound():
