@@ -195,12 +195,6 @@ def solved(run: str, way: str, givens: int, key="solved", files=SUDOKU):
     return rows(found, key, run=run, way=way, givens=givens)
 
 
-def hard(run: str, way: str, givens: int) -> float:
-    """The share solved of the puzzles that need a guess, of all seeds."""
-    counts = solved(run, way, givens, "hard")
-    return solved(run, way, givens, "hard_solved") @ counts / counts.sum()
-
-
 def right(run: str, way: str):
     found = [row for file in SUDOKU for row in DATA[file]["grids"]]
     return rows(found, "right", run=run, way=way)
