@@ -5,9 +5,8 @@ What is gained by seeing both sides of a blank?
 
 A span of a window is hidden, and the rest is known. Every model is scored exactly by the chain
 rule, −log p of the span from left to right, in nats per token: ar sees the left side only, while
-mdlm and aogpt see both. The file of --json has the mean over windows and places, also the loss of
-whole windows from left to right, but for mdlm, and the seconds in which mdlm and aogpt fill one
-blank.
+mdlm and aogpt see both. The file of --json has the mean over windows and places, and also the loss
+of whole windows from left to right, but for mdlm. Its numbers are those of results/blanks.md.
 
 On the toy the exact −log p of the span, given both sides, is subtracted. What is left is the KL
 of the exact law from the model's, and for ar also all that the right side tells.
@@ -15,18 +14,15 @@ of the exact law from the model's, and for ar also all that the right side tells
 mdlm takes a pass for each token of a blank, the others take one. Three models of the toy take some
 minutes on one core of a CPU.
 """
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 import variants.infill
 import model as plain
 from experiments.held_out import COLOURS, Output, error_of, nats_in_turn, of_neighbours, open_run
 from experiments.oracle import toy_oracle
-from sample import SampleOptions, generate
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure, in_legend
 from support.runs import origin_of
@@ -64,17 +60,6 @@ def nats(model, variant, x, start: int, length: int):
     return losses_in_parts(model, plain.losses, batch)
 
 
-def seconds_to_fill(model, variant, x, start: int, length: int) -> float:
-    """Of one blank in the window x (T,), with a token a pass: the median of five, after one."""
-    pattern = x.clone()
-    pattern[start:start + length] = model.config.mask_id
-    ticks = []
-    for story in range(6):
-        generate(model, [story], pattern, SampleOptions(), variant)
-        ticks.append(time.perf_counter())
-    return float(np.median(np.diff(ticks)))
-
-
 # ---- A run ---------------------------------------------------------------------------------------
 
 def starts_of(length: int, T: int) -> list:
@@ -106,9 +91,6 @@ def measure(folder: str, o: InfillOptions) -> dict:
         blanks[length] = {
             "nats": scores.mean().item(),
             "nats_se": error_of(of_neighbours(scores))}
-        if model.config.mode != "ar":
-            blanks[length]["seconds"] = seconds_to_fill(
-                model, variant, x[0], starts[1], length)
     found = origin_of(folder) | {"blanks": blanks}
     if model.config.mode != "mdlm":
         found["left to right"] = nats(model, variant, x, 0, x.size(1)).mean().item()

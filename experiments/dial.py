@@ -4,9 +4,10 @@ How long should a block be? The dial from left to right to random order.
     python -m experiments.dial --json=F --plot=G                        the toy
     python -m experiments.dial --text=stories --json=F --plot=G         real text, of texts.py
 
-It measures all runs out/dial-TEXT/MODE-N-SEED. run_all.sh trains them: mdlm (block diffusion) and
-aogpt (the same orders, one causal stream) with --variant=blocks --block_length=N. Where N is the
-whole window there is one block, which takes no variant.
+Its numbers are in results/sampling.md. It measures all runs out/dial-TEXT/MODE-N-SEED. run_all.sh
+trains them: mdlm (block diffusion) and aogpt (the same orders, one causal stream) with
+--variant=blocks --block_length=N. Where N is the whole window there is one block, which takes no
+variant.
 
 On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
 
@@ -17,12 +18,10 @@ On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
                     mdlm cannot write more tokens a pass than a block has
     adaptive        the same of mdlm with --sampler=adaptive, and how many tokens a pass that is
     drafts          the same of aogpt with --sampler=drafts --draft=16
-    step            seconds of a training step
 
 and the same samplers write with a perfect network, the law. On real text, 1,250 steps of 8 windows
 of 256 tokens, it has the bound on 400 stories that chose nothing, the exact loss from left to right
-of aogpt, the tokens a pass of the adaptive sampler and of drafts of 16 tokens, and the seconds of a
-story.
+of aogpt, and the tokens a pass of the adaptive sampler and of drafts of 16 tokens.
 
 The expected answer: short blocks are nearer to the law, but what they reveal together are
 neighbours, so several tokens a pass break more stories, with the perfect network too; unless the
@@ -33,7 +32,6 @@ worse than the perfect one, more training could help; else only the order or the
 On one core of a CPU a run takes two to five minutes to train and half a minute to measure, on real
 text four to eleven and one. The law takes four minutes in all.
 """
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -58,7 +56,7 @@ from variants import blocks
 
 PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in each pass
 DRAFT = 16                  # tokens that aogpt guesses at once with --sampler=drafts
-STORIES = 8                 # of real text that are written at once, to count passes and seconds
+STORIES = 8                 # of real text that are written, to count passes
 DRAWS = 8                   # masks or orders of a bound on real text
 
 
@@ -123,7 +121,7 @@ def on_toy(model, variant, tokenizer, o: DialOptions) -> dict:
 
 
 def on_stories(model, variant, o: DialOptions) -> dict:
-    """The losses on unseen stories; passes and seconds of a few that it writes."""
+    """The losses on unseen stories, and the tokens a pass of a few that it writes."""
     config = model.config
     stories = Windows("unseen", "val", config.block_size)
     x = torch.from_numpy(stories.spread(min(len(stories), o.num_samples)))
@@ -136,27 +134,18 @@ def on_stories(model, variant, o: DialOptions) -> dict:
         way, faster = str(DRAFT), drafts
     o = SampleOptions()
     blank = torch.full((config.block_size,), config.mask_id)
-    for name, function in ("", None), (f"{way}: ", faster.sampler(config, o, {"draft": DRAFT})):
-        began = time.perf_counter()
-        _, appeared = generate(model, range(STORIES), blank, o, variant, function)
-        found[f"{name}story, s"] = (time.perf_counter() - began) / STORIES
-        passes = [len(set(steps)) for steps in appeared.tolist()]
-        found[f"{name}tokens a pass"] = config.block_size / float(np.mean(passes))
-    return found
+    function = faster.sampler(config, o, {"draft": DRAFT})
+    _, appeared = generate(model, range(STORIES), blank, o, variant, function)
+    passes = [len(set(steps)) for steps in appeared.tolist()]
+    return found | {f"{way}: tokens a pass": config.block_size / float(np.mean(passes))}
 
 
 def measure(folder: Path, o: DialOptions) -> dict:
     """The row of one run."""
-    run = finished_run(folder)
+    finished_run(folder)
     model, variant, tokenizer, _ = open_model(folder, "cpu")
     mode, N, seed = folder.name.split("-")
-    first, last = run["curve"][0], run["curve"][-1]     # compiling takes place before the first
-    seconds = last["seconds"] - first["seconds"]
-    row = {
-        "network": mode,
-        "N": int(N),
-        "seed": int(seed),
-        "step, s": seconds / max(1, last["step"] - first["step"])}
+    row = {"network": mode, "N": int(N), "seed": int(seed)}
     if o.text == "toy":
         return row | on_toy(model, variant, tokenizer, o)
     return row | on_stories(model, variant, o)

@@ -4,17 +4,18 @@ What do runs score on stories by which nothing was chosen, and in which order is
     python -m experiments.held_out --runs=out/ar-1,out/ar-2,out/mdlm-1 --json=F
     python -m experiments.held_out --runs=out/aogpt-1 --windows=64 --orders=8 --json=F
 
-Every run's own validation stories chose its best.pt. The validation stories of data/DATA are
-others. On those the best weights are scored, in nats per token: ar exactly, mdlm and aogpt by their
-bounds, aogpt also exactly from left to right.
+Its numbers are those of results/real.md and paper.md, and of stories in learning.md. Every run's
+own validation stories chose its best.pt. The validation stories of data/DATA are others. On those
+the best weights are scored, in nats per token: ar exactly, mdlm and aogpt by their bounds, aogpt
+also exactly from left to right.
 
 With --orders=K every run is scored exactly in orders of writing, one token a pass: from left to
-right, from right to left, and in K random orders. The mean over random orders is the bound. What
-the model itself says is −log of the mean of p over all orders, which is lower. The mean of p over
-K of them lies between the two (Burda et al. 2016, arXiv 1509.00519), so the distance from the bound
-to that of K is a part of the bound's slack. aogpt reads a window in one pass for each order, while
-mdlm takes a pass for each of its tokens: for 60 windows of 256 tokens that is three minutes an
-order on a core. With --left_to_right every run is scored exactly in this order alone.
+right, and in K random orders. The mean over random orders is the bound. What the model itself says
+is −log of the mean of p over all orders, which is lower. The mean of p over K of them lies between
+the two (Burda et al. 2016, arXiv 1509.00519), so the distance from the bound to that of K is a part
+of the bound's slack. aogpt reads a window in one pass for each order, while mdlm takes a pass for
+each of its tokens: for 60 windows of 256 tokens that is three minutes an order on a core. With
+--left_to_right every run is scored exactly in this order alone.
 
 A window is the first block_size tokens from a story's start. Where a story is shorter, the next one
 follows, so windows beside each other share text. The file has the mean over each ten neighbours;
@@ -45,7 +46,6 @@ SEED = 1337         # of masks and orders
 COLOURS = {"ar": "C0", "mdlm": "C1", "aogpt": "C2", "masked_ce": "C3", "infill": "C4"}
 HELPS = {
     "plain": ("no help", ".-"),
-    "eight": ("no help, 8 windows a step", "x-"),
     "dropout": ("dropout", "s--"),
     "both": ("dropout and noise", "^:")}
 
@@ -64,7 +64,7 @@ class HeldOutOptions(Output):
     runs: str = flag("", "folders of the runs: A,B,…")
     windows: int = flag(400, "windows of them", low=2 * NEIGHBOURS)
     draws: int = flag(8, "masks or orders for each window's bound", low=1)
-    orders: int = flag(0, "exact, in so many random orders and two others; 0: bounds", low=0)
+    orders: int = flag(0, "exact, in so many random orders and left to right; 0: bounds", low=0)
     left_to_right: bool = flag(False, "exact, from left to right alone")
 
 
@@ -109,8 +109,6 @@ def in_orders(model, x, K: int) -> dict:
     found = {"left to right": left_to_right(model, x)}
     if model.config.mode == "ar":
         return found
-    backwards = torch.arange(x.size(1)).flip(0).expand_as(x)                    # (N, T)
-    found["right to left"] = nats(model, x, backwards)
     scores = []
     for _ in range(K):
         order = torch.rand(x.shape, generator=generator).argsort(dim=1)         # (N, T)

@@ -3,10 +3,10 @@ A perfect denoiser: an exact law in the place of a Transformer.
 
     python -m experiments.oracle mdlm=out/toy-mdlm/samples.jsonl    how near samples come to the law
 
-A sampler can be wrong in two ways, by its own rule and by the network that it asks. With this
-module in the network's place only the first is left. The law is that of the toy, whose every word
-has a known probability given any other words of its story. A pass over a story takes about a
-millisecond.
+Exercises and the course print this table, and denoiser.py, dial.py and blanks.py have this law in
+the network's place. A sampler can be wrong in two ways, by its own rule and by the network that it
+asks. With the law there only the first is left. The law is that of the toy, whose every word has a
+known probability given any other words of its story. A pass over a story takes about a millisecond.
 """
 import collections
 import functools
