@@ -50,10 +50,10 @@ def test_a_plain_field_is_a_flag(call):
 
 
 @pytest.mark.parametrize("argument, named", [
-    ("--top_k=five", "--top_k"), ("--rope_base=x", "--rope_base"), ("--rope_base=nan", "--rope_base"),
-    ("--rope_base=-inf", "--rope_base"), ("--watch=maybe", "--watch"), ("--length=0", "--length"),
-    ("--share=1.5", "--share"), ("--share=-1", "--share"), ("--kind=gren", "green?"),
-    ("--top-k=5", "--top_k?"), ("--lenght=5", "--length?"), ("five", "five")])
+    ("--top_k=five", "--top_k"), ("--rope_base=x", "--rope_base"), ("--length=0", "--length"),
+    ("--rope_base=nan", "--rope_base"), ("--rope_base=-inf", "--rope_base"), ("five", "five"),
+    ("--watch=maybe", "--watch"), ("--share=1.5", "--share"), ("--share=-1", "--share"),
+    ("--kind=gren", "green?"), ("--top-k=5", "--top_k?"), ("--lenght=5", "--length?")])
 def test_a_wrong_flag_is_named(call, argument, named):
     with pytest.raises(InputError) as e:
         call(argument)
@@ -66,7 +66,7 @@ def test_a_wrong_flag_is_named(call, argument, named):
 def test_help_shows_every_flag(script, folder, classes):
     """Also those of the files in a folder, and the names of these; with defaults and what they are.
     """
-    done = run(script, "--help")
+    done = run(script, "--help", COLUMNS="1000")
     assert done.returncode == 0
     classes += filter(None, [options_of(folder, name) for name in names_in(folder)])
     shown = re.findall(r"^  --(\w+)", done.stdout, re.MULTILINE)
@@ -114,19 +114,19 @@ train.py --mode=mdlm --variant=paper --schedule=cosine
 train.py --mode=mdlm --variant=blocks --block_length=0
 train.py --preset=toy --variant=answers --mark=999
 train.py --mode=mdlm --preset=laptop --objective=nelbo --bell=8
-prepare_data.py --text=toy.txt
+prepare_data.py --text=toy.txt    data/toy
 train.py --mode=mdlm --batch_size=7
 train.py --grad_accum=3
 train.py --device=cuda:77
 train.py --out_dir=out/ar
-train.py --out_dir=out/new --resume
+train.py --out_dir=out/new --resume    out/new
 sample.py --start=Once    --prompt?
 sample.py --max_new_tokens=10    --length?
 sample.py --out_dir=out/none
 sample.py --out_dir=out/mdlm --prompt=zebra
 sample.py --out_dir=out/ar --prompt=caf\udce9
 sample.py --out_dir=out/ar --prompt=One___day
-sample.py --out_dir=out/ar --prompt=FILE:none.txt
+sample.py --out_dir=out/ar --prompt=FILE:none.txt    none.txt
 sample.py --out_dir=out/ar --out=no/such/s.jsonl
 sample.py --out_dir=out/ar --steps=4
 sample.py --out_dir=out/mdlm --temperature=-1
@@ -158,15 +158,15 @@ extras/compare.py ar=out/ar --order=random
 extras/compare.py ar=out/ar --text=none.txt
 extras/compare.py ar=out/ar --text=t.txt --stride=49
 extras/compare.py ar=out/none
-extras/compare.py ar=out/ar ar=out/mdlm
+extras/compare.py ar=out/ar ar=out/mdlm    NAME
 extras/compare.py ar=out/ar --text=t.txt --device=tpu
 extras/show.py ar=none.jsonl
-extras/show.py ar.jsonl
+extras/show.py ar.jsonl    NAME
 extras/show.py ar=t.txt
 extras/show.py ar=t.txt --picture=a.png
 diversity.py mine=t.txt --judge=out/ar --device=tpu
 bench.py --batch_size=3
-bench.py --modes=ar,gpt
+bench.py --modes=ar,gpt    gpt
 """
 
 
