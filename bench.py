@@ -20,7 +20,7 @@ from typing import Literal
 from support import machine     # before torch, because it sets how torch's threads wait
 import torch
 
-from model import Config, Transformer, flops_per_token, losses, masked_ce_batch, training_batch
+from model import Config, Transformer, losses
 from support.flags import (
     InputError, build, command, flag, parse_flags, pick_device, print_table, provenance, write_json)
 from support.processes import WORLD_SIZE
@@ -111,6 +111,18 @@ def peak_flops(device: torch.device, dtype: str) -> float:
     return 2 * n ** 3 / min(seconds["product"])
 
 
+def flops_per_token(config) -> float:
+    """FLOPs of training on one token: 6 for each multiply-add of the forward matrix products."""
+    C, T = config.n_embd, config.block_size
+    reach, predicted = T / 2, 1     # the slots that attention sees, and the share that is predicted
+    if not config.row.causal:
+        reach, predicted = T, (T + 1) / (2 * T)
+    attention = config.n_layer * (4 * C * C + 2 * C * reach)
+    mlp = (config.n_layer - 1 + predicted) * 3 * C * config.n_hidden
+    head = predicted * C * config.vocab_size
+    return 6 * (attention + mlp + head)
+
+
 # ---- Training steps, and the table ---------------------------------------------------------------
 
 def losses_of_every_slot(model, batch, select):
@@ -126,16 +138,17 @@ def training_step(config: Config, batch_size: int, device: torch.device, tuned=T
     that of weights, optimizer and step, and is known with CUDA only, else NaN."""
     torch.manual_seed(0)
     s = Settings(batch_size=batch_size)
-    make_batch = training_batch
+    make_batch = config.row.training_batch
     if not tuned:
         s = replace(s, dtype="float32", compile="false")
-        make_batch = masked_ce_batch if config.mode == "mdlm" else training_batch
+        make_batch = config.row.reported.get("val_masked_ce", make_batch)
     machine.prepare(s, device)
     torch.set_float32_matmul_precision("highest")       # the baseline's float32 is no TF32
     cuda = device.type == "cuda"
     memory = -torch.cuda.memory_allocated(device) if cuda else math.nan
     model = Transformer(config).to(device)
     model.softmax_attention = machine.attention_for(device)
+    model.cross_entropy = machine.cross_entropy
     optimizers = make_optimizers(model, s)
     losses_of = machine.compiled(losses if tuned else losses_of_every_slot, s, device)
     x = torch.randint(config.vocab_size, (batch_size, config.block_size))       # (B, T)

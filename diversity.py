@@ -159,7 +159,7 @@ def largest_share(counts) -> float:
 def measure(texts, judges, corpus) -> dict:
     """All metrics of a set of texts.
 
-    judges      {name: (model, variant, tokenizer)}
+    judges      {name: (model, tokenizer)}
     corpus      a Corpus of extras/real_text.py, or None"""
     samples = [text.replace(EOT, " ").lower().split() for text in texts]
     first = [[tuple(words[:1])] for words in samples]
@@ -185,13 +185,13 @@ def measure(texts, judges, corpus) -> dict:
 
 
 def open_judges(o: DiversityOptions) -> dict:
-    """{folder: (model, variant, tokenizer)}. Raises InputError where one gives mere bounds."""
+    """{folder: (model, tokenizer)}. Raises InputError where one gives mere bounds."""
     judges = {}
     for folder in filter(None, o.judge.split(",")):
         *judge, windows = open_model(folder, o.device)
-        mode = judge[0].config.mode
-        if mode != "ar" or windows != "aligned":
-            raise InputError(f"--judge={folder} is {mode} on {windows} windows; only an ar on "
+        config = judge[0].config
+        if config.row.drawn or windows != "aligned":
+            raise InputError(f"--judge={folder} is {config.mode} on {windows} windows; only an ar on "
                              "aligned ones has an exact likelihood")
         judges[folder] = judge
     return judges
@@ -202,9 +202,9 @@ def nats_under(judge, texts) -> tuple:
 
     A text is cut at the window. The end of a story is not scored: it may have been cut off."""
     from extras.score import score_texts
-    model, variant, tokenizer = judge
+    model, tokenizer = judge
     encoded = [tokenizer.encode_marked(text)[:model.config.block_size] for text in texts]
-    nats, _, tokens = zip(*score_texts(model, variant, encoded))
+    nats, _, tokens, _ = zip(*score_texts(model, encoded))
     return nats, tokens
 
 

@@ -2,34 +2,40 @@
 One Transformer, three ways to read a sentence: the network, what it learns, and how it writes.
 
 This file is the whole method, and needs torch alone. Every mode trains p(token | some of the other
-tokens), and they differ in which others these are. A *slot* is one column of the sequence that the
-network reads. It holds a token, knows that token's position (key_pos), and predicts the token at
-another position or the same one (target_pos). A mode is a row of this table, and nothing else:
+tokens), and they differ in which others these are:
+
+    ar     autoregressive, that is, left to right: a GPT. Its loss is exactly −log p(text).
+    mdlm   masked diffusion (Sahoo et al. 2024, arXiv 2406.07524). Any number of the tokens, from
+           one to all, are replaced by [MASK] and predicted from the visible ones. Its loss is an
+           upper bound on −log p(text), see `mask_batch`.
+    aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935). It predicts the tokens in a random
+           order σ, at σ(0) first, at σ(T-1) last. Its loss is an upper bound too: `order_batch`.
+
+*Diffusion* means to learn to undo noise. Noise is added to a text, a little at a time, until
+nothing is left of it; a network that has learned to take a step back can make texts out of noise.
+Here noise replaces tokens, one after another at random places, by [MASK]. The network sees how many
+are replaced, and needs no clock; nor does it matter how fast that went, so there is no schedule.
+
+A *slot* is one column of the sequence that the network reads. It holds a token, knows that token's
+position (key_pos), and predicts the token at another position or the same one (target_pos). A mode
+is a row of this table, and nothing else:
 
            attention      the slots hold             key_pos            target_pos
     ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1
     mdlm   bidirectional  BOS, x, some of it [MASK]  -1, 0 … T-1        -1, 0 … T-1
     aogpt  causal         BOS, x_σ(0) … x_σ(T-2)     -1, σ(0) … σ(T-2)  σ(0) … σ(T-1)
 
-    ar     autoregressive, that is, left to right: a GPT. Its loss is exactly −log p(text).
-    mdlm   masked diffusion (Sahoo et al. 2024, arXiv 2406.07524). Any number of the tokens, from
-           one to all, are replaced by [MASK] and predicted from the visible ones. Its loss is an
-           upper bound on −log p(text), see `mask_batch`. BOS predicts nothing here.
-    aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935). It predicts the tokens in an order σ,
-           which is random. Its loss is an upper bound too: see `order_batch`.
-
-So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask,
-in which each slot predicts its own position. BOS, which begins every window, is the end-of-text
-token. All losses are in nats per token of the same T tokens, so they can be compared.
+So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask, in
+which each slot predicts its own position. BOS, which begins every window, is the end-of-text token;
+in mdlm it predicts nothing. All losses are in nats per token of the same T tokens.
 
 Shapes: B rows of a batch, T positions of a window, L positions of a text to be written, S slots,
-C = n_embd, H = n_head, D = C / H, V = vocab_size, n predictions. σ is an order of the positions.
-`python model.py` prints a table of sizes.
+C = n_embd, H = n_head, D = C / H, V = vocab_size, n predictions.
 """
 import itertools
 import math
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple, get_args
+from typing import Callable, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn as nn
@@ -66,17 +72,18 @@ class Config:
         if self.n_embd % (2 * self.n_head):
             raise ValueError(f"--n_embd={self.n_embd} must be a multiple of {2 * self.n_head}, "
                              "twice --n_head")
+        if self.mode not in self.modes:
+            raise ValueError(f"--mode={self.mode} must be {' or '.join(self.modes)} here")
         if self.objective != "nelbo" and self.mode != "mdlm":
             raise ValueError(f"--objective={self.objective} is for --mode=mdlm")
         self.bos_id = self.vocab_size - 1
         self.mask_id = self.vocab_size          # [MASK] can be read, but never predicted
         self.padded_vocab = math.ceil((self.vocab_size + 1) / 64) * 64      # which suits a GPU
 
-    def times(self, u):
-        """When each place becomes known (B, L), the smallest first, from random u (B, L)."""
-        if self.mode == "ar":
-            return torch.arange(u.size(1), device=u.device).expand_as(u)
-        return u
+    @property
+    def row(self):
+        """The Mode: this model's row of the table at the top."""
+        return self.modes[self.mode]        # `modes` is set at the end, see MODES
 
 
 # ---- The Transformer: rotary positions, attention, SwiGLU, blocks --------------------------------
@@ -100,6 +107,7 @@ def rotate(x, rotary):
 
 
 class Attention(nn.Module):
+    """Slots look at each other. Who sees whom is up to a function, `attend` of the Transformer."""
     def __init__(self, config):
         super().__init__()
         self.n_head = config.n_head
@@ -163,10 +171,11 @@ class Transformer(nn.Module):
 
         This is all of the network that depends on the mode. Another function can take its place: a
         cache, for example, adds k and v of earlier calls, and keeps them apart by `layer`."""
-        return self.softmax_attention(q, k, v, is_causal=self.config.mode != "mdlm")
+        return self.softmax_attention(q, k, v, is_causal=self.config.row.causal)
 
-    # train.py may put a function here that is faster on its device.
+    # train.py may put functions here that are faster on its device.
     softmax_attention = staticmethod(F.scaled_dot_product_attention)
+    cross_entropy = staticmethod(F.cross_entropy)
 
     def forward(self, tokens, key_pos, target_pos, select, attend=None):
         """Logits (n, V) of the tokens that the slots of `select` predict.
@@ -175,40 +184,43 @@ class Transformer(nn.Module):
         key_pos, target_pos     (B, S), or (1, S) for all rows alike: see the table at the top
         select      (n,) the slots to be predicted, counted over all rows: slot s of row b is b·S+s
         attend      who sees whom, if not as the mode has it"""
-        # An order is random in aogpt, so a slot must be told what to predict. The target embedding
-        # tells it the position; any one will do for mdlm's BOS, at -1, which predicts nothing. And
-        # keys turn by where a token stands, but queries by what they predict, so each head sees the
-        # distance from the one to the other.
+        # Where the order is random, a slot must be told what to predict. The target embedding tells
+        # it the position; any will do for mdlm's BOS, which predicts nothing. Keys turn by where a
+        # token stands, queries by what they predict, so each head sees the distance between them.
         x = self.embed(tokens) + self.embed_target(target_pos.clamp(min=0))     # (B, S, C)
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                 # (2, B or 1, 1, S, D/2)
         rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)              # (2, B or 1, 1, S, D/2)
         return self.predict(x, rotary_q, rotary_k, select, attend or self.attend)
 
     def predict(self, x, rotary_q, rotary_k, select, attend):
-        """All layers: logits (n, V) from what the slots know at first, x (B, S, C)."""
+        """All layers, from what the slots know at first, x (B, S, C): in variants/paper.py less."""
         *first, last = self.blocks
         for block in first:
             x = block(x, rotary_q, rotary_k, attend)                            # (B, S, C)
         # After the last attention slots don't look at each other any more, so only those that are
         # asked for go on. Of mdlm that is half of them, and the head is a large part of the work.
         x = last(x, rotary_q, rotary_k, attend, select)                         # (n, C)
-        logits = self.head(self.norm(x))                                        # (n, padded_vocab)
-        return logits[:, :self.config.vocab_size]                               # (n, V)
+        logits = self.head(self.norm(x))[:, :self.config.vocab_size]            # (n, V)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))      # at least float32
+
+    def logits(self, batch, select):
+        """What the slots of `select` predict in a Batch: (n, V)."""
+        return self(batch.tokens, batch.key_pos, batch.target_pos, select)
 
     @torch.no_grad()
     def init_weights(self):
         """Normal weights of standard deviation 1/√(row length) keep outputs as large as inputs.
 
-        One common vector is added to all embeddings. The head shares these weights, so each logit
-        gets the same addend, and predictions stay. But all keys of the first layer have a part in
-        common, so by rotary embedding a head can tell slots by their distance, whatever they hold.
-        mdlm so learns sooner (results/paper.md)."""
+        All embeddings have one vector in common. That adds the same to all logits, which changes no
+        prediction. But so all keys share a part that turns with their positions alone, by which a
+        head can find slots at a distance. mdlm learns sooner by it (results/paper.md)."""
         for name, p in self.named_parameters():
             self.init_weight(name, p)
         common = torch.randn(self.config.n_embd)                                # (C,)
         self.embed.weight += common / math.sqrt(self.config.n_embd)
 
     def init_weight(self, name, p):
+        """Of one tensor; variants/paper.py has other tensors too."""
         if p.dim() == 1:
             nn.init.ones_(p)                # the gain of a norm
         elif name.startswith("embed_target"):
@@ -218,6 +230,12 @@ class Transformer(nn.Module):
             nn.init.normal_(p, std=1 / math.sqrt(p.size(1) * 2 * self.config.n_layer))
         else:
             nn.init.normal_(p, std=1 / math.sqrt(p.size(1)))
+
+    def count_parameters(self):
+        """Trained numbers. Rows of the embedding that only pad the vocabulary do not count."""
+        used = self.config.vocab_size + (not self.config.row.causal)    # mdlm has [MASK] too
+        padding = (self.config.padded_vocab - used) * self.config.n_embd
+        return sum(p.numel() for p in self.parameters()) - padding
 
 
 # ---- What a model learns: a batch, and its loss --------------------------------------------------
@@ -234,24 +252,14 @@ class Batch(NamedTuple):
         """The slots with a weight (n,), counted over all rows. Only these need be predicted."""
         return self.weight.flatten().nonzero().flatten()
 
-    def split(self, rows):
-        """Parts of so many rows; the last has the rest."""
-        return [type(self)(*part) for part in zip(*(field.split(rows) for field in self))]
-
-    def to(self, device):
-        return type(self)(*(field.to(device) for field in self))
-
 
 def losses(model, batch, select):
     """Σ weight · −log p(target) of each row (B,). Their mean is the loss, in nats per token.
 
-    select is batch.select(), taken before on the CPU, because its length depends on the data."""
-    logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)       # (n, V)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # float32 at least
-    # Cross-entropy, written out, because compiled its gradient then takes one pass over the words.
+    select is batch.select() of the batch on the CPU: a GPU that is asked for it is waited for."""
+    logits = model.logits(batch, select)                                        # (n, V)
     targets = batch.targets.flatten()[select]                                   # (n,)
-    target_logits = logits.gather(-1, targets[:, None])[:, 0]                   # (n,)
-    nll = logits.logsumexp(dim=-1) - target_logits                              # (n,)
+    nll = model.cross_entropy(logits, targets, reduction="none")                # (n,)
     # Each prediction goes back to its place in the rows, and a row is summed up.
     weight = batch.weight.flatten()                                             # (B·S,)
     weighted = nll.new_zeros(len(weight)).scatter(0, select, nll * weight[select])
@@ -275,16 +283,23 @@ def order_batch(config, x, order):
     return Batch(tokens, key_pos, order, targets, weight)
 
 
-def draw_orders(config, x, generator, l2r_fraction):
-    """Orders (B, T) for x (B, T), on the CPU: for ar 0 … T-1; for aogpt random, but l2r_fraction of
-    its rows are 0 … T-1 too. That is config's in training, 0 for the bound, 1 for an exact loss."""
-    left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
-    if config.mode == "ar":
-        return left_to_right
+def left_to_right(config, u):
+    """0 … L-1 for each row of u (B, L), in its place and of its kind."""
+    return torch.arange(u.size(1)).to(u).expand_as(u)
+
+
+def one_order_batch(config, x, generator):
+    """x (B, T) in the one order that a mode such as ar has, so the loss is exact."""
+    return order_batch(config, x, config.row.times(config, x).argsort(dim=1))
+
+
+def any_order_batch(config, x, generator, l2r_fraction=0.0):
+    """x (B, T) in random orders, but such a share of the rows from left to right."""
     # The argsort of random numbers is a random permutation.
-    order = config.times(torch.rand(x.shape, generator=generator)).argsort(dim=1)
+    u = torch.rand(x.shape, generator=generator)                                # (B, T)
+    order = config.row.times(config, u).argsort(dim=1)                          # (B, T)
     chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
-    return torch.where(chosen, left_to_right, order)
+    return order_batch(config, x, torch.where(chosen, torch.arange(x.size(1)), order))
 
 
 # ---- What mdlm learns: masks ---------------------------------------------------------------------
@@ -302,10 +317,8 @@ def mask_batch(config, x, masked):
     on average, over orders, E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]. An order has one
     step for each k = 1 … T, so the mean over k of these costs is 1/T of what an order costs on
     average. And p(x), the chance that `write` writes x, is a mean over orders, so this is a bound
-    as in `order_batch`.
-
-    Papers mask each token with a chance t that is uniform on (0, 1), and have a weight 1/t where we
-    have 1/k; that is the same bound in another parametrisation."""
+    as in `order_batch`. Papers mask each token with a chance t that is uniform on (0, 1), and have
+    a weight 1/t where we have 1/k; that is the same bound in another parametrisation."""
     targets = F.pad(x, (1, 0), value=config.bos_id)                             # (B, T+1)
     hidden = F.pad(masked, (1, 0))                                              # (B, T+1)
     tokens = targets.masked_fill(hidden, config.mask_id)                        # (B, T+1)
@@ -314,20 +327,35 @@ def mask_batch(config, x, masked):
     return Batch(tokens, position, position, targets, weight=hidden / k.clamp(min=1))
 
 
-def draw_masks(x, generator):
-    """Where x (B, T) is masked (B, T): k of the T tokens of each row, k uniform on 1 … T.
-
-    To draw each k by itself would do. But the bound varies less if the k are spread evenly over
-    1 … T, and if rows come in pairs that mask k and T+1−k. And then every batch has equally many
-    predictions, B·(T+1)/2, so that a compiled step always has the same shapes. B must be even."""
-    B, T = x.shape
-    part = torch.randperm(B // 2, generator=generator)
-    u = (part + torch.rand(B // 2, generator=generator)) / B                    # (B/2,) in [0, 1/2)
-    k = 1 + (u * T).long()                      # (B/2,) the smaller k of each pair
-    k = torch.stack([k, T + 1 - k], dim=1).view(B, 1)                           # (B, 1)
-    # The argsort of random numbers is a random permutation, so it can serve as ranks.
-    rank = torch.rand(B, T, generator=generator).argsort(dim=1)                 # (B, T)
+def draw_masks(x, k, generator):
+    """Where x (B, T) is masked (B, T): k (B, 1) random ones of the T tokens of each row."""
+    rank = torch.rand(x.shape, generator=generator).argsort(dim=1)              # (B, T)
     return rank < k
+
+
+def draw_counts(B, T, generator):
+    """How many tokens to mask in each row: k (B, 1), uniform on 1 … T. Raises ValueError.
+
+    torch.randint(1, T + 1, (B, 1)) would do. But the bound varies less if the k are spread evenly,
+    and if rows come in pairs of k and T+1−k. And then every batch has equally many predictions,
+    B·(T+1)/2, so that a compiled step always has the same shapes."""
+    if B % 2:
+        raise ValueError(f"masks are drawn for pairs of rows, and {B} rows are an odd number")
+    k = 1 + (spread(B // 2, generator) / 2 * T).long()      # (B/2,) the smaller k of each pair
+    return torch.stack([k, T + 1 - k], dim=1).view(B, 1)                        # (B, 1)
+
+
+def spread(n, generator):
+    """Uniform numbers (n,), one in each of n equal parts of [0, 1), in random order."""
+    part = torch.randperm(n, generator=generator)
+    u = (part + torch.rand(n, generator=generator)) / n
+    return u.clamp(max=1 - 2 ** -24)        # a float32 may have been rounded up to 1
+
+
+def diffusion_batch(config, x, generator):
+    """x (B, T) with random masks. A row is a bound on average; two of a pair are closer to it."""
+    k = draw_counts(*x.shape, generator)                                        # (B, 1)
+    return mask_batch(config, x, draw_masks(x, k, generator))
 
 
 def equal_weights(batch):
@@ -338,36 +366,21 @@ def equal_weights(batch):
     return batch._replace(weight=predicted / mean_of_row)
 
 
-# ---- What each mode trains on, and what it is judged by ------------------------------------------
-
-def bound_batch(config, x, generator, l2r_fraction=0.0):
-    """One loss for each row of x (B, T): −log p(row) / T exactly for ar, else a bound on average,
-    of aogpt from a random order, of mdlm from masks, where the two rows of a pair count together.
-    x and the random numbers are on the CPU, so these are the same whatever device computes."""
-    if config.mode == "mdlm":
-        return mask_batch(config, x, draw_masks(x, generator))
-    return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction))
-
-
-def training_batch(config, x, generator):
-    """What is trained on: the bound. But aogpt reads a share of its rows from left to right, which
-    is --l2r_fraction, and mdlm has equal weights with --objective=masked_ce."""
-    batch = bound_batch(config, x, generator, config.l2r_fraction)
+def weighted(config, batch):
+    """The batch with the weights that --objective asks for in training."""
     return equal_weights(batch) if config.objective == "masked_ce" else batch
 
 
-def masked_ce_batch(config, x, generator):
-    """What evaluations report as val_masked_ce: mdlm's loss of arXiv 2603.22075, by its own masks.
-
-    For each row t is uniform on (0, 1), and each token is masked with the chance sin²(πt/2). What
-    --objective=masked_ce trains on has equal weights too, but the masks of `draw_masks`."""
+def cosine_batch(config, x, generator):
+    """The loss of arXiv 2603.22075, by its own masks: each token is hidden with the chance
+    sin²(πt/2), where t is uniform on (0, 1). --objective=masked_ce has the masks from above."""
     t = torch.rand(len(x), 1, generator=generator)                              # (B, 1)
     ratio = torch.sin(math.pi / 2 * t) ** 2                                     # (B, 1)
     masked = torch.rand(x.shape, generator=generator) < ratio                   # (B, T)
     return equal_weights(mask_batch(config, x, masked))
 
 
-# ---- How a model writes --------------------------------------------------------------------------
+# ---- How a token is drawn ------------------------------------------------------------------------
 
 @dataclass
 class Drawing:
@@ -375,21 +388,16 @@ class Drawing:
     temperature: float = 1.0    # 1 draws from the model's distribution, 0 takes the likeliest token
     top_p: float = 1.0          # keep the likeliest tokens with this much probability
 
-    def __post_init__(self):
-        if self.temperature < 0:
-            raise ValueError(f"--temperature={self.temperature} must be at least 0")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"--top_p={self.top_p} must be above 0 and at most 1")
-
 
 def probabilities(logits, o):
     """Weights (…, V) of tokens, from logits (…, V): their probabilities, but of some tokens 0.
 
     o is a Drawing. Its top_p keeps the smallest set of likeliest tokens of this probability."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if o.temperature == 0:
         return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).float()
-    p = (logits / o.temperature).softmax(dim=-1)
+    # Less the largest, because a small temperature would make it infinite.
+    logits = logits - logits.amax(dim=-1, keepdim=True)                         # (…, V)
+    p = (logits / max(o.temperature, 1e-30)).softmax(dim=-1)                    # (…, V)
     if o.top_p == 1:
         return p
     p, token = p.sort(dim=-1, descending=True)                                  # (…, V) each
@@ -402,44 +410,50 @@ def draw(p, u):
 
     The token is the first at which the running sum of the weights exceeds u times their total. The
     sum is in float64, because float32 would cut off the tail of the distribution, and so lower the
-    real temperature (Zheng et al. 2024, arXiv 2409.02908). Where a device has no float64, u is on
-    the CPU."""
+    temperature (Zheng et al. 2024, arXiv 2409.02908). Where a device has no float64, u is on the
+    CPU."""
     cdf = p.to(u.device).cumsum(dim=-1, dtype=torch.float64)                    # (…, V)
     token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)   # (…, 1)
     return token[..., 0].clamp(max=p.size(-1) - 1).to(p.device)
 
 
-def read_slots(model, tokens, order, start, end):
+def draw_with(u, o=Drawing()):
+    """What decides for `write`: the token at a place is drawn by the number there of u (B, L)."""
+    def decide(logits, row, place):
+        return draw(probabilities(logits, o), u[row.to(u.device), place.to(u.device)])
+
+    return decide
+
+
+# ---- How a model writes --------------------------------------------------------------------------
+
+def read_masked(model, tokens, row, place):
+    """Logits (…, V) of [MASK]s of tokens (B, L), in these rows (…), at these places (…)."""
+    config = model.config
+    # The network has learned whole windows, so it reads [MASK]s beyond the text.
+    beyond = config.block_size - tokens.size(1)
+    window = F.pad(tokens, (0, beyond), value=config.mask_id)                   # (B, T)
+    batch = mask_batch(config, window, window == config.mask_id)
+    select = row * batch.tokens.size(1) + place + 1             # (…) because BOS has slot 0
+    return model.logits(batch, select.flatten()).view(*select.shape, -1)
+
+
+def read_next(model, tokens, order, start, end):
     """Logits (B, m, V) of the m tokens from `start` to `end` in the order (B, L).
 
-    The tokens (B, L) before them are known. None of the m is told what the others become. For ar
-    and aogpt sample.py gives `write` the reader of extras/cache.py instead, which computes the same
-    and keeps what does not change from pass to pass."""
-    config = model.config
-    if config.mode == "mdlm":
-        # The network has learned whole windows, so it reads [MASK]s beyond the text.
-        beyond = config.block_size - tokens.size(1)
-        window = F.pad(tokens, (0, beyond), value=config.mask_id)               # (B, T)
-        batch = mask_batch(config, window, window == config.mask_id)
-        slot = order[:, start:end] + 1              # (B, m), because BOS has slot 0
-        return logits_at(model, batch, slot)
+    The tokens (B, L) before them are known. None of the m is told what the others become. Of ar and
+    aogpt sample.py reads by extras/cache.py: the same, but nothing is computed twice."""
+    if not model.config.row.causal:
+        row = torch.arange(len(order), device=order.device)[:, None]            # (B, 1)
+        return read_masked(model, tokens, row, order[:, start:end])
     logits = []
     for j in range(start, end):
-        # Slot `start` sees all that is known, and predicts token j as if that were the next one.
+        # The last slot sees all that is known, and predicts token j as if that were the next one.
         up_to_j = torch.cat([order[:, :start], order[:, j:j + 1]], dim=1)       # (B, start+1)
-        batch = order_batch(config, tokens, up_to_j)
-        slot = torch.full_like(order[:, :1], start)                             # (B, 1)
-        logits.append(logits_at(model, batch, slot))                            # (B, 1, V)
-    return torch.cat(logits, dim=1)
-
-
-def logits_at(model, batch, slot):
-    """Logits (B, m, V) of what the slots (B, m) of each row predict."""
-    B, S = batch.tokens.shape
-    first = torch.arange(0, B * S, S, device=slot.device)[:, None]              # (B, 1) of each row
-    select = (first + slot).flatten()                                           # (B·m,)
-    logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)       # (B·m, V)
-    return logits.view(*slot.shape, -1)
+        batch = order_batch(model.config, tokens, up_to_j)
+        last_slots = torch.arange(start, up_to_j.numel(), start + 1, device=order.device)   # (B,)
+        logits.append(model.logits(batch, last_slots))                          # (B, V)
+    return torch.stack(logits, dim=1)
 
 
 def plan(config, tokens, times, steps=0):
@@ -449,58 +463,88 @@ def plan(config, tokens, times, steps=0):
                 random order, 0 … L-1 is left to right. What is given comes before all.
     steps       passes; 0 is one for each token. Tokens of one pass do not know of each other, so
                 only one token a pass follows the model's own law."""
-    free = tokens == config.mask_id                                             # (B, L)
+    free = (tokens == config.mask_id).to(times.device)                          # (B, L)
     # It is sorted where the times are, because not every device has float64.
-    order = times.where(free.to(times.device), -1).argsort(dim=1, stable=True).to(tokens.device)
+    given_first = times.where(free, -math.inf)                                  # (B, L)
+    order = given_first.argsort(dim=1, stable=True).to(tokens.device)           # (B, L)
     n = int(free[0].sum())                      # tokens to write, in each row as many
     given, steps = tokens.size(1) - n, steps or n
     return order, [given + n * step // steps for step in range(steps + 1)]
 
 
 @torch.no_grad()
-def write(model, tokens, order, edges, u, o=Drawing(), read=read_slots):
+def write(model, tokens, order, edges, decide, read=read_next):
     """Fills the [MASK]s of tokens (B, L), and yields the tokens after each pass of the network.
 
     order, edges    a pass writes what stands in the order between one edge and the next: see `plan`
-    u               (B, L) uniform numbers in [0, 1), which decide on the token at each place
-    read            what runs the network, with the arguments of `read_slots`; a cache is faster"""
+    decide          gives the tokens (B, m) for logits (B, m, V) of rows (B, 1) at places (B, m):
+                    see `draw_with`
+    read            what runs the network, with the arguments of `read_next`; a cache is faster"""
+    row = torch.arange(len(tokens), device=tokens.device)[:, None]              # (B, 1)
     for start, end in itertools.pairwise(edges):
         place = order[:, start:end]                                             # (B, m)
         logits = read(model, tokens, order, start, end)                         # (B, m, V)
-        p = probabilities(logits, o)                                            # (B, m, V)
-        new = draw(p, u.gather(1, place.to(u.device)))                          # (B, m)
-        tokens = tokens.scatter(1, place, new)
+        tokens = tokens.scatter(1, place, decide(logits, row, place))
         yield tokens
 
 
-# ---- Sizes ---------------------------------------------------------------------------------------
+def generate(model, rows=1, steps=0, o=Drawing(), generator=None):
+    """New texts (rows, T), written in so many passes, or one for each token."""
+    config, device = model.config, model.head.weight.device
+    blank = torch.full((rows, config.block_size), config.mask_id, device=device)    # (B, T)
+    u, v = torch.rand(2, *blank.shape, generator=generator)                     # (B, T) each
+    order, edges = config.row.plan(config, blank, config.row.times(config, u), steps)
+    for tokens in write(model, blank, order, edges, draw_with(v, o)):
+        pass        # here one could watch
+    return tokens
 
-def count_parameters(model):
-    """Trained numbers. Rows of the embedding that only pad the vocabulary do not count."""
-    config = model.config
-    unused = config.padded_vocab - config.vocab_size - (config.mode == "mdlm")  # [MASK] is used
-    return sum(p.numel() for p in model.parameters()) - unused * config.n_embd
+
+# ---- The table of modes --------------------------------------------------------------------------
+
+class Mode(NamedTuple):
+    """A row of the table at the top, in code: all that differs from mode to mode.
+
+    A variant is a file with a Config, whose `modes` are rows like these with some fields replaced:
+    MODES["mdlm"]._replace(training_batch=…). What makes a batch takes (config, x, generator); x
+    (B, T) and the random numbers are on the CPU, so these are the same whatever device trains."""
+    causal: bool                # whether a slot sees only the slots before it and itself
+    orders: str                 # it writes in "one" order, in random ones of its "own", or in "any"
+    drawn: str                  # what the bound draws at random; if nothing, the loss is exact
+    bound_batch: Callable       # the Batch of −log p(x) / T, or of a bound on it, for each row
+    training_batch: Callable    # the Batch that is trained on
+    reported: dict = {}         # {name: the Batch of another loss that evaluations report}
+    together: int = 1           # rows that are drawn together, whose mean counts as one
+    times: Callable = lambda config, u: u   # when each place is written, from random u (B, L)
+    plan: Callable = plan                   # the order and the passes, from these times
+    reader: Callable | None = None          # (model) -> a faster `read_next`, for one text
+    check_prompt: Callable | None = None    # (config, pattern (L,)) raises ValueError
+    network: Callable = Transformer
+    whole: bool = True          # its loss counts whole texts, so that it can write one from nothing
 
 
-def flops_per_token(config):
-    """FLOPs of training on one token: 6 for each multiply-add of the forward matrix products."""
-    C, T = config.n_embd, config.block_size
-    reach, predicted = T / 2, 1     # the slots that attention sees, and the share that is predicted
-    if config.mode == "mdlm":
-        reach, predicted = T, (T + 1) / (2 * T)
-    attention = config.n_layer * (4 * C * C + 2 * C * reach)
-    mlp = (config.n_layer - 1 + predicted) * 3 * C * config.n_hidden
-    head = predicted * C * config.vocab_size
-    return 6 * (attention + mlp + head)
+MODES = {
+    "ar": Mode(
+        causal=True, orders="one", times=left_to_right, drawn="",
+        bound_batch=one_order_batch,
+        training_batch=one_order_batch),
+    "mdlm": Mode(
+        causal=False, orders="any", drawn="pairs of masks", together=2,
+        bound_batch=diffusion_batch,
+        training_batch=lambda config, *drawn: weighted(config, diffusion_batch(config, *drawn)),
+        reported={"val_masked_ce": cosine_batch}),
+    "aogpt": Mode(
+        causal=True, orders="any", drawn="orders",
+        bound_batch=any_order_batch,
+        training_batch=lambda config, *drawn: any_order_batch(config, *drawn, config.l2r_fraction),
+        reported={"val_nll_l2r": lambda *drawn: any_order_batch(*drawn, l2r_fraction=1.0)})}
+Config.modes = MODES
 
 
 def main():
-    print("12 layers, width 768, T = 512, 50,257 words\nmode    parameters  training MFLOP/token")
-    for mode in "ar", "mdlm", "aogpt":
-        config = Config(mode)
+    print("12 layers, width 768, T = 512, 50,257 words")
+    for mode in MODES:
         with torch.device("meta"):      # which takes no memory
-            parameters = count_parameters(Transformer(config))
-        print(f"{mode:6}{parameters:>12,}{flops_per_token(config) / 1e6:>22.1f}")
+            print(f"{mode:8}{Transformer(Config(mode)).count_parameters():>12,} parameters")
 
 
 if __name__ == "__main__":

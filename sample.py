@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-import model as plain
+from model import Drawing, draw_with, read_next, write
 from support.flags import (
     InputError, build, command, flag, parse_flags, pick_device, plugin, printable, provenance,
     write_json)
@@ -31,8 +31,12 @@ from worlds import columns_of, world_of
 
 
 @dataclass
-class SampleOptions(plain.Drawing):
+class SampleOptions(Drawing):
     """what to write, and how"""
+    temperature: float = flag(
+        1.0, "1 draws from the model's distribution, 0 takes the likeliest token", low=0)
+    top_p: float = flag(
+        1.0, "keep the likeliest tokens with this much probability", low=1e-9, high=1)
     out_dir: str = flag("", "the run to sample from; its best.pt is read")
     num_samples: int = flag(3, "stories; with --prompts of each, and default 1", low=1)
     length: int = flag(
@@ -82,56 +86,144 @@ def noise_of(seed: int, stories, device: torch.device):
     return noise
 
 
-def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, variant=plain, sampler=None):
+def times_of(config, o, u: torch.Tensor) -> torch.Tensor:
+    """When each place is to be written (B, L), the smallest first, from uniform u (B, L)."""
+    if o.order:
+        from extras.orders import times_in_order
+        return times_in_order(o.order, u)
+    return config.row.times(config, u)
+
+
+def plain_sampler(config, o):
+    """What writes in passes of equally many tokens, by `write` of model.py.
+
+    A sampler, of which samplers/README.md says what it is given."""
+    def sampler(model, tokens, times, decide, noise):
+        order, edges = config.row.plan(config, tokens, times, o.steps)
+        read = read_next
+        if o.cache and config.row.reader:
+            read = config.row.reader(model)
+        elif o.cache and config.row.causal:
+            from extras.cache import Cache
+            read = Cache(model)
+        return write(model, tokens, order, edges, decide, read)
+
+    return sampler
+
+
+def sampler_of(config, o, flags: dict) -> tuple:
+    """What writes, the plain sampler or that of --sampler, and the values of the flags it has.
+
+    Raises InputError."""
+    if not o.sampler:
+        return plain_sampler(config, o), {}
+    file = plugin("samplers", o.sampler)
+    sampler = file.sampler(config, o, flags)
+    if not sampler:
+        raise InputError(f"sampler() of samplers/{o.sampler}.py must return a function")
+    return sampler, asdict(build(file.Options, flags)) if hasattr(file, "Options") else {}
+
+
+def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, sampler=None):
     """Tokens (B, L) of the stories with these numbers, and the pass (B, L) at which each appeared.
 
     The latter is -1 where a token was given. pattern (L,) or (B, L) has the tokens that are given,
-    and [MASK] elsewhere. `write` of model.py fills them, unless there is a sampler, which takes
-    (model, tokens, times, noise, o) and yields tokens as `write` does. Without o.full_length ar
-    stops when every story has ended, and leaves [MASK] from there on."""
+    and [MASK] elsewhere. Without o.full_length a GPT stops when every story has ended, and leaves
+    [MASK] from there on."""
     config, device = model.config, model.head.weight.device
     if pattern.size(-1) > config.block_size:
         from extras.long import generate_in_parts
-        return generate_in_parts(generate, model, stories, pattern, o, variant, sampler)
+        return generate_in_parts(generate, model, stories, pattern, o, sampler)
     noise = noise_of(o.seed, stories, device)
     tokens = pattern.to(device).expand(len(stories), -1)                            # (B, L)
-    u = noise(tokens.size(1))                                                       # (B, L)
-    times = config.times(u)                                                         # (B, L)
-    if o.order:
-        from extras.orders import times_of
-        times = times_of(o.order, u)
-    if sampler:
-        states = sampler(model, tokens, times, noise, o)
-    else:
-        read = variant.read_slots
-        if o.cache:
-            from extras import cache
-            read = getattr(variant, "reader", cache.reader)(model, read)
-        # A variant's plan may have an order of its own, but one that is asked for is kept.
-        plan = plain.plan if o.order else variant.plan
-        order, edges = plan(config, tokens, times, o.steps)
-        u = noise(tokens.size(1))                                                   # (B, L)
-        states = plain.write(model, tokens, order, edges, u, o, read)
+    times = times_of(config, o, noise(tokens.size(1)))                              # (B, L)
+    decide = draw_with(noise(tokens.size(1)), o)
+    sampler = sampler or plain_sampler(config, o)
     free = tokens == config.mask_id                                                 # (B, L)
     appeared = torch.where(free, 0, -1)                                             # (B, L)
-    for tokens in states:
-        appeared += tokens == config.mask_id        # it counts the passes that left a token masked
-        ended = (free & (tokens == config.bos_id)).any(dim=1)                       # (B,)
-        if config.mode == "ar" and not o.full_length and ended.all():
+    for tokens in sampler(model, tokens, times, decide, noise):
+        masked = tokens == config.mask_id                                           # (B, L)
+        appeared += masked          # it counts the passes that left a token masked
+        # A story has ended if it has an end-of-text, and no [MASK] before that.
+        end = free & (tokens == config.bos_id) & (masked.cumsum(dim=1) == 0)        # (B, L)
+        if config.row.orders == "one" and not o.full_length and end.any(dim=1).all():
             break
     return tokens, appeared
+
+
+# ---- What is given, and what is to be written ----------------------------------------------------
+
+def prompt_ids(o: SampleOptions, config, tokenizer) -> list:
+    """Token ids of --prompt, with [MASK]s for its blanks. Raises InputError."""
+    if "_" in o.prompt or o.prompt.startswith("FILE:"):
+        from extras.prompts import with_blanks
+        return with_blanks(o, config, tokenizer)
+    return tokenizer.encode_open(o.prompt)
+
+
+def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tensor:
+    """(L,) the tokens that are given, and [MASK] where one is to be written.
+
+    Raises InputError for what this model cannot do."""
+    ids = prompt_ids(o, config, tokenizer)
+    if ids[:1] == [tokenizer.eot]:      # it begins every window anyway
+        ids = ids[1:]
+    if not ids and not config.row.whole:
+        raise InputError("give --prompt; this model has not learned to write what comes before it")
+    blanks = ids.count(config.mask_id)
+    T = config.block_size
+    can_go_on = windows == "random" and not blanks      # beyond the window
+    length = o.length or (min(len(ids), T) if blanks else T)
+    if length > T and not can_go_on:
+        raise InputError(f"--length={length} must not exceed the window, {T}; a text can go on "
+                         "only if it has no blanks and windows began anywhere")
+    n = length - len(ids) + blanks                      # tokens to write
+    if n < max(1, blanks):
+        raise InputError(f"--prompt has {len(ids)} tokens, {blanks} of them in blanks, which "
+                         f"leaves nothing to write in a text of {length}; change --length")
+    if o.steps > n and o.sampler != "ancestral":
+        raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
+    pattern = torch.tensor(ids + [config.mask_id] * (length - len(ids)))            # (L,)
+    check_pattern(config, pattern)
+    return pattern
+
+
+def check_pattern(config, pattern: torch.Tensor):
+    """Raises InputError where a model would have to go back in its order."""
+    row = config.row
+    if row.check_prompt:
+        row.check_prompt(config, pattern)
+    if row.orders == "one":
+        times = row.times(config, torch.zeros(1, len(pattern)))[0]                  # (L,)
+        free = (pattern == config.mask_id)[times.argsort()]     # (L,) in turn
+        if (free[:-1] & ~free[1:]).any():
+            raise InputError("--prompt has words where the model should have written before; mdlm "
+                             "and aogpt can fill such a blank")
+
+
+def check_flags(o: SampleOptions, config):
+    """Raises InputError for a flag that would do nothing."""
+    row = config.row
+    useless = {
+        "steps": row.orders == "one",
+        "order": row.orders != "any",
+        "cache": not row.causal and not row.reader,
+        "blank": not o.prompts and "___" not in o.prompt and not o.prompt.startswith("FILE:")}
+    for name, in_vain in useless.items():
+        if in_vain and getattr(o, name) != getattr(type(o), name):
+            raise InputError(f"--{name}={getattr(o, name)} means nothing for this model and "
+                             "prompt; leave it out")
 
 
 # ---- The command ---------------------------------------------------------------------------------
 
 def open_model(folder: str, device: str = "auto"):
-    """The best model of a run, the module of its variant, its tokenizer, and its kind of windows.
-
-    Raises OSError, InputError."""
+    """The best model of a run, its tokenizer, and its kind of windows. Raises OSError, InputError.
+    """
     path = os.path.join(folder, "best.pt")
-    model, variant, saved = load(path, pick_device(device))
+    model, saved = load(path, pick_device(device))
     with usable(path):
-        return model, variant, Tokenizer(**saved["tokenizer"]), saved["windows"]
+        return model, Tokenizer(**saved["tokenizer"]), saved["windows"]
 
 
 def rows_of(stories, tokens, appeared, config, tokenizer, o: SampleOptions):
@@ -144,8 +236,8 @@ def rows_of(stories, tokens, appeared, config, tokenizer, o: SampleOptions):
         end = [*ids, tokenizer.eot].index(tokenizer.eot, given)
         kept = len(ids) if o.full_length else end
         written = len(ids)
-        if config.mode == "ar" and not o.full_length:
-            written = end + 1       # ar stops here; the others have written the rest too
+        if config.row.orders == "one" and not o.full_length:
+            written = end + 1       # a GPT stops here; the others have written the rest too
         passes = [step for step in steps[:written] if step >= 0]
         yield {
             "story": story,
@@ -177,7 +269,7 @@ def main():
                         plugins={"sampler": "samplers"}, implied={"--protocol=paper": "confidence"})
     if "out_dir" not in flags:
         raise InputError("which model? give --out_dir=DIR, the folder that train.py wrote")
-    model, variant, tokenizer, windows = open_model(flags["out_dir"], flags.get("device", "auto"))
+    model, tokenizer, windows = open_model(flags["out_dir"], flags.get("device", "auto"))
     config = model.config
     if flags.get("prompts"):
         flags = {"num_samples": 1, "prompt": ""} | flags
@@ -185,37 +277,32 @@ def main():
         from variants.paper import protocol_of
         flags = protocol_of(config) | flags
     o = build(SampleOptions, flags)
-    from extras import prompts
-    prompts.check_flags_for(o, config)
+    check_flags(o, config)
     # The stories of each batch, and what is given of them.
     if o.prompts:
-        batches = prompts.batches_of(o, config, tokenizer, windows, variant)
+        from extras.prompts import batches_of, in_order
+        batches = batches_of(o, config, lambda o: pattern_of(o, config, tokenizer, windows))
     else:
-        pattern = prompts.pattern_of(o, config, tokenizer, windows, variant)
+        pattern = pattern_of(o, config, tokenizer, windows)
         batches = [(range(o.num_samples)[first:first + o.batch_size], pattern)
                    for first in range(0, o.num_samples, o.batch_size)]
-    sampler = None
-    if o.sampler:
-        sampler = plugin("samplers", o.sampler).sampler(config, o, flags)
-        if not sampler:
-            raise InputError(f"sampler() of samplers/{o.sampler}.py must return a function")
+    sampler, own = sampler_of(config, o, flags)
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
     length = min(pattern.size(-1) for _, pattern in batches)
     o = replace(o, out=out, length=length, full_length=o.full_length or windows == "paper")
 
     start = "story" if windows == "aligned" else "anywhere"
     columns = columns_of(tokenizer)             # of a text that has a shape
-    own = getattr(sampler, "keywords", {})      # a sampler with flags of its own is a partial
     settings = asdict(o) | own | provenance(o.seed) | {
         "start": start, "mode": config.mode, "vocab_size": config.vocab_size, "columns": columns}
     began = time.perf_counter()
 
     def each_row():
         for stories, pattern in batches:
-            tokens, appeared = generate(model, stories, pattern, o, variant, sampler)
+            tokens, appeared = generate(model, stories, pattern, o, sampler)
             yield from rows_of(stories, tokens, appeared, config, tokenizer, o)
 
-    in_turn = prompts.in_order(each_row(), o) if o.prompts else each_row()
+    in_turn = in_order(each_row(), o) if o.prompts else each_row()
     rows = write_rows(o.out, settings, in_turn, sum(len(stories) for stories, _ in batches))
     summary = settings | summary_of(rows, tokenizer, o, start)
     summary["seconds"] = time.perf_counter() - began

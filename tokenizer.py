@@ -75,6 +75,15 @@ class Tokenizer:
             ids += [self.eot, *self.encode(story)]
         return ids[1:]
 
+    def encode_open(self, text: str) -> list:
+        """As encode_marked, for a text that goes on, such as a prompt.
+
+        GPT-2's tokens hold the blank before a word. So where a text ends in blanks, it is encoded
+        with a letter after it, whose token, and the blank in it, is then left to the model."""
+        if self.kind == "gpt2" and text[-1:].isspace():
+            return self.encode_marked(f"{text}t")[:-1]
+        return self.encode_marked(text)
+
     def decode(self, ids) -> str:
         """The text of these ids. Bytes that are no UTF-8 become the character U+FFFD."""
         if self.kind == "words":

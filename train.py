@@ -21,17 +21,15 @@ from typing import Literal
 from support import machine     # before torch, because it sets how torch's threads wait
 import torch
 
-import model as plain
-from model import Batch, Transformer
+from model import Batch, Config, Transformer, generate, losses
 from prepare_data import open_windows, prepare_if_missing, vocabulary_of
-from sample import SampleOptions, generate
 from support.flags import (
-    InputError, build, command, flag, parse_flags, plugin, printable, script_here)
+    InputError, build, command, flag, parse_flags, printable, script_here)
 from support.pictures import in_shape
 from presets import IMPLIED, PRESETS, with_preset
 from support.processes import (
     RANK, WORLD_SIZE, average_gradients, join_processes, leave_processes, wait_for_processes)
-from support.runs import Run, check_folder, load, past_of, random_numbers
+from support.runs import Run, check_folder, config_class, load, past_of, random_numbers
 from tokenizer import Tokenizer
 from worlds import columns_of
 
@@ -40,7 +38,7 @@ from worlds import columns_of
 
 @dataclass
 class Settings:
-    """training (the defaults are the preset controlled: the paper's sizes without its confounds)"""
+    """training (the defaults are the preset controlled, whose sizes are those of GPT-2's smallest)"""
     preset: Literal["auto", *PRESETS, "paper"] = flag(
         "auto", "sizes and settings to start from; auto: controlled with CUDA, else toy")
     data: str = flag("tinystories", "folder under data/, made by prepare_data.py")
@@ -79,37 +77,6 @@ class Settings:
         "auto", "torch.compile; auto: yes, but not on mps")
 
 
-def resolve(flags: dict):
-    """What the flags ask for: Settings, the variant, its Config, and with --resume the checkpoint.
-
-    The variant is a module: model.py, or a file of variants/ that defines some of the same names. A
-    flag wins over the preset. A resumed run keeps most of its settings. Raises InputError."""
-    values = with_preset(flags)
-    values.setdefault("data", Settings.data)
-    if not values.get("out_dir"):
-        values["out_dir"] = os.path.join("out", f"{values['data']}-{values.get('mode', 'ar')}")
-    checkpoint = None
-    if flags.get("resume"):
-        checkpoint, values = past_of(values["out_dir"], flags)
-    vocab_size = vocabulary_of(values["data"])
-    if values.get("vocab_size", vocab_size) != vocab_size:
-        raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has "
-                         f"{vocab_size}; leave it out")
-    values["vocab_size"] = vocab_size
-    s = build(Settings, values)
-    variant = plugin("variants", s.variant) if s.variant else plain
-    config = build(variant.Config, values)
-    known = {f.name for options in (Settings, variant.Config) for f in fields(options)}
-    for name in flags.keys() - known:
-        raise InputError(f"--{name}={flags[name]} means nothing in this run, whose --variant is "
-                         f"{s.variant or 'none'}; leave it out")
-    rows = s.grad_accum * WORLD_SIZE * rows_together(config)
-    if s.batch_size % rows:
-        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "
-                         "--grad_accum times the processes, and times 2 for mdlm")
-    return s, variant, config, checkpoint
-
-
 # ---- A training step -----------------------------------------------------------------------------
 
 def learning_rate(s: Settings, step: int) -> float:
@@ -130,23 +97,32 @@ def make_optimizers(model: Transformer, s: Settings) -> list:
                               weight_decay=s.weight_decay, fused=True)]
 
 
+def parts_of(batch: Batch, rows: int) -> list:
+    """Batches of so many rows; the last has the rest."""
+    return [type(batch)(*part) for part in zip(*(field.split(rows) for field in batch))]
+
+
+def on(device: torch.device, batch: Batch) -> Batch:
+    return type(batch)(*(field.to(device) for field in batch))
+
+
 def train_step(model, losses_of, optimizers: list, batch: Batch, s: Settings, lr: float):
     """One step of the optimizers on a Batch. With torchrun each process computes a share of it.
 
-    losses_of is the variant's `losses`, maybe compiled. Returns the loss of this process's share
+    losses_of is model.py's `losses`, maybe compiled. Returns the loss of this process's share
     and the norm of the whole gradient before it is clipped. Both stay on the device, so a GPU may
     still be computing them."""
     model.train()
     device = model.head.weight.device
     rows = len(batch.tokens) // (s.grad_accum * WORLD_SIZE)
-    parts = batch.split(rows)[RANK::WORLD_SIZE]                 # of this process
+    parts = parts_of(batch, rows)[RANK::WORLD_SIZE]             # of this process
     autocast = torch.autocast(device.type, getattr(torch, s.dtype), enabled=s.dtype != "float32")
     total = torch.zeros((), device=device)
     for part in parts:
         select = part.select().to(device)
         with autocast:
             # The parts are equal, so the mean over the batch is the mean of their means.
-            loss = losses_of(model, part.to(device), select).mean() / len(parts)
+            loss = losses_of(model, on(device, part), select).mean() / len(parts)
         loss.backward()
         total += loss.detach()
     average_gradients(model)
@@ -163,35 +139,30 @@ def train_step(model, losses_of, optimizers: list, batch: Batch, s: Settings, lr
 # ---- Evaluation ----------------------------------------------------------------------------------
 
 @torch.no_grad()
-def losses_in_parts(model, losses_of, batch: Batch) -> torch.Tensor:
+def losses_in_parts(model, batch: Batch) -> torch.Tensor:
     """The losses (B,) of a batch as float64 on the CPU, a few rows at a time."""
     device = model.eval().head.weight.device
     found = []
     numbers = batch.tokens.size(1) * model.config.vocab_size
-    for part in batch.split(machine.rows_at_once(numbers, device)):
-        losses = losses_of(model, part.to(device), part.select().to(device))
-        found.append(losses.cpu().double())
+    for part in parts_of(batch, machine.rows_at_once(numbers, device)):
+        of_rows = losses(model, on(device, part), part.select().to(device))
+        found.append(of_rows.cpu().double())
     return torch.cat(found)
 
 
-def rows_together(config) -> int:
-    """mdlm's rows come in pairs, see `draw_masks` in model.py."""
-    return 2 if config.mode == "mdlm" else 1
-
-
-def window_losses(model, variant, x: torch.Tensor, seed: int, draws: int = 1) -> torch.Tensor:
+def window_losses(model, x: torch.Tensor, seed: int, draws: int = 1) -> torch.Tensor:
     """Nats per token of each window of x (N, T): (N,), computed without gradients.
 
-    Exact for ar; else the mean over so many draws of masks or orders, which estimates the bound. A
-    draw of mdlm is a pair of masks, of k and T+1−k tokens. They are drawn from the seed alone, so
+    Exact, or the mean over so many draws of what the bound draws, which estimates it: of aogpt an
+    order, of mdlm a pair of masks, of k and T+1−k tokens. They are drawn from the seed alone, so
     every evaluation has the same ones."""
     generator = random_numbers(seed)
-    together = rows_together(model.config)
+    row = model.config.row
     total = torch.zeros(len(x), dtype=torch.float64)
     for _ in range(draws):
-        batch = variant.bound_batch(model.config, x.repeat_interleave(together, dim=0), generator)
-        losses = losses_in_parts(model, variant.losses, batch)
-        total += losses.view(len(x), together).mean(dim=1)
+        together = x.repeat_interleave(row.together, dim=0)
+        batch = row.bound_batch(model.config, together, generator)
+        total += losses_in_parts(model, batch).view(len(x), row.together).mean(dim=1)
     return total / draws
 
 
@@ -200,21 +171,23 @@ def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
     return values.mean().item(), values.std().item() / math.sqrt(len(values))
 
 
-def evaluate(model, variant, x: torch.Tensor, seed: int) -> dict:
+def evaluate(model, x: torch.Tensor, seed: int, tokens_per_byte: float, law=None) -> dict:
     """The validation losses of windows x (N, T), in nats per token.
 
     val_nll is exact for ar, else an estimate of the upper bound; val_nll_se is its standard error
-    over windows. aogpt has the exact val_nll_l2r, from left to right, too. mdlm has val_masked_ce,
-    the loss of arXiv 2603.22075, which is no bound."""
+    over windows; val_bpb is the same in bits per byte, and val_floor the mean of the true law (N,),
+    if it is known. aogpt has the exact val_nll_l2r, from left to right, too. mdlm has
+    val_masked_ce, the loss of arXiv 2603.22075, which is no bound."""
     config = model.config
     result = {}
-    result["val_nll"], result["val_nll_se"] = mean_and_error(window_losses(model, variant, x, seed))
-    if config.mode == "aogpt":
-        batch = variant.bound_batch(config, x, random_numbers(seed), l2r_fraction=1.0)
-        result["val_nll_l2r"] = losses_in_parts(model, variant.losses, batch).mean().item()
-    if config.mode == "mdlm":
-        batch = variant.masked_ce_batch(config, x, random_numbers(seed, 1))     # with other masks
-        result["val_masked_ce"] = losses_in_parts(model, variant.losses, batch).mean().item()
+    result["val_nll"], result["val_nll_se"] = mean_and_error(window_losses(model, x, seed))
+    for name, batch_of in config.row.reported.items():
+        batch = batch_of(config, x, random_numbers(seed, 1))        # other draws than the bound's
+        result[name] = losses_in_parts(model, batch).mean().item()
+    if config.row.whole:        # else these are the nats of some of the tokens alone
+        result["val_bpb"] = result["val_nll"] / math.log(2) * tokens_per_byte
+    if law is not None:
+        result["val_floor"] = float(law.mean())
     return result
 
 
@@ -223,10 +196,41 @@ def evaluate(model, variant, x: torch.Tensor, seed: int) -> dict:
 MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_size", "lr", "seed")
 
 
+def resolve(flags: dict):
+    """What the flags ask for: Settings, Config, and with --resume the checkpoint.
+
+    The Config is that of model.py, or with --variant that of a file of variants/. A flag wins over
+    the preset. A resumed run keeps most of its settings. Raises InputError."""
+    values = with_preset(flags)
+    values.setdefault("data", Settings.data)
+    if not values.get("out_dir"):
+        mode = values.get("mode", config_class(values.get("variant", "")).mode)
+        values["out_dir"] = os.path.join("out", f"{values['data']}-{mode}")
+    checkpoint = None
+    if flags.get("resume"):
+        checkpoint, values = past_of(values["out_dir"], flags)
+    vocab_size = vocabulary_of(values["data"])
+    if values.get("vocab_size", vocab_size) != vocab_size:
+        raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has "
+                         f"{vocab_size}; leave it out")
+    values["vocab_size"] = vocab_size
+    s = build(Settings, values)
+    config = build(config_class(s.variant), values)
+    known = {f.name for options in (s, config) for f in fields(options)}
+    for name in flags.keys() - known:
+        raise InputError(f"--{name}={flags[name]} means nothing in this run, whose --variant is "
+                         f"{s.variant or 'none'}; leave it out")
+    rows = s.grad_accum * WORLD_SIZE * config.row.together
+    if s.batch_size % rows:
+        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "
+                         "--grad_accum times the processes, and times 2 for mdlm")
+    return s, config, checkpoint
+
+
 def main():
-    flags = parse_flags(__doc__, plain.Config, Settings, first=MOST_USED,
+    flags = parse_flags(__doc__, Config, Settings, first=MOST_USED,
                         plugins={"variant": "variants"}, implied=IMPLIED)
-    s, variant, config, checkpoint = resolve(flags)
+    s, config, checkpoint = resolve(flags)
     device = join_processes(s.device)           # the one of this process, if there are several
     check_folder(s.out_dir, s.resume)           # no run is overwritten
     machine.prepare(s, device)
@@ -244,27 +248,28 @@ def main():
 
     # The model and its optimizers.
     torch.manual_seed(s.seed)
-    model = variant.Transformer(config).to(device)
+    model = config.row.network(config).to(device)
     if s.init_from and not s.resume:
         from extras.start_from import start_from
         start_from(s.init_from, model, tokenizer)
     model.softmax_attention = machine.attention_for(device)
-    batch_of = variant.training_batch
+    model.cross_entropy = machine.cross_entropy
+    batch_of = config.row.training_batch
     if s.token_noise:
         from extras.noise import noisy
         batch_of = noisy(batch_of, s.token_noise)
     optimizers = make_optimizers(model, s)
-    losses_of = machine.compiled(variant.losses, s, device)
+    losses_of = machine.compiled(losses, s, device)
 
     # The run: its folder, its log, and with --resume its past.
-    trained_on = {"variant": variant.__name__, "tokenizer": tokenizer.to_dict(),
+    trained_on = {"variant": type(config).__module__, "tokenizer": tokenizer.to_dict(),
                   "windows": s.windows, "data": val.meta["splits"],
                   "checksum": zlib.crc32(windows.tokens, zlib.crc32(val.tokens))}
     run = Run(s, model, optimizers, trained_on, checkpoint)
     del checkpoint      # It holds a copy of all weights and moments.
-    announce(run, variant, windows, law)
+    announce(run, windows, law)
     if run.step == 0:
-        print_story(run, variant, tokenizer, "before training: ")
+        print_story(run, tokenizer, "before training: ")
 
     with run.training():        # a progress bar; and Ctrl-C only asks to stop
         for step in range(run.step, s.max_steps):
@@ -279,12 +284,9 @@ def main():
             run.record(loss, norm, lr)          # counts the step, logs every tenth
             if run.evaluation_due():
                 with run.paused():
-                    result = evaluate(model, variant, x_val, s.seed)
-                    result["val_bpb"] = result["val_nll"] / math.log(2) * val.tokens_per_byte
-                    if law is not None:
-                        result["val_floor"] = float(law.mean())
+                    result = evaluate(model, x_val, s.seed, val.tokens_per_byte, law)
                     run.record_evaluation(result)       # log, and best.pt
-                    print_story(run, variant, tokenizer)
+                    print_story(run, tokenizer)
             stop = run.asked_to_stop()          # by Ctrl-C, SIGTERM or the terminal's end
             if stop or run.checkpoint_due():
                 with run.paused():
@@ -295,21 +297,19 @@ def main():
     run.draw_curve()
     if run.step < s.max_steps:
         run.exit_stopped()      # this does not return
-    finish(run, variant, tokenizer, x_val, law)
+    finish(run, tokenizer, x_val, law)
 
 
 # ---- What is said before, during and after -------------------------------------------------------
 
-def announce(run: Run, variant, windows, law):
+def announce(run: Run, windows, law):
     """What is about to happen, on the screen and in config.json."""
     s, config = run.s, run.model.config
-    parameters = variant.count_parameters(run.model)
+    parameters = run.model.count_parameters()
     epochs = s.max_steps * s.batch_size / len(windows)
-    megaflops = variant.flops_per_token(config) / 1e6
-    run.say(f"preset {s.preset}: {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
-            f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
-    print(f"{parameters:,} parameters, {megaflops:.1f} training MFLOP per token; "
-          f"{WORLD_SIZE} x {run.device_name()}, {s.dtype}")
+    print(f"preset {s.preset}: {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
+          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
+    print(f"{parameters:,} parameters; {WORLD_SIZE} x {run.device_name()}, {s.dtype}")
     if s.windows != "aligned":
         print("windows and samples begin anywhere in the text")
     if law is not None:
@@ -320,49 +320,45 @@ def announce(run: Run, variant, windows, law):
     run.write_config(parameters=parameters, train_windows=len(windows))
 
 
-def sample_stories(model, variant, tokenizer, count: int, s: Settings, steps: int) -> list:
-    """Stories of the model as it is now, from the same noise each time; mdlm in so many passes."""
-    config = model.eval().config
-    o = SampleOptions(seed=s.seed, cache=False)
-    if config.mode == "mdlm":
-        o.steps = min(steps, config.block_size)
-    blank = torch.full((config.block_size,), config.mask_id)
-    tokens, _ = generate(model, range(count), blank, o, variant)
-    return [tokenizer.decode_story(ids) for ids in tokens.tolist()]
+def sample_stories(model, tokenizer, count: int, s: Settings, steps: int = 0) -> list:
+    """Stories of the model as it is now, from the same noise each time, in so many passes."""
+    texts = generate(model.eval(), count, steps, generator=random_numbers(s.seed))
+    return [tokenizer.decode_story(ids) for ids in texts.tolist()]
 
 
-def print_story(run: Run, variant, tokenizer: Tokenizer, title: str = "    "):
+def print_story(run: Run, tokenizer: Tokenizer, title: str = "    "):
     """The beginning of what the model writes now; nothing with --quiet."""
-    if run.s.quiet:
+    config = run.model.config
+    if run.s.quiet or not config.row.whole:
         return
-    [story] = sample_stories(run.model, variant, tokenizer, 1, run.s, steps=64)
+    steps = 0 if config.row.causal else min(64, config.block_size)
+    [story] = sample_stories(run.model, tokenizer, 1, run.s, steps)
     beginning, *rest = textwrap.wrap(" ".join(printable(story).split()), 300) or [""]
     beginning = in_shape(beginning, columns_of(tokenizer)).replace("\n", "\n" + " " * len(title))
     run.say(f"{title}{beginning}{' …' if rest else ''}\n")
 
 
 FINAL_DRAWS = 16        # pairs of masks, or orders, for each window in the last evaluation
-DRAWN = {"mdlm": "pairs of masks", "aogpt": "orders"}       # of other modes the loss is exact
 
 
-def finish(run: Run, variant, tokenizer: Tokenizer, x_val: torch.Tensor, law):
+def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
     """What the best model is worth, three of its stories and the next command."""
-    s, mode = run.s, run.model.config.mode
-    model, _, best = load(run.path("best.pt"), run.model.head.weight.device)
-    draws = FINAL_DRAWS if mode in DRAWN else 1
-    losses = window_losses(model, variant, x_val, s.seed, draws)                # (N,)
-    nll, error = mean_and_error(losses)
+    s, row = run.s, run.model.config.row
+    model, best = load(run.path("best.pt"), run.model.head.weight.device)
+    draws = FINAL_DRAWS if row.drawn else 1
+    of_windows = window_losses(model, x_val, s.seed, draws)                     # (N,)
+    nll, error = mean_and_error(of_windows)
     final = {"best_step": best["step"], "final_nll": nll, "final_nll_se": error}
-    kind = f", an upper bound from {draws} {DRAWN[mode]} a window" if mode in DRAWN else ""
+    kind = f", an upper bound from {draws} {row.drawn} a window" if row.drawn else ""
     print(f"the best model, of step {best['step']:,}, has {nll:.4f} ± {error:.4f} nats per token"
           f"{kind}")
     if law is not None:
-        above, error = mean_and_error(losses - torch.from_numpy(law))
+        above, error = mean_and_error(of_windows - torch.from_numpy(law))
         final |= {"above_law": above, "above_law_se": error}
         print(f"that is {above:.4f} ± {error:.4f} above the true law")
     print("(± is the standard error over windows)\n")
     run.log(**final)
-    for story in sample_stories(model, variant, tokenizer, 3, s, steps=model.config.block_size):
+    for story in sample_stories(model, tokenizer, 3 if row.whole else 0, s):
         print(in_shape(printable(story), columns_of(tokenizer)), end="\n\n")
     print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python "
           f"{script_here('sample.py')} --out_dir={shlex.quote(s.out_dir)} --show")

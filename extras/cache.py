@@ -4,7 +4,8 @@ A cache of keys and values for ar and aogpt.
 Adds: each pass reads only the slots that are new, so a story of L tokens reads about L slots, not
 L²/2. Writes the same stories. Costs: memory for keys and values of every layer. Plugs in as the
 argument `read` of model.py's `write`, which `sample.py --cache` sets; and `Memory.attend_at` as the
-network's `attend`.
+network's `attend`. Masked diffusion has no such cache: there each slot sees all slots, so with each
+new token all keys and values change.
 
 Slot 0 holds BOS, and slot j the token at order[j-1]; it predicts the token at order[j]. In the
 order 2 0 3 1, for example,
@@ -29,8 +30,6 @@ marks the slots (columns) that each slot (rows) sees:
 """
 import torch
 import torch.nn.functional as F
-
-from model import read_slots
 
 
 class Memory:
@@ -62,16 +61,8 @@ class Memory:
         return attend
 
 
-def reader(model, plain_reader=read_slots):
-    """What reads the slots of one batch of stories, from its first pass to its last.
-
-    Masked diffusion reads the whole window anew in every pass, so for it that is the plain reader,
-    unless its variant has a reader of its own, as variants/blocks.py has."""
-    return plain_reader if model.config.mode == "mdlm" else Cache(model)
-
-
 class Cache:
-    """Reads slots as model.py's `read_slots` does, but each of them only once.
+    """Reads slots as model.py's `read_next` does, but each of them only once.
 
     It is for one batch of stories, from its first pass to its last."""
 

@@ -12,7 +12,7 @@ from variants.blocks import times_in_blocks
 from support.flags import InputError
 
 
-def times_of(order: str, u: torch.Tensor) -> torch.Tensor:
+def times_in_order(order: str, u: torch.Tensor) -> torch.Tensor:
     """When each place is written (B, L): the smallest first. u (B, L) is uniform.
 
     Raises InputError where `order` names no order."""

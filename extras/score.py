@@ -1,24 +1,38 @@
 """
-How likely a model finds a whole text, of any length.
+What a text costs: −log p of a whole text, of any length, under the sampler that writes it.
 
-Adds: exact scores for ar, bounds for mdlm and aogpt, or exact ones in one order. Costs: a row of a
-batch for each window and draw; for mdlm in one order a row for each token. Plugs in as
+Adds two ways to score. The quick one is exact for ar; for mdlm and aogpt it is a bound, a mean over
+masks or orders. The other lets a sampler write, but in place of drawing it reveals the true token,
+and adds up its −log p (DUEL, arXiv 2603.01367). If the places that the sampler writes next follow
+from what is known, it can write a text in one way only, and the sum is exact. If they are drawn at
+random, whatever the text is, the sum is an upper bound on average, as that of model.py's
+`order_batch` is. Costs: of the quick way a row of a batch for each window and draw, of the other as
+many passes as the sampler takes. Plugs in as
 
     python -m extras.compare ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt
+    python -m extras.compare mdlm=out/toy-mdlm --text=mine.txt --sampler=adaptive --risk=0.1
+
+The sampler is the very function that sample.py calls, so what is scored is what runs. One that
+looks at the tokens it drew before it keeps them has no such score, and is refused. drafts is one,
+but its texts cost what those of one token a pass cost.
 """
+import collections
 import itertools
+import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from tqdm import tqdm
 
-import variants.blocks
-import variants.infill
-import model as plain
+from model import order_batch, probabilities
+from sample import noise_of, times_of
 from support.flags import InputError
 from support.runs import random_numbers
 from train import losses_in_parts
+
+ROWS = 8        # of a batch that are drawn together, for a quick bound
+AT_ONCE = 64    # texts that are written together
 
 
 class Score(NamedTuple):
@@ -26,96 +40,128 @@ class Score(NamedTuple):
     nats: float         # −log p of the whole text, or an upper bound on it
     variance: float     # of nats, over draws of masks or orders; 0 where nats is exact
     tokens: int
+    passes: float       # runs of the network that write it; NaN where nothing was written
 
 
-def score_texts(model, variant, texts: list, order="bound", draws=32, stride=0) -> list:
-    """The Score of each text, which is a list of token ids.
-
-    Of two texts that begin alike, the model finds the continuation of the one with fewer nats
-    likelier. What `order`, `draws` and `stride` mean is said at the flags of extras/compare.py."""
-    bar = tqdm(texts, unit="text", leave=False, disable=None)
-    return [score_text(model, variant, ids, order, draws, stride, seed)
-            for seed, ids in enumerate(bar)]
-
-
-def score_text(model, variant, ids: list, order="bound", draws=32, stride=0, seed=0) -> Score:
-    """The Score of a text of any length, which is a list of token ids. The seed is for the draws.
+def parts_of(ids: list, T: int, stride: int) -> list:
+    """Windows of at most T tokens of a text, and how many tokens at the end of each are new.
 
     By the chain rule −log p(text) is a sum over parts of −log p(part | what comes before). The
     first part is a window of T tokens, or the text, if it is shorter. Each other one is the next
     `stride` tokens, and of what comes before it the model sees as much as the window has room for.
     So with a smaller stride each token has more context, and all takes longer. Raises InputError
     for a stride longer than the window."""
-    config = model.config
-    T = config.block_size
-    if variant is variants.infill:
-        order = "left_to_right"         # a part of its training; a text has no span that is last
     stride = stride or max(1, T // 2)
     if stride > T:
         raise InputError(f"--stride={stride} must not exceed the window, {T}")
-    exact = order != "bound" or config.mode not in ("mdlm", "aogpt")
     edges = [0, *range(T, len(ids), stride), len(ids)]
-    parts = list(itertools.pairwise(edges)) if ids else []
-    nats, variance = 0.0, 0.0
-    for start, end in tqdm(parts, unit="window", leave=False, disable=None):
-        window = torch.tensor(ids[max(0, end - T):end])                         # (L,)
-        new = end - start
-        rows = 1 if exact else draws
-        generator = random_numbers(seed, start)
-        batch = part_batch(config, variant, window, new, order, rows, generator)
-        # One loss for each draw or, where all is exact, for each turn of the part.
-        losses = losses_in_parts(model, variant.losses, batch)
-        if exact:
-            nats += losses.sum().item()
-        else:
-            nats += losses.mean().item()
-            variance += losses.var().item() / draws
-    return Score(nats, variance, len(ids))
+    parts = itertools.pairwise(edges) if ids else []
+    return [(ids[max(0, end - T):end], end - start) for start, end in parts]
 
 
-def part_batch(config, variant, window, new: int, order: str, rows: int, generator):
-    """What predicts the last `new` tokens of a window (L,) from those before, which are known."""
-    if config.mode != "mdlm":
-        left_to_right = order == "left_to_right"
-        return in_some_order(config, variant, window, new, left_to_right, rows, generator)
-    L = len(window)
-    if order == "bound":
-        x = window.expand(rows, L)
-        batch = variants.blocks.one_block_batch(config, x, generator, known=L - new)
-        return batch._replace(weight=batch.weight * new)
-    times = torch.arange(L)                                                     # (L,)
-    if order == "random":
-        N = getattr(config, "block_length", L)
-        times = times // N + torch.rand(L, generator=generator).double()
-    return unmasked_in_turn(config, window, turn=times[-new:].argsort().argsort())
+# ---- The quick way -------------------------------------------------------------------------------
+
+def score_texts(model, texts: list, draws: int = 4, stride: int = 0) -> list:
+    """The Score of each text, which is a list of token ids; a bound is the mean of so many draws.
+
+    Of two texts that begin alike, the model finds the continuation of the one with fewer nats
+    likelier."""
+    config, exact = model.config, not model.config.row.drawn
+    scores = []
+    for number, ids in enumerate(tqdm(texts, unit="text", leave=False, disable=None)):
+        parts = parts_of(ids, config.block_size, stride)
+        found = torch.zeros(1 if exact else draws, dtype=torch.float64)
+        for part, (window, new) in enumerate(tqdm(parts, unit="window", leave=False, disable=None)):
+            x = torch.tensor(window).expand(1 if exact else ROWS, -1)           # (B, L)
+            generator = random_numbers(number, part)
+            for draw in range(len(found)):
+                batch = part_batch(config, x, new, generator)
+                found[draw] += losses_in_parts(model, batch).mean()
+        variance = 0.0 if exact else found.var().item() / draws
+        scores.append(Score(found.mean().item(), variance, len(ids), torch.nan))
+    return scores
 
 
-def in_some_order(config, variant, window, new: int, left_to_right: bool, rows: int, generator):
-    """For ar and aogpt: (rows,) losses, each −log p of the new tokens in an order, in nats."""
-    L = len(window)
-    x = window.expand(rows, L)                                                  # (rows, L)
-    order = variant.draw_orders(config, x, generator, l2r_fraction=float(left_to_right))
-    is_new = order >= L - new                                                   # (rows, L)
-    known_first = is_new.int().argsort(dim=1, stable=True)
-    order = order.gather(1, known_first)                                        # (rows, L)
-    is_new = is_new.gather(1, known_first)                                      # (rows, L)
-    batch = plain.order_batch(config, x, order)
-    return batch._replace(weight=is_new.float())
+def part_batch(config, x, new: int, generator):
+    """Losses (B,) that are −log p of the last `new` tokens of x (B, L) after the others, in nats,
+    or bounds on it on average."""
+    known = x.size(1) - new
+    if config.row.causal:
+        pattern = x.index_fill(1, torch.arange(known, x.size(1)), config.mask_id)
+        times = config.row.times(config, torch.rand(x.shape, generator=generator))
+        order, _ = config.row.plan(config, pattern, times)                      # (B, L)
+        return order_batch(config, x, order)._replace(weight=(order >= known).float())
+    from variants.blocks import one_block_batch     # all tokens can be one block
+    batch = one_block_batch(config, x, generator, known)
+    return batch._replace(weight=batch.weight * new)
 
 
-def unmasked_in_turn(config, window, turn):
-    """For mdlm: (new,) losses, of the token of each turn. In sum they are exact.
+# ---- As a sampler writes -------------------------------------------------------------------------
 
-    turn (new,) says when each of the new tokens comes. At step j those before it are known, and
-    what lies beyond the text is not."""
-    new = len(turn)
-    known = len(window) - new
-    beyond = config.block_size - len(window)
-    step = torch.arange(new)[:, None]                                           # (new, 1)
-    masked = F.pad(turn >= step, (known, 0))                                    # (new, L)
-    masked = F.pad(masked, (0, beyond), value=True)                             # (new, T)
-    x = F.pad(window, (0, beyond)).expand(masked.shape)                         # (new, T)
-    batch = plain.mask_batch(config, x, masked)
-    slot = 1 + known + turn.argsort()[:, None]      # (new, 1) of the token to predict; BOS has 0
-    weight = torch.zeros_like(batch.weight).scatter(1, slot, 1.0)               # (new, T+1)
-    return batch._replace(weight=weight)
+def score_writing(model, texts: list, sampler, o, draws: int = 1, stride: int = 0) -> list:
+    """The Score of each text, which is a list of token ids, under a sampler of samplers/.
+
+    o has the flags of sample.py that count: order, temperature, top_p and seed. A bound is the mean
+    of so many draws; exact costs are all alike, so one is enough. Raises InputError."""
+    alike = collections.defaultdict(list)       # windows that can be written together
+    for number, ids in enumerate(texts):
+        for part, (window, new) in enumerate(parts_of(ids, model.config.block_size, stride)):
+            alike[len(window), new].append((number, part, window))
+    nats = torch.zeros(draws, len(texts), dtype=torch.float64)
+    passes = torch.zeros(draws, len(texts), dtype=torch.float64)
+    total = draws * sum(map(len, alike.values()))
+    with tqdm(total=total, unit="window", leave=False, disable=None) as bar:
+        for draw, ((_, new), group) in itertools.product(range(draws), alike.items()):
+            for first in range(0, len(group), AT_ONCE):
+                numbers, parts, windows = zip(*group[first:first + AT_ONCE])
+                stories = [(draw, *which) for which in zip(numbers, parts)]
+                x = torch.tensor(windows)                                       # (B, L)
+                hidden = torch.arange(x.size(1)).expand_as(x) >= x.size(1) - new
+                found, took = cost_of_writing(model, x, hidden, sampler, o, stories)
+                nats[draw].index_add_(0, torch.tensor(numbers), found)
+                passes[draw].index_add_(0, torch.tensor(numbers), took)
+                bar.update(len(numbers))
+    variances = nats.var(dim=0) / draws if draws > 1 else torch.zeros(len(texts))
+    columns = nats.mean(dim=0).tolist(), variances.tolist(), map(len, texts), passes.mean(0).tolist()
+    return [Score(*text) for text in zip(*columns)]
+
+
+def writes_in_one_way(model, ids: list, sampler, o) -> bool:
+    """Whether the order of writing a text is not left to chance: other draws cost the same."""
+    once, again = (score_writing(model, [ids], sampler, replace(o, seed=seed)) for seed in (0, 1))
+    return math.isclose(once[0].nats, again[0].nats, rel_tol=1e-9)
+
+
+def cost_of_writing(model, x, hidden, sampler, o, stories) -> tuple:
+    """−log p (B,) of what is hidden (B, L) of the texts x (B, L), when the sampler writes it beside
+    what is not, in nats, and its passes (B,). What it cannot write costs infinitely many nats.
+
+    In each row as much is hidden. The stories' numbers are for what is drawn of the order. Raises
+    InputError for a sampler that looks at what it drew."""
+    config, device = model.config, model.head.weight.device
+    x = x.to(device)
+    tokens = x.masked_fill(hidden.to(device), config.mask_id)                   # (B, L)
+    times = times_of(config, o, noise_of(o.seed, stories, device)(x.size(1)))   # (B, L)
+    nats = torch.zeros(len(x), dtype=torch.float64)
+    passes = torch.zeros(len(x), dtype=torch.float64)
+    decided = tokens != config.mask_id                                          # (B, L)
+
+    def reveal(logits, row, place):
+        token = x[row, place]                                                   # (…)
+        p = probabilities(logits, o)                                            # (…, V)
+        chance = p.gather(-1, token[..., None])[..., 0] / p.sum(dim=-1)         # (…)
+        row = row.expand_as(token)
+        nats.index_put_((row.cpu(),), -chance.cpu().double().log(), accumulate=True)
+        decided[row, place] = True
+        return token
+
+    def refuse(n: int):
+        raise InputError("this sampler looks at the tokens it drew before it keeps them, so no text "
+                         "has an exact cost under it; drafts writes as one token a pass does")
+
+    for after in sampler(model, tokens, times, reveal, refuse):
+        passes += (after != tokens).any(dim=1).cpu()
+        tokens = after
+        if (tokens != x.where(decided, config.mask_id)).any():
+            refuse(0)       # it decided on a token, and has not kept it
+    return nats, passes

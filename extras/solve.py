@@ -27,9 +27,9 @@ from functools import cache, partial
 import torch
 from tqdm import tqdm
 
-from extras.score import score_texts
+from extras.score import score_writing
 from prepare_data import Windows, prepare_if_missing
-from sample import SampleOptions, generate, open_model
+from sample import SampleOptions, generate, open_model, plain_sampler
 from samplers import adaptive
 from support.flags import (
     InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
@@ -149,11 +149,11 @@ def needs_no_guess(puzzle, rules: Sudoku) -> bool:
 
 # ---- Solving -------------------------------------------------------------------------------------
 
-def ways_of(config, world, risks: list) -> dict:
+def ways_of(config, world, risks: list, seed: int) -> dict:
     """{name: (flags of sample.py, sampler)} of the orders in which a model can write."""
     taught = getattr(config, "taught", "")
     if taught == "solver":
-        return {"a solver's order": ({}, in_solvers_order)}
+        return {"a solver's order": ({}, partial(in_solvers_order, seed=seed))}
     if taught or world is PAIRS:
         return {"left to right": ({"order": "left_to_right"} if taught else {}, None)}
     if config.mode == "ar":
@@ -184,14 +184,14 @@ def grid_of(world, ids: list) -> tuple:
 
 def written(name: str, opened: tuple, patterns, o: PuzzleOptions, flags: dict, sampler) -> tuple:
     """What a model makes of patterns (N, L): tokens, passes of each (N,), and seconds in all."""
-    model, variant, *_ = opened
+    model, *_ = opened
     options = SampleOptions(temperature=o.temperature, seed=o.seed, full_length=True, **flags)
     found, passes = [], []
     began = time.perf_counter()
     for first in tqdm(range(0, len(patterns), o.batch_size), name, leave=False, disable=None):
         part = patterns[first:first + o.batch_size]
         stories = range(first, first + len(part))
-        tokens, appeared = generate(model, stories, part, options, variant, sampler)
+        tokens, appeared = generate(model, stories, part, options, sampler)
         found += tokens.tolist()
         passes += [len(set(row) - {-1}) for row in appeared.tolist()]
     return found, passes, time.perf_counter() - began
@@ -205,10 +205,10 @@ def share(right: list) -> tuple:
 
 def solve(name: str, opened: tuple, sets: dict, risks: list, o: PuzzleOptions) -> list:
     """A row for each way of writing and each set of puzzles, {name: [(puzzle, solution), …]}."""
-    model, _, tokenizer, _ = opened
+    model, tokenizer, _ = opened
     world = world_of(tokenizer)
     rows = []
-    for way, (flags, sampler) in ways_of(model.config, world, risks).items():
+    for way, (flags, sampler) in ways_of(model.config, world, risks, o.seed).items():
         for givens, pairs in sets.items():
             puzzles, solutions = zip(*pairs)
             patterns = patterns_of(world, puzzles, model.config)
@@ -227,7 +227,7 @@ def solve(name: str, opened: tuple, sets: dict, risks: list, o: PuzzleOptions) -
 
 def write_grids(name: str, opened: tuple, risks: list, o: PuzzleOptions) -> list:
     """A row for each way of writing grids from nothing, drawn at temperature 1."""
-    model, _, tokenizer, _ = opened
+    model, tokenizer, _ = opened
     world, config = world_of(tokenizer), model.config
     blank = torch.full((o.num_puzzles, world.cells), config.mask_id)
     ways = ways_of(config, world, risks)
@@ -244,15 +244,17 @@ def write_grids(name: str, opened: tuple, risks: list, o: PuzzleOptions) -> list
 
 def losses_above_law(opened: tuple, grids: list, seed: int) -> dict:
     """Nats per cell above the law, if it is known, each with its standard error over grids."""
-    model, variant, tokenizer, _ = opened
+    model, tokenizer, _ = opened
     world = world_of(tokenizer)
     law = (world.entropy() or 0) / world.cells
     x = torch.tensor(grids) - 1                                                 # (N, n²)
-    draws = 1 if model.config.mode == "ar" else 16
-    loss, error = mean_and_error(window_losses(model, variant, x, seed, draws))
+    draws = 16 if model.config.row.drawn else 1
+    loss, error = mean_and_error(window_losses(model, x, seed, draws))
     found = {"loss": (loss - law, error)}
-    if model.config.mode != "ar":
-        scores = score_texts(model, variant, x[:300].tolist(), order="left_to_right")
+    if model.config.row.orders == "any":
+        o = SampleOptions(order="left_to_right", seed=seed)
+        sampler = plain_sampler(model.config, o)
+        scores = score_writing(model, x[:300].tolist(), sampler, o)
         nats = torch.tensor([score.nats / world.cells for score in scores])
         loss, error = mean_and_error(nats)
         found["left_to_right"] = (loss - law, error)
@@ -321,7 +323,7 @@ def main():
     runs, worlds = {}, {}
     for name, folder in flags["named"].items():
         runs[name] = open_model(folder, o.device)
-        worlds[name] = world_of(runs[name][2])
+        worlds[name] = world_of(runs[name][1])
         if not isinstance(worlds[name], Sudoku):
             raise InputError(f"{folder} was not trained on Sudokus; train one by python train.py "
                              "--mode=mdlm --preset=sudoku")

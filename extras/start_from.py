@@ -17,7 +17,7 @@ def start_from(folder: str, model, tokenizer):
     What only this model has, an embedding of the timestep, begins at zero and so changes nothing:
     an aogpt that starts from an ar *is* that ar, read left to right. Raises InputError where sizes
     or tokenizers differ."""
-    source, _, its_tokenizer, _ = open_model(folder, "cpu")
+    source, its_tokenizer, _ = open_model(folder, "cpu")
     for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_hidden", "tie_head",
                  "target_rotation"):
         theirs = getattr(source.config, name, True)         # the last two are variants/paper.py's

@@ -13,8 +13,7 @@ from functools import partial
 
 import torch
 
-from samplers.ancestral import logits_where
-from model import draw, mask_batch, probabilities
+from model import draw, mask_batch, probabilities, read_masked
 from support.flags import InputError, build, flag
 
 
@@ -27,45 +26,43 @@ class Options:
 
 def sampler(config, o, flags: dict):
     """The function that writes, for `generate` of sample.py. Raises InputError."""
-    if config.mode != "mdlm" or o.order:
-        raise InputError("--sampler=confidence is for --mode=mdlm, and without --order")
-    if hasattr(config, "block_length"):
-        raise InputError("--sampler=confidence is not for a model of blocks; take another")
+    if config.row.causal or config.row.orders != "any" or o.order:
+        raise InputError("--sampler=confidence is for --mode=mdlm, without blocks and --order")
     own = build(Options, flags)
     final = o.temperature if own.final_temperature is None else own.final_temperature
-    return partial(write, final=final, penalty=own.repetition_penalty)
+    return partial(write, o=o, final=final, penalty=own.repetition_penalty)
 
 
 @torch.no_grad()
-def write(model, tokens, times, noise, o, final: float, penalty: float):
+def write(model, tokens, times, decide, noise, o, final: float, penalty: float):
     """Yields tokens (B, L) after each step, which keeps equally many, but more in the last steps.
 
     By the paper's protocol the network reads these L tokens alone, and is told the time. It has at
     most 100 steps, which for 128 tokens keep one 72 times, then two 28 times."""
     paper = o.protocol == "paper"
-    noise(tokens.size(1))       # the numbers that a sampler with one for each place would take
     left = int((tokens[0] == model.config.mask_id).sum())       # every row has as many
     steps = o.steps or (min(100, left) if paper else left)
     for step in range(steps):
         masked = tokens == model.config.mask_id                                 # (B, L)
+        row, place = masked.nonzero(as_tuple=True)                              # (n,) each
         temperature = o.temperature + (final - o.temperature) * step / steps
         if paper:
             logits = logits_at_time(model, tokens, masked, 1 - step / steps)    # (n, V)
         else:
-            logits = logits_where(model, tokens, masked)                           # (n, V)
+            logits = read_masked(model, tokens, row, place)                     # (n, V)
         if penalty != 1:
-            logits = penalize(logits, tokens, masked, penalty, paper)
+            logits = penalize(logits, tokens, row, penalty, paper)
         p = probabilities(logits, replace(o, temperature=temperature))          # (n, V)
         u = noise(tokens.size(1))                                               # (B, L)
-        drawn = draw(p, u[masked.to(u.device)])                                 # (n,)
+        drawn = draw(p, u[row.to(u.device), place.to(u.device)])                # (n,)
         if temperature == 0:
-            p = logits.float().softmax(dim=-1)
+            p = logits.softmax(dim=-1)
         chance = p.new_full(tokens.shape, -1.0)                                 # (B, L)
-        chance = chance.masked_scatter(masked, p.gather(-1, drawn[:, None])[:, 0])
+        chance[row, place] = p.gather(-1, drawn[:, None])[:, 0]
         keep = left // (steps - step)
         left -= keep
         surest = chance.topk(keep, dim=1).indices                               # (B, keep)
-        new = tokens.masked_scatter(masked, drawn)
+        new = tokens.index_put((row, place), drawn)                             # (B, L)
         tokens = tokens.scatter(1, surest, new.gather(1, surest))
         yield tokens
 
@@ -78,15 +75,14 @@ def logits_at_time(model, tokens, masked, t: float):
     return model(batch.tokens, batch.key_pos, batch.target_pos, batch.select())
 
 
-def penalize(logits, tokens, masked, penalty: float, paper: bool):
-    """Logits (n, V), changed so that tokens that occur in the story become less likely.
+def penalize(logits, tokens, row, penalty: float, paper: bool):
+    """Logits (n, V) in these rows (n,), with tokens that occur in their text made less likely.
 
     The paper's code divides logits by the penalty, which makes a token with a negative logit
     likelier. Ours multiplies log p, which is never positive."""
-    story = masked.nonzero()[:, 0]                                              # (n,)
     count = torch.zeros(len(tokens), logits.size(1) + 1, device=tokens.device)
     count.scatter_add_(1, tokens, torch.ones(tokens.shape, device=tokens.device))
-    divisor = (penalty ** count).clamp(max=5)[story, :-1]                       # (n, V) not [MASK]
+    divisor = (penalty ** count).clamp(max=5)[row, :-1]                       # (n, V) not [MASK]
     if paper:
         return logits / divisor
     return logits.log_softmax(dim=-1) * divisor

@@ -13,11 +13,9 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-import model as plain
 from extras.cache import Cache
 from model import draw, probabilities
 from support.flags import InputError, build, flag
-from variants import infill
 
 
 @dataclass
@@ -28,9 +26,10 @@ class Options:
 
 def sampler(config, o, flags: dict):
     """The function that writes, for `generate` of sample.py. Raises InputError."""
-    if config.mode != "aogpt" or o.steps or not o.cache:
+    row = config.row
+    if not row.causal or row.orders == "one" or o.steps or not o.cache:
         raise InputError("--sampler=drafts is for --mode=aogpt, without --steps and --cache=false")
-    return partial(write, draft=build(Options, flags).draft)
+    return partial(write, o=o, draft=build(Options, flags).draft)
 
 
 def confirm(p, q, draft, u):
@@ -70,7 +69,7 @@ def confirm(p, q, draft, u):
 
 
 @torch.no_grad()
-def write(model, tokens, times, noise, o, draft: int):
+def write(model, tokens, times, decide, noise, o, draft: int):
     """Each round drafts the next m tokens in one pass; a second pass tells how many to keep.
 
     With 2 tokens known and 3 to draft:
@@ -79,11 +78,7 @@ def write(model, tokens, times, noise, o, draft: int):
         second pass    slots 3, 4, 5, which hold these drafts    give the laws at order[3], [4], [5]
     """
     (B, L), device = tokens.shape, tokens.device
-    noise(L)        # the numbers that a sampler with one for each place would take
-    plan = plain.plan
-    if isinstance(model.config, infill.Config) and not o.order:
-        plan = infill.plan
-    order, edges = plan(model.config, tokens, times)                            # (B, S)
+    order, edges = model.config.row.plan(model.config, tokens, times)           # (B, S)
     given, S = edges[0], edges[-1]
     m = min(draft, S - given)
     cache = Cache(model)

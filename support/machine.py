@@ -71,6 +71,12 @@ def attention_written_out(q, k, v, visible=None, is_causal=False):
     return scores.softmax(dim=-1).to(v.dtype) @ v
 
 
+def cross_entropy(logits, targets, reduction: str):
+    """F.cross_entropy(reduction="none"), written out: compiled, its gradient takes one pass over
+    the words. logits (n, V), targets (n,), and the result (n,)."""
+    return logits.logsumexp(dim=-1) - logits.gather(-1, targets[:, None])[:, 0]
+
+
 def rows_at_once(numbers_of_row: int, device: torch.device) -> int:
     """How many rows to compute at once, if each makes so many float32 numbers: at most 64.
 

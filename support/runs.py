@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from support.flags import InputError, on_stop, plugin, printable, provenance, write_json
+from support.flags import InputError, on_stop, printable, provenance, write_json
 from support.pictures import draw_losses
 from support.processes import RANK, WORLD_SIZE, mean_over_processes, wait_for_processes
 from support.rows import open_locked, usable
@@ -66,23 +66,21 @@ def read_checkpoint(path):
     return checkpoint
 
 
-def module_of(variant):
-    """model.py, or a file of variants/, and nothing else that a checkpoint may name."""
-    if variant == "model":
-        return import_module("model")
-    return plugin("variants", variant.rpartition(".")[2])
+def config_class(variant):
+    """The Config of model.py, or of the file of variants/ with this name. Raises InputError."""
+    if variant in ("", "model"):
+        return import_module("model").Config
+    return import_module("variants").config_of(variant.rpartition(".")[2])
 
 
 def load(path, device="cpu"):
-    """The model of a checkpoint, the module of its variant, and the other entries. Raises OSError.
-
-    The module is model.py, or a file of variants/."""
+    """The model of a checkpoint, and the other entries. Raises OSError, InputError."""
     checkpoint = read_checkpoint(path)
     with usable(path):
-        variant = module_of(checkpoint["variant"])
-        model = variant.Transformer(variant.Config(**checkpoint.pop("config")))
+        config = config_class(checkpoint["variant"])(**checkpoint.pop("config"))
+        model = config.row.network(config)
         model.load_state_dict(checkpoint.pop("model"))
-    return model.to(device).eval(), variant, checkpoint
+    return model.to(device).eval(), checkpoint
 
 
 # ---- The folder ----------------------------------------------------------------------------------

@@ -8,31 +8,31 @@ solution. Costs: nothing. Plugs in as
     python train.py --mode=ar --data=mine --variant=answers --mark=17
 """
 from dataclasses import dataclass
+from typing import Literal
 
-import model as plain
-from model import *
-from support.flags import InputError
+import model
+from model import MODES, one_order_batch
+from support.flags import InputError, flag
 
 
 @dataclass
-class Config(plain.Config):
+class Config(model.Config):
     """--variant=answers (ar): learn only what follows a mark in each text"""
-    mark: int = 1           # id of the token that ends what is given
+    mode: Literal["ar"] = "ar"
+    mark: int = flag(1, "id of the token that ends what is given", low=0)
 
     def __post_init__(self):
         super().__post_init__()
-        if self.mode != "ar":
-            raise ValueError("--variant=answers is for --mode=ar")
         if self.mark >= self.vocab_size:
             raise ValueError(f"--mark={self.mark} is no token; there are {self.vocab_size}")
 
 
-def bound_batch(config, x, generator, l2r_fraction=0.0):
+def answer_batch(config, x, generator):
     """The loss of a GPT, in nats per token of the answers in each row of x (B, T).
 
     The loss of a row without a mark, or with nothing after it, is 0. Raises InputError where no row
     has an answer."""
-    batch = plain.bound_batch(config, x, generator)
+    batch = one_order_batch(config, x, generator)
     is_mark = (x == config.mark).long()                                         # (B, T)
     answer = is_mark.cumsum(dim=1) > is_mark        # (B, T) all that comes after the first mark
     if not answer.any():
@@ -40,4 +40,5 @@ def bound_batch(config, x, generator, l2r_fraction=0.0):
     return batch._replace(weight=answer / answer.sum(dim=1, keepdim=True).clamp(min=1))
 
 
-training_batch = bound_batch        # model.py's own would call model.py's bound_batch
+Config.modes = {"ar": MODES["ar"]._replace(
+    bound_batch=answer_batch, training_batch=answer_batch, whole=False)}

@@ -21,40 +21,39 @@ block is there twice, known in an odd stage, and with [MASK]s in an even one:
     the same, to train it     -1  1  1  0  0  2  2     see `two_streams`
 """
 from dataclasses import dataclass
-from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import model as plain
-from extras import cache
-from model import *         # what is not defined here is model.py's, and calls what is there
-from model import Batch, equal_weights, mask_batch
+import model
+from extras.cache import Memory
+from model import MODES, Batch, cosine_batch, equal_weights, mask_batch, spread, weighted
 from support.flags import InputError, flag
 
 
 @dataclass
-class Config(plain.Config):
+class Config(model.Config):
     """--variant=blocks (mdlm, aogpt): tokens become known block by block"""
+    mode: Literal["mdlm", "aogpt"] = "mdlm"
     block_length: int = flag(16, "N, the tokens of a block", low=1)
 
     def __post_init__(self):
         super().__post_init__()
-        if self.mode not in ("mdlm", "aogpt"):
-            raise InputError("--variant=blocks is for --mode=mdlm or aogpt")
-        # One block that has all tokens is plain masked diffusion.
-        self.in_blocks = self.mode == "mdlm" and self.block_length < self.block_size
-
-    def times(self, u):
-        """As in model.py, but block by block."""
-        return times_in_blocks(self.block_length, u)
+        if self.block_length >= self.block_size:
+            raise InputError(f"--block_length={self.block_length} must be less than the window, "
+                             f"{self.block_size}; without --variant all tokens are one block")
 
 
 # ---- Orders --------------------------------------------------------------------------------------
 
-def times_in_blocks(N: int, u: Tensor) -> Tensor:
+def times(config: Config, u: Tensor) -> Tensor:
     """When each place becomes known (B, L), from uniform u (B, L): block b from b to b+1."""
+    return times_in_blocks(config.block_length, u)
+
+
+def times_in_blocks(N: int, u: Tensor) -> Tensor:
     return block_of(u, N) + u.double()      # a float32 could round up to the next block
 
 
@@ -65,7 +64,7 @@ def block_of(x: Tensor, N: int) -> Tensor:
 
 # ---- The network of mdlm: who sees whom ----------------------------------------------------------
 
-class Transformer(plain.Transformer):
+class Transformer(model.Transformer):
     def __init__(self, config: Config):
         super().__init__(config)
         block = torch.arange(-1, config.block_size) // config.block_length      # (T+1,) BOS has -1
@@ -75,8 +74,6 @@ class Transformer(plain.Transformer):
         self.register_buffer("seen_twice", slots_seen(twice), persistent=False)
 
     def attend(self, layer, q, k, v):
-        if not self.config.in_blocks:
-            return super().attend(layer, q, k, v)
         visible = self.seen_twice
         if q.size(2) == len(self.seen_once):
             visible = self.seen_once
@@ -91,30 +88,12 @@ def slots_seen(stage: Tensor) -> Tensor:
 
 # ---- What it learns ------------------------------------------------------------------------------
 
-def bound_batch(config: Config, x: Tensor, generator, l2r_fraction: float = 0.0) -> Batch:
-    """As in model.py: one loss for each row of x (B, T), a bound on −log p(row) / T."""
-    if config.mode == "mdlm":
-        return all_blocks_batch(config, x, generator)
-    return plain.bound_batch(config, x, generator, l2r_fraction)
-
-
 def training_batch(config: Config, x: Tensor, generator) -> Batch:
-    batch = bound_batch(config, x, generator, config.l2r_fraction)
-    if config.objective == "masked_ce":
-        return equal_weights(batch)
-    return batch
+    return weighted(config, all_blocks_batch(config, x, generator))
 
 
 def masked_ce_batch(config: Config, x: Tensor, generator) -> Batch:
-    batch = plain.masked_ce_batch(config, x, generator)
-    return equal_weights(two_streams(config, batch))
-
-
-def spread(n: int, generator) -> Tensor:
-    """Uniform numbers (n,), one in each of n equal parts of [0, 1), in random order."""
-    part = torch.randperm(n, generator=generator)
-    u = (part + torch.rand(n, generator=generator)) / n
-    return u.clamp(max=1 - 2 ** -24)        # a float32 may have been rounded up to 1
+    return equal_weights(two_streams(config, cosine_batch(config, x, generator)))
 
 
 def one_block_batch(config: Config, x: Tensor, generator, known: int = 0) -> Batch:
@@ -150,7 +129,7 @@ def all_blocks_batch(config: Config, x: Tensor, generator) -> Batch:
     """The same bound for all blocks at once, each with a k and masks of its own.
 
     The mean over b, the block that is drawn there, is a sum over all blocks here. As in model.py's
-    `draw_masks` the k are spread evenly, and rows come in pairs of k and size+1−k. B is even."""
+    `draw_counts` the k are spread evenly, and rows come in pairs of k and size+1−k. B is even."""
     B, T = x.shape
     block = torch.arange(T) // config.block_length                              # (T,)
     size = block.bincount()                         # (M,) how many tokens each of M blocks has
@@ -193,7 +172,7 @@ def two_streams(config: Config, batch: Batch) -> Batch:
 
 # ---- How it writes -------------------------------------------------------------------------------
 
-def check_pattern(config: Config, pattern: Tensor):
+def check_prompt(config: Config, pattern: Tensor):
     """Raises InputError where words are given in a later block than a blank."""
     free = pattern == config.mask_id                                            # (L,)
     block = torch.arange(len(pattern)) // config.block_length
@@ -203,22 +182,15 @@ def check_pattern(config: Config, pattern: Tensor):
 
 
 def plan(config: Config, tokens, times, steps=0):
-    """As model.py's, but no pass of mdlm writes into two blocks.
+    """As model.py's, but no pass writes into two blocks.
 
     So there are a few passes more than `steps`, if N does not divide the tokens of a pass. The
     times of block b are from b to b+1."""
-    order, edges = plain.plan(config, tokens, times, steps)
-    if config.in_blocks:
-        free = tokens[0] == config.mask_id                                      # (L,)
-        written = edges[0] + free.cumsum(dim=0)             # (L,) how many are known up to here
-        ends = written[config.block_length - 1::config.block_length]
-        edges = sorted({*edges, *ends.tolist()})
-    return order, edges
-
-
-def reader(model, plain_reader):
-    """What sample.py reads with, unless --cache=false: as that of extras/cache.py, but in blocks."""
-    return BlockReader(model) if model.config.in_blocks else cache.reader(model, plain_reader)
+    order, edges = model.plan(config, tokens, times, steps)
+    free = tokens[0] == config.mask_id                                          # (L,)
+    written = edges[0] + free.cumsum(dim=0)             # (L,) how many are known up to here
+    ends = written[config.block_length - 1::config.block_length]
+    return order, sorted({*edges, *ends.tolist()})
 
 
 class BlockReader:
@@ -236,7 +208,7 @@ class BlockReader:
     """
 
     def __init__(self, model):
-        self.memory = cache.Memory(model.config.block_size + 1)
+        self.memory = Memory(model.config.block_size + 1)
         self.final = 0          # slots before it are in the memory as they will stay
         self.blocks = []        # that of each place in the order, the same for all stories
 
@@ -255,5 +227,16 @@ class BlockReader:
         batch = Batch(*(field[:, read] for field in batch))                     # (B, S) each
         slots = torch.arange(read.start, last, device=tokens.device).expand(B, -1)
         visible = model.seen_once[None, None, read, :last]                      # (1, 1, S, last)
-        with_memory = partial(model, attend=self.memory.attend_at(slots, visible))
-        return plain.logits_at(with_memory, batch, slot=place + 1 - read.start)
+        row = torch.arange(B, device=tokens.device)[:, None]                    # (B, 1)
+        select = row * slots.size(1) + place + 1 - read.start                   # (B, m)
+        logits = model(batch.tokens, batch.key_pos, batch.target_pos, select.flatten(),
+                       self.memory.attend_at(slots, visible))
+        return logits.view(*place.shape, -1)
+
+
+Config.modes = {
+    "mdlm": MODES["mdlm"]._replace(
+        orders="own", times=times, bound_batch=all_blocks_batch, training_batch=training_batch,
+        reported={"val_masked_ce": masked_ce_batch}, plan=plan, reader=BlockReader,
+        check_prompt=check_prompt, network=Transformer),
+    "aogpt": MODES["aogpt"]._replace(times=times)}

@@ -9,26 +9,22 @@ other. Plugs in as the variant of a run, and brings its own Config, batches and 
     python sample.py --out_dir=out/toy-aogpt --prompt="One day, a ___ the park."
 """
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-import model as plain
-from model import *         # what is not defined here is model.py's, and calls what is there
-from model import Batch
+import model
+from model import MODES, Batch, left_to_right
 from support.flags import InputError, flag
 
 
 @dataclass
-class Config(plain.Config):
+class Config(model.Config):
     """--variant=infill (aogpt): a span of the text comes last"""
-    l2r_fraction: float = flag(0.5, "aogpt: fraction of rows trained from left to right", low=0,
+    mode: Literal["aogpt"] = "aogpt"
+    l2r_fraction: float = flag(0.5, "share of the rows that it learns from left to right", low=0,
                                high=1)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.mode != "aogpt":
-            raise InputError("--variant=infill is for --mode=aogpt; mdlm fills blanks as it is")
 
 
 def infill_order(hidden: Tensor, before: Tensor) -> Tensor:
@@ -57,32 +53,30 @@ def draw_orders(config: Config, x: Tensor, generator, l2r_fraction: float) -> Te
     One span of a row comes last. Spans of 1, of 2 to 3, of 4 to 7 … tokens are equally frequent,
     and the span begins at any place but the first. In the rows that are left to right nothing is
     hidden. But all rows of a batch have T+1 slots, so there the last one repeats a position."""
-    left_to_right = torch.arange(x.size(1)).expand_as(x)                        # (B, T)
+    place = left_to_right(config, x)                                            # (B, T)
     if l2r_fraction == 1:
-        return left_to_right
+        return place
     T = x.size(1)
     u = torch.rand(3, len(x), 1, generator=generator)
     length = (T ** u[0]).long().clamp(max=T - 1)                                # (B, 1)
     start = 1 + (u[1] * (T - length)).long()                                    # (B, 1)
-    inside = (left_to_right >= start) & (left_to_right < start + length)        # (B, T)
+    inside = (place >= start) & (place < start + length)                        # (B, T)
     return infill_order(inside & (u[2] >= l2r_fraction), before=start - 1)
 
 
-def order_batch(config: Config, x: Tensor, order: Tensor) -> Batch:
-    """As in model.py; but where a position comes a second time, that counts nothing."""
-    batch = plain.order_batch(config, x, order)
+def infill_batch(config: Config, x: Tensor, generator, l2r_fraction: float = 0.0) -> Batch:
+    """One loss for each row of x (B, T), a bound on −log p(row) / T.
+
+    Where a position comes a second time in the order, that counts nothing."""
+    order = draw_orders(config, x, generator, l2r_fraction)                     # (B, S)
+    batch = model.order_batch(config, x, order)
     same = order[:, :, None] == order[:, None, :]                               # (B, S, S)
     predicted_before = same.tril(diagonal=-1).any(dim=2)                        # (B, S)
     return batch._replace(weight=batch.weight.masked_fill(predicted_before, 0))
 
 
-def bound_batch(config: Config, x: Tensor, generator, l2r_fraction: float = 0.0) -> Batch:
-    """As in model.py: one loss for each row of x (B, T), a bound on −log p(row) / T."""
-    return order_batch(config, x, draw_orders(config, x, generator, l2r_fraction))
-
-
 def training_batch(config: Config, x: Tensor, generator) -> Batch:
-    return bound_batch(config, x, generator, config.l2r_fraction)
+    return infill_batch(config, x, generator, config.l2r_fraction)
 
 
 # ---- How it writes -------------------------------------------------------------------------------
@@ -103,7 +97,7 @@ def left_of_blank(free: Tensor) -> Tensor:
     return place
 
 
-def check_pattern(config: Config, pattern: Tensor):
+def check_prompt(config: Config, pattern: Tensor):
     """Raises InputError for what such a model cannot write."""
     left_of_blank(pattern == config.mask_id)
 
@@ -113,5 +107,10 @@ def plan(config: Config, tokens, times, steps=0):
     free = tokens == config.mask_id                                             # (B, L)
     before = left_of_blank(free[0])                                             # (0 or 1,)
     order = infill_order(free, before.expand(len(free), -1))                    # (B, L+0 or 1)
-    _, edges = plain.plan(config, tokens, times, steps)
+    _, edges = model.plan(config, tokens, times, steps)
     return order, [edge + len(before) for edge in edges]
+
+
+Config.modes = {"aogpt": MODES["aogpt"]._replace(
+    orders="own", bound_batch=infill_batch, training_batch=training_batch, plan=plan,
+    check_prompt=check_prompt)}

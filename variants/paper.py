@@ -22,15 +22,14 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-import model as plain
+import model
 import prepare_data
-from model import *         # what is not defined here is model.py's, and calls what is there
-from model import Block, rotary_table
+from model import MODES, Block, equal_weights, mask_batch, rotary_table
 from support.flags import InputError, build, flag
 
 
 @dataclass
-class Config(plain.Config):
+class Config(model.Config):
     """--variant=paper: one by one, how the networks and losses of arXiv 2603.22075 differ"""
     tie_head: bool = flag(True, "use the embedding matrix as the output head too")
     time_embedding: Literal["none", "add"] = flag(
@@ -102,7 +101,7 @@ class TimeEmbedding(nn.Module):
         return F.silu(self.linear(waves.to(self.linear.weight.dtype)))
 
 
-class Transformer(plain.Transformer):
+class Transformer(model.Transformer):
     def __init__(self, config: Config):
         nn.Module.__init__(self)
         self.config = config
@@ -136,6 +135,11 @@ class Transformer(plain.Transformer):
             rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)          # (2, B or 1, 1, S, D/2)
         return self.predict(x, rotary_q, rotary_k, select, attend or self.attend)
 
+    def logits(self, batch, select: Tensor) -> Tensor:
+        """As model.py's; the network is told the time, if the batch has one."""
+        t = getattr(batch, "t", None)
+        return self(batch.tokens, batch.key_pos, batch.target_pos, select, t=t)
+
     @torch.no_grad()
     def init_weights(self):
         """As model.py's; with init=paper as PyTorch has it. There embeddings are N(0, 1), so the
@@ -156,12 +160,11 @@ class Transformer(plain.Transformer):
         else:
             super().init_weight(name, p)
 
-
-def count_parameters(model) -> int:
-    """As model.py's; an untied head has rows that only pad the vocabulary, too."""
-    config = model.config
-    unused = config.padded_vocab - config.vocab_size
-    return plain.count_parameters(model) - (not config.tie_head) * unused * config.n_embd
+    def count_parameters(self) -> int:
+        """As model.py's; an untied head has rows that only pad the vocabulary, too."""
+        config = self.config
+        padding = (config.padded_vocab - config.vocab_size) * config.n_embd
+        return super().count_parameters() - (not config.tie_head) * padding
 
 
 # ---- Its loss ------------------------------------------------------------------------------------
@@ -182,36 +185,32 @@ class TimedBatch(NamedTuple):
     weight: Tensor
     t: Tensor                       # (B,) how much is masked
 
-    to = Batch.to
-    split = Batch.split
-    select = Batch.select
+    select = model.Batch.select
 
 
-def cosine_batch(config: Config, x: Tensor, generator) -> TimedBatch:
-    """model.py's masked_ce_batch, whose t is told to the network.
+def timed_batch(config: Config, x: Tensor, generator) -> TimedBatch:
+    """model.py's cosine_batch, whose t is told to the network.
 
     For each row t is uniform on (0, 1), and each token is masked with the chance sin²(πt/2)."""
     t = torch.rand(len(x), generator=generator)                                 # (B,)
     ratio = torch.sin(math.pi / 2 * t) ** 2                                     # (B,)
     masked = torch.rand(x.shape, generator=generator) < ratio[:, None]          # (B, T)
-    batch = plain.equal_weights(plain.mask_batch(config, x, masked))
+    batch = equal_weights(mask_batch(config, x, masked))
     return TimedBatch(*batch, t=timestep(config, ratio))
 
 
 def training_batch(config: Config, x: Tensor, generator):
     if config.schedule == "cosine":
-        return cosine_batch(config, x, generator)
-    return plain.training_batch(config, x, generator)
+        return timed_batch(config, x, generator)
+    return MODES["mdlm"].training_batch(config, x, generator)
 
 
-masked_ce_batch = cosine_batch
-
-
-def losses(model, batch, select: Tensor) -> Tensor:
-    """As model.py's; the network is told the time, if the batch has one."""
-    if isinstance(batch, TimedBatch):
-        return plain.losses(lambda *slots: model(*slots, t=batch.t), batch, select)
-    return plain.losses(model, batch, select)
+Config.modes = {
+    "ar": MODES["ar"]._replace(network=Transformer),
+    "mdlm": MODES["mdlm"]._replace(
+        training_batch=training_batch, reported={"val_masked_ce": timed_batch},
+        network=Transformer),
+    "aogpt": MODES["aogpt"]._replace(network=Transformer)}
 
 
 # ---- Its data ------------------------------------------------------------------------------------
@@ -241,8 +240,7 @@ def main():
     for mode in "ar", "mdlm":
         config = build(Config, preset_of(mode) | {"mode": mode})
         with torch.device("meta"):      # which takes no memory
-            model = Transformer(config)
-        print(f"{mode:8}{count_parameters(model):>12,} parameters")
+            print(f"{mode:8}{Transformer(config).count_parameters():>12,} parameters")
 
 
 if __name__ == "__main__":

@@ -15,27 +15,24 @@ from typing import Literal
 
 import torch
 
-import model as plain
+import model
 from extras.cache import Cache
+from model import MODES, order_batch, write
+from support.flags import InputError, flag
 from worlds.solved import MOVES
-from model import *
 from worlds.sudoku import GRIDS
 
 
 @dataclass
-class Config(plain.Config):
+class Config(model.Config):
     """--variant=taught (aogpt): predict in the order that the text has"""
-    mark: int = 1                   # id of the word after which the answer begins
+    mode: Literal["aogpt"] = "aogpt"
+    mark: int = flag(1, "id of the word after which the answer begins", low=0)
     digits: int = 6                 # words for each cell
     taught: Literal["solver", "left_to_right"] = "solver"   # the order of what is not given
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.mode != "aogpt":
-            raise ValueError("--variant=taught is for --mode=aogpt")
 
-
-def bound_batch(config, x, generator, l2r_fraction=0.0):
+def taught_batch(config, x, generator):
     """The exact loss in that order, in nats per cell that is not given, of x (B, T)."""
     is_mark = x == config.mark                                                  # (B, T)
     given = is_mark.long().argmax(dim=1, keepdim=True)                          # (B, 1)
@@ -45,18 +42,27 @@ def bound_batch(config, x, generator, l2r_fraction=0.0):
     grid = torch.zeros_like(order).scatter(1, order, digit)                     # (B, T-1)
     if config.taught == "left_to_right":
         order = order.gather(1, order.where(is_answer, -1).argsort(dim=1, stable=True))
-    batch = plain.order_batch(config, grid, order)
+    batch = order_batch(config, grid, order)
     return batch._replace(weight=is_answer / is_answer.sum(dim=1, keepdim=True))
 
 
-training_batch = bound_batch        # model.py's own would call model.py's bound_batch
+def refuse(config, pattern):
+    """Raises InputError, because the tokens of what it writes are digits, and not the text's words.
+    """
+    raise InputError("a model of --variant=taught writes grids; see python -m extras.solve --help")
 
 
-def in_solvers_order(model, tokens, times, noise, o):
+Config.modes = {"aogpt": MODES["aogpt"]._replace(
+    drawn="", bound_batch=taught_batch, training_batch=taught_batch, reported={},
+    check_prompt=refuse, whole=False)}
+
+
+def in_solvers_order(model, tokens, times, decide, noise, seed: int = 0):
     """What writes grids (B, 36) with equally many givens, each in the order of a solver.
 
-    A sampler for `generate` of sample.py. The solver knows the solution where it has to guess."""
-    rng = random.Random(o.seed)
+    A sampler, as samplers/README.md describes it. The solver knows the solution where it has to
+    guess, and guesses by the seed where to look for a cell that it can fill."""
+    rng = random.Random(seed)
     orders = []
     for grid in tokens.tolist():
         puzzle = [0 if digit == model.config.mask_id else digit + 1 for digit in grid]
@@ -65,4 +71,4 @@ def in_solvers_order(model, tokens, times, noise, o):
         orders.append([*givens, *MOVES.order_of_solving(puzzle, solution, rng)])
     order = torch.tensor(orders, device=tokens.device)                          # (B, 36)
     edges = range(len(givens), len(puzzle) + 1)
-    yield from plain.write(model, tokens, order, edges, noise(len(puzzle)), o, Cache(model))
+    yield from write(model, tokens, order, edges, decide, Cache(model))
