@@ -14,8 +14,6 @@ FLAGS = [f"--{name}={value}" for name, value in SIZES.items()]
 CPU = torch.device("cpu")
 
 
-# ---- bench.py ------------------------------------------------------------------------------------
-
 def test_the_command(tmp_path):
     done = run("bench.py", "--modes=ar,mdlm", "--repeats=2", "--batch_size=4", "--json=b.json",
                "--device=cpu", *FLAGS, cwd=tmp_path, TORCHDYNAMO_DISABLE="1")

@@ -20,7 +20,8 @@ from variants import blocks, infill, paper
 
 ROOT = Path(conftest.ROOT)
 # Each file of the root may import those before it, and PLUGINS inside functions.
-ROOT_FILES = ["model", "tokenizer", "worlds", "prepare_data", "sample", "train", "diversity", "bench"]
+ROOT_FILES = ["model", "tokenizer", "worlds", "prepare_data", "sample", "presets", "train", "diversity",
+              "bench"]
 PLUGINS = {"variants", "samplers", "extras"}
 FOLDERS = ["support", "worlds", *sorted(PLUGINS), "experiments", "tests"]
 FILES = [path.relative_to(ROOT) for folder in [".", *FOLDERS[:5]]
