@@ -70,24 +70,24 @@ class DenoiserOptions(Output):
 
 # ---- Writing, measured ---------------------------------------------------------------------------
 
-def written_by(model, variant, stories, sampler: str, settings: dict) -> tuple:
+def written_by(model, stories, sampler: str, settings: dict) -> tuple:
     """What `generate` returns of the stories with these numbers."""
     o = build(SampleOptions, settings | {"seed": SEED, "full_length": True})
     function = None         # that of the model
     if sampler in EXTRAS:
         function = EXTRAS[sampler].sampler(model.config, o, settings)
     blank = torch.full((model.config.block_size,), model.config.mask_id)
-    return generate(model, stories, blank, o, variant, function)
+    return generate(model, stories, blank, o, function)
 
 
-def write(model, variant, tokenizer, num_samples: int, sampler: str, settings: dict) -> dict:
+def write(model, tokenizer, num_samples: int, sampler: str, settings: dict) -> dict:
     """Passes of so many stories, and how far they are from the law."""
     T = model.config.block_size
     texts = []
     passes = 0
     for first in range(0, num_samples, 100):
         stories = range(first, min(first + 100, num_samples))
-        tokens, appeared = written_by(model, variant, stories, sampler, settings)
+        tokens, appeared = written_by(model, stories, sampler, settings)
         texts += [tokenizer.decode_story(ids) for ids in tokens.tolist()]
         for steps in appeared.tolist():
             passes += len(set(steps))       # what is finished waits for its batch
@@ -97,18 +97,18 @@ def write(model, variant, tokenizer, num_samples: int, sampler: str, settings: d
         **distance(texts)}
 
 
-def seconds_a_story(model, variant, at_once: int, sampler: str, settings: dict, o) -> float:
+def seconds_a_story(model, at_once: int, sampler: str, settings: dict, o) -> float:
     """The median over batches of o.seconds stories in all, or a few more. The first warms up."""
     ticks = []
     for first in range(0, at_once + o.seconds, at_once):
-        written_by(model, variant, range(first, first + at_once), sampler, settings)
+        written_by(model, range(first, first + at_once), sampler, settings)
         ticks.append(time.perf_counter())
     return float(np.median(np.diff(ticks))) / at_once
 
 
 def ways(config):
     """Yields the samplers for such a network, each with each of its settings."""
-    in_blocks = config.mode == "mdlm" and hasattr(config, "block_length")
+    in_blocks = not config.row.causal and hasattr(config, "block_length")
     for sampler, values in SAMPLERS[config.mode].items():
         if in_blocks and sampler not in FOR_BLOCKS:
             continue
@@ -117,7 +117,7 @@ def ways(config):
             yield sampler, settings
 
 
-def measure(network: str, model, variant, tokenizer, o: DenoiserOptions):
+def measure(network: str, model, tokenizer, o: DenoiserOptions):
     """Yields a row for each way to write."""
     config = model.config
     in_blocks = hasattr(config, "block_length")
@@ -128,11 +128,11 @@ def measure(network: str, model, variant, tokenizer, o: DenoiserOptions):
             "network": network,
             "sampler": " ".join(filter(None, [config.mode, orders, sampler])),
             "settings": settings}
-        row |= write(model, variant, tokenizer, o.num_samples, *how)
+        row |= write(model, tokenizer, o.num_samples, *how)
         row["seconds"] = []
         if o.seconds and network != LAW:
             for at_once in AT_ONCE:
-                row["seconds"].append(seconds_a_story(model, variant, at_once, *how, o))
+                row["seconds"].append(seconds_a_story(model, at_once, *how, o))
         yield row
 
 
@@ -163,14 +163,14 @@ def main():
     for name, folder in flags["named"].items():
         finished_run(folder)
         runs[name] = {"folder": folder} | origin_of(folder)
-        model, variant, tokenizer, _ = open_model(folder, "cpu")
+        model, tokenizer, _ = open_model(folder, "cpu")
         if tokenizer.words != TOY.words():
             raise InputError(f"{folder} is no run of the toy, whose law is known")
         law = toy_oracle(model.config.mode, getattr(model.config, "block_length", None))
-        networks += [(name, model, variant), (LAW, law, variant)]
+        networks += [(name, model), (LAW, law)]
     rows = []
-    for name, model, variant in networks:
-        for row in measure(name, model, variant, tokenizer, o):
+    for name, model in networks:
+        for row in measure(name, model, tokenizer, o):
             print(row, flush=True)
             rows.append(row)
             if o.json:

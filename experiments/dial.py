@@ -39,7 +39,6 @@ from typing import Literal
 import numpy as np
 import torch
 
-import model as plain
 from experiments.denoiser import LAW, write
 from experiments.held_out import (
     COLOURS, Output, error_of, finished_run, left_to_right, of_neighbours)
@@ -51,8 +50,8 @@ from support.flags import InputError, build, command, flag, parse_flags, provena
 from support.pictures import figure
 from samplers import adaptive, drafts
 from support.runs import origin_of, random_numbers
-from train import rows_together, window_losses
-from variants import blocks
+from train import parts_of, window_losses
+from worlds.toy import TOY
 
 PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in each pass
 DRAFT = 16                  # tokens that aogpt guesses at once with --sampler=drafts
@@ -75,15 +74,15 @@ def block_length(config) -> int:
 
 
 @torch.no_grad()
-def above_law(model, variant, x) -> float:
+def above_law(model, x) -> float:
     """Nats per token that the model's bound on stories x (N, T) is above the law's.
 
     Both read the same batch, so each slot of both knows the same tokens."""
     config = model.config
     law = toy_oracle(config.mode, getattr(config, "block_length", None))
-    x = x.repeat_interleave(rows_together(config), dim=0)                       # (B, T)
+    x = x.repeat_interleave(config.row.together, dim=0)                       # (B, T)
     total = 0.0
-    for part in variant.bound_batch(config, x, random_numbers(0)).split(32):
+    for part in parts_of(config.row.bound_batch(config, x, random_numbers(0)), 32):
         select = part.select()                                                  # (n,)
         reads = part.tokens, part.key_pos, part.target_pos, select
         log_p = law(*reads).double()                                            # (n, V)
@@ -93,12 +92,12 @@ def above_law(model, variant, x) -> float:
     return total / len(x)
 
 
-def written(model, variant, tokenizer, o: DialOptions) -> dict:
+def written(model, tokenizer, o: DialOptions) -> dict:
     """Shares of toy stories that obey the grammar, sampler by sampler."""
     config = model.config
 
     def stories(sampler, settings):
-        return write(model, variant, tokenizer, o.num_samples, sampler, settings)
+        return write(model, tokenizer, o.num_samples, sampler, settings)
 
     found = {}
     for per in PER_PASS:
@@ -114,19 +113,19 @@ def written(model, variant, tokenizer, o: DialOptions) -> dict:
     return found
 
 
-def on_toy(model, variant, tokenizer, o: DialOptions) -> dict:
+def on_toy(model, tokenizer, o: DialOptions) -> dict:
     x = Windows("toy", "val", model.config.block_size).spread(o.num_samples)
-    above = above_law(model, variant, torch.from_numpy(x))
-    return {"above the law": above} | written(model, variant, tokenizer, o)
+    above = above_law(model, torch.from_numpy(x))
+    return {"above the law": above} | written(model, tokenizer, o)
 
 
-def on_stories(model, variant, o: DialOptions) -> dict:
+def on_stories(model, o: DialOptions) -> dict:
     """The losses on unseen stories, and the tokens a pass of a few that it writes."""
     config = model.config
     stories = Windows("unseen", "val", config.block_size)
     x = torch.from_numpy(stories.spread(min(len(stories), o.num_samples)))
     draws = 1 if block_length(config) == 1 else DRAWS
-    losses = window_losses(model, variant, x, seed=0, draws=draws)              # (N,)
+    losses = window_losses(model, x, seed=0, draws=draws)              # (N,)
     found = {"bound": losses.mean().item(), "± s.e.": error_of(of_neighbours(losses))}
     way, faster = "adaptive", adaptive
     if config.mode == "aogpt":
@@ -135,7 +134,7 @@ def on_stories(model, variant, o: DialOptions) -> dict:
     o = SampleOptions()
     blank = torch.full((config.block_size,), config.mask_id)
     function = faster.sampler(config, o, {"draft": DRAFT})
-    _, appeared = generate(model, range(STORIES), blank, o, variant, function)
+    _, appeared = generate(model, range(STORIES), blank, o, function)
     passes = [len(set(steps)) for steps in appeared.tolist()]
     return found | {f"{way}: tokens a pass": config.block_size / float(np.mean(passes))}
 
@@ -143,22 +142,21 @@ def on_stories(model, variant, o: DialOptions) -> dict:
 def measure(folder: Path, o: DialOptions) -> dict:
     """The row of one run."""
     finished_run(folder)
-    model, variant, tokenizer, _ = open_model(folder, "cpu")
+    model, tokenizer, _ = open_model(folder, "cpu")
     mode, N, seed = folder.name.split("-")
     row = {"network": mode, "N": int(N), "seed": int(seed)}
     if o.text == "toy":
-        return row | on_toy(model, variant, tokenizer, o)
-    return row | on_stories(model, variant, o)
+        return row | on_toy(model, tokenizer, o)
+    return row | on_stories(model, o)
 
 
 # ---- All rows, and the figure --------------------------------------------------------------------
 
 def law_row(N: int, o: DialOptions) -> dict:
     tokenizer = Tokenizer(**load_meta("toy")["tokenizer"])
-    law, variant = toy_oracle("mdlm"), plain
-    if N < law.config.block_size:
-        law, variant = toy_oracle("mdlm", N), blocks
-    return {"network": LAW, "N": N} | written(law, variant, tokenizer, o)
+    whole_window = int(TOY.mean_words()) + 1
+    law = toy_oracle("mdlm", N if N < whole_window else None)
+    return {"network": LAW, "N": N} | written(law, tokenizer, o)
 
 
 def means(rows: list, column: str) -> dict:

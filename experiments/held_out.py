@@ -73,8 +73,8 @@ class HeldOutOptions(Output):
 def nats(model, x, order):
     """(N,) nats per token of the windows x (N, T), written in the order (N, T) one by one."""
     config = model.config
-    if config.mode != "mdlm":
-        return losses_in_parts(model, plain.losses, plain.order_batch(config, x, order))
+    if config.row.causal:
+        return losses_in_parts(model, plain.order_batch(config, x, order))
     return nats_in_turn(model, x, order, known=0)
 
 
@@ -92,7 +92,7 @@ def nats_in_turn(model, x, order, known: int):
         batch = plain.mask_batch(model.config, x, rank >= turn)
         slot = 1 + order[:, turn:turn + 1]                      # (N, 1), BOS has slot 0
         weight = torch.zeros_like(batch.weight).scatter(1, slot, 1.0)           # (N, T+1)
-        total += losses_in_parts(model, plain.losses, batch._replace(weight=weight))
+        total += losses_in_parts(model, batch._replace(weight=weight))
     return total / (T - known)
 
 
@@ -107,7 +107,7 @@ def in_orders(model, x, K: int) -> dict:
     """(N,) nats per token of the windows x (N, T) in each kind of order. ar has only one."""
     generator = random_numbers(SEED)
     found = {"left to right": left_to_right(model, x)}
-    if model.config.mode == "ar":
+    if model.config.row.orders == "one":
         return found
     scores = []
     for _ in range(K):
@@ -140,24 +140,24 @@ def finished_run(folder: str) -> dict:
 
 
 def open_run(folder: str, data: str, device="auto") -> tuple:
-    """What finished_run returns, the best model, its variant, and the windows of data.
+    """What finished_run returns, the best model, and the windows of data.
 
     Raises InputError."""
     run = finished_run(folder)
-    model, variant, tokenizer, _ = open_model(folder, device)
+    model, tokenizer, _ = open_model(folder, device)
     kind = run["settings"]["windows"] if data == run["settings"]["data"] else "auto"
     settings = run["settings"] | {"data": data, "windows": kind}
     windows = open_windows(SimpleNamespace(**settings), "val", model.config.block_size)
     if tokenizer.to_dict() != windows.meta["tokenizer"]:
         raise InputError(f"{folder} has another tokenizer than data/{data}")
-    return run, model, variant, windows
+    return run, model, windows
 
 
 def measure(folder: str, o: HeldOutOptions) -> dict:
     """The scores of a run's best model, and by what it was chosen. Raises InputError."""
-    run, model, variant, windows = open_run(folder, o.data)
+    run, model, windows = open_run(folder, o.data)
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
-    has_own_orders = variant.__name__ in ("variants.blocks", "variants.infill")
+    has_own_orders = type(model.config).__module__ in ("variants.blocks", "variants.infill")
     if has_own_orders and (o.orders or o.left_to_right):
         raise InputError("--orders and --left_to_right are for ar, and for mdlm and aogpt in "
                          "random order")
@@ -166,8 +166,8 @@ def measure(folder: str, o: HeldOutOptions) -> dict:
     elif o.left_to_right:
         found = {"left to right": left_to_right(model, x)}
     else:
-        draws = 1 if model.config.mode == "ar" else o.draws       # those of ar are exact
-        found = {"bound": window_losses(model, variant, x, SEED, draws)}
+        draws = o.draws if model.config.row.drawn else 1
+        found = {"bound": window_losses(model, x, SEED, draws)}
         if model.config.mode == "aogpt":
             found["left to right"] = left_to_right(model, x)
     steps_of_an_epoch = run["train_windows"] / run["settings"]["batch_size"]

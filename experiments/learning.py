@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from experiments.held_out import SEED, open_run
-from model import bound_batch
+from model import diffusion_batch
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.runs import origin_of, random_numbers, read_run
 from train import mean_and_error
@@ -64,7 +64,7 @@ def measure(model, x, draws: int) -> dict:
     losses = []                                                     # of each row
     by_distance = torch.zeros(len(GROUPS), 2, dtype=torch.float64)  # sums, and of how many tokens
     for part in tqdm(x.repeat_interleave(2 * draws, dim=0).split(16), leave=False, disable=None):
-        batch = bound_batch(model.config, part, generator)
+        batch = diffusion_batch(model.config, part, generator)
         select = batch.select()                                                 # (n,)
         logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)   # (n, V)
         nll = F.cross_entropy(logits.float(), batch.targets.flatten()[select], reduction="none")

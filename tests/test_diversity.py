@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import model as plain
 from conftest import run, small_model
 import diversity
 from diversity import (
@@ -99,9 +98,9 @@ def test_a_judge_scores_what_evaluation_scores():
     model = small_model("ar", vocab_size=WORDS.vocab_size, block_size=47)
     texts = list(itertools.islice(texts_of(TOY, 3), 40))
     x = torch.tensor([WORDS.encode(text) for text in texts])                    # (40, 47)
-    expected = window_losses(model, plain, x, seed=0).mean().item()
+    expected = window_losses(model, x, seed=0).mean().item()
     longer = [f"{text} She took it" for text in texts]
-    values = values_of(measure([*longer, ""], {"j": (model, plain, WORDS)}, None))
+    values = values_of(measure([*longer, ""], {"j": (model, WORDS)}, None))
     assert values["nats/token, judge j"] == pytest.approx(expected, rel=1e-5)
 
 

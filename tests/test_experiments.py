@@ -16,17 +16,16 @@ import torch
 from pytest import approx
 from scipy import stats
 
-import model as plain
 from conftest import TINY, run, small_model
 from experiments import blanks, denoiser, dial, held_out, learning, shakespeare, texts
 from experiments.oracle import distance, exact_conditionals, toy_conditionals, toy_oracle
+from model import diffusion_batch, losses
 from prepare_data import PrepareOptions, prepare
 from support.flags import ROOT, InputError
 from support.runs import ORIGIN, random_numbers
 from test_toy import close, enumerate_stories
 from tokenizer import Tokenizer, split_words
 from train import window_losses
-from variants import blocks
 from worlds.toy import TOY, Grammar, choice
 
 WORDS = Tokenizer("words", words=TOY.words())
@@ -121,7 +120,7 @@ def test_what_a_perfect_network_writes(mode, N, sampler, settings, passes):
 
     And a rule that looks at the token it drew is biased."""
     oracle = toy_oracle(mode, N)
-    found = denoiser.write(oracle, blocks if N else plain, WORDS, 100, sampler, settings)
+    found = denoiser.write(oracle, WORDS, 100, sampler, settings)
     assert found["passes"] == approx(passes, abs=3)
     assert found["tokens_per_pass"] == approx(48 / found["passes"])
     breaks = sampler == "ancestral" or settings.get("steps", 48) < 48
@@ -140,14 +139,14 @@ def test_a_perfect_network_fills_blanks_by_the_law(length):
         p = toy_conditionals(known)                                             # (N, T, V)
         expected -= np.log(p[np.arange(len(x)), place, x[:, place]]) / length
     for mode in "mdlm", "aogpt":
-        found = blanks.nats(toy_oracle(mode), plain, x, 10, length)
+        found = blanks.nats(toy_oracle(mode), x, 10, length)
         assert found.numpy() == approx(expected, abs=1e-4)
     # ar sees the left side alone.
     expected = []
     for ids in x.tolist():
         log_p = TOY.log_probs(WORDS.decode_story(ids))
         expected.append(-log_p[10:10 + length].mean())
-    found = blanks.nats(toy_oracle("ar"), plain, x, 10, length)
+    found = blanks.nats(toy_oracle("ar"), x, 10, length)
     assert found.numpy() == approx(expected, abs=1e-4)
 
 
@@ -156,14 +155,14 @@ def test_in_any_order_and_in_blocks_the_law_is_the_law(mode):
     x = as_tokens(stories(5))
     order = torch.rand(x.shape, generator=random_numbers(0)).argsort(dim=1)
     in_order = held_out.nats(toy_oracle(mode), x, order)
-    in_blocks_of_one = window_losses(toy_oracle(mode, 1), blocks, x, seed=0)
+    in_blocks_of_one = window_losses(toy_oracle(mode, 1), x, seed=0)
     for losses in in_order, in_blocks_of_one:
         assert losses.numpy() == approx(nats_of(x), abs=1e-5)
     for N in 1, 7:
-        assert abs(dial.above_law(toy_oracle(mode, N), blocks, x)) < 1e-6
+        assert abs(dial.above_law(toy_oracle(mode, N), x)) < 1e-6
     unknowing = toy_oracle(mode)
     unknowing.conditionals = lambda x: np.full((*x.shape, 135), 1 / 135)
-    assert dial.above_law(unknowing, plain, x) == approx(np.log(135) - 0.39, abs=0.2)
+    assert dial.above_law(unknowing, x) == approx(np.log(135) - 0.39, abs=0.2)
 
 
 def test_distances_and_the_bound():
@@ -177,8 +176,8 @@ def test_distances_and_the_bound():
     model = small_model("mdlm")
     x = torch.randint(model.config.vocab_size - 1, (4, 8), generator=random_numbers(1))
     found = learning.measure(model, x, draws=2)
-    batch = plain.bound_batch(model.config, x.repeat_interleave(4, dim=0), random_numbers(1337))
-    bound = plain.losses(model, batch, batch.select()).mean().item()
+    batch = diffusion_batch(model.config, x.repeat_interleave(4, dim=0), random_numbers(1337))
+    bound = losses(model, batch, batch.select()).mean().item()
     assert found["bound"] == approx(bound, rel=1e-5)
     assert sum(found["how often"].values()) == approx(1)
 

@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 import model as plain
 from conftest import small_model
 from extras import solve
-from model import Config, read_slots
+from model import Config, draw_with, read_next
 from prepare_data import PrepareOptions, Windows, prepare
 from sample import SampleOptions, generate
 from samplers import adaptive
@@ -66,9 +66,9 @@ def test_the_surest_cell_comes_first():
     rng = random.Random(0)
     for solution in rng.sample(GRIDS_OF_4, 20):
         tokens = solve.patterns_of(SMALL, [SMALL.draw_puzzle(solution, 6, rng)], model.config)
-        noise = lambda n: torch.rand(1, n, dtype=torch.float64)
-        *_, last = adaptive.write(
-            model, tokens, None, noise, SampleOptions(temperature=0), risk=0.0)
+        u = torch.rand(tokens.shape, dtype=torch.float64)
+        decide = draw_with(u, SampleOptions(temperature=0))
+        *_, last = adaptive.write(model, tokens, u, decide, None, risk=0.0)
         assert solve.grid_of(SMALL, last[0].tolist()) == solution
 
 
@@ -82,12 +82,12 @@ def test_aogpt_reads_all_places_that_are_left_in_one_pass():
     masked = appeared >= torch.tensor([[2.0], [0.0], [L - 1.0]])        # rows know different many
     tokens[masked] = config.mask_id
     with torch.no_grad():
-        found = adaptive.logits_of_masked(model, tokens, masked, appeared).split(
-            masked.sum(dim=1).tolist())
+        at = masked.nonzero(as_tuple=True)
+        found = adaptive.logits_of(model, tokens, *at, appeared).split(masked.sum(dim=1).tolist())
         for row in range(3):
             order = appeared[row:row + 1].long().argsort(dim=1)
             known = int((~masked[row]).sum())
-            expected = read_slots(model, tokens[row:row + 1], order, known, L)[0]
+            expected = read_next(model, tokens[row:row + 1], order, known, L)[0]
             place = order[0, known:].argsort()
             torch.testing.assert_close(found[row], expected[place], atol=1e-5, rtol=1e-5)
 
@@ -100,7 +100,7 @@ def test_a_taught_model_learns_the_order_of_its_text():
     for order in "solver", "left_to_right":
         config = taught.Config("aogpt", vocab_size=218, block_size=37, mark=216, taught=order,
                                n_embd=8, n_head=1)
-        batch = taught.training_batch(config, x, None)
+        batch = config.row.training_batch(config, x, None)
         for row, tokens, pos, target, weight in zip(x.tolist(), *batch[:1], *batch[2:]):
             given = row.index(216)
             moves = [divmod(word, 6) for word in row if word != 216]
