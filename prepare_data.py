@@ -419,7 +419,7 @@ def vocabulary_of(name: str) -> int:
 
 def training_command(o: PrepareOptions, kind: str) -> str:
     """What trains on data/<name>, called from the same folder as this script."""
-    from support.presets import PRESETS
+    from presets import PRESETS
     preset = {"words": "toy", "bytes": "shakespeare", "gpt2": "laptop"}[o.tokenizer]
     if o.world and o.dataset in PRESETS:
         preset = o.dataset

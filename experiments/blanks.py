@@ -87,7 +87,7 @@ def measure(folder: str, o: InfillOptions) -> dict:
         starts = starts_of(length, T)
         scores = mean_over(starts, lambda start: nats(model, x, start, length))
         if toy:
-            scores -= mean_over(starts, lambda start: nats(law, plain, x, start, length))
+            scores -= mean_over(starts, lambda start: nats(law, x, start, length))
         blanks[length] = {
             "nats": scores.mean().item(),
             "nats_se": error_of(of_neighbours(scores))}

@@ -97,7 +97,7 @@ def main():
     facts = provenance(SEED) | {"draws": o.draws, "runs": {}}
     for folder in o.runs.split(","):
         data = o.data or read_run(folder)["settings"]["data"]
-        _, model, _, windows = open_run(folder, data, "cpu")
+        _, model, windows = open_run(folder, data, "cpu")
         if model.config.mode != "mdlm" or hasattr(model.config, "block_length"):
             raise InputError(f"{folder} is no run of mdlm, or one in blocks; its masks are others")
         found = measure(model, torch.from_numpy(windows.spread(o.windows)), o.draws)

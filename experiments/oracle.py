@@ -157,6 +157,7 @@ class Oracle(torch.nn.Module):
             self.seen_once = network.seen_once
 
     logits = plain.Transformer.logits
+    cross_entropy = staticmethod(F.cross_entropy)
 
     def forward(self, tokens, key_pos, target_pos, select, attend=None):
         """Log-probabilities (n, V); arguments and shapes are those of a Transformer."""

@@ -241,7 +241,7 @@ def main():
     flags = parse_flags(__doc__, PuzzleOptions, named="NAME=DIR")
     o = build(PuzzleOptions, flags)
     runs = open_runs(flags["named"], o.device)
-    sizes = {world_of(tokenizer).n for _, _, tokenizer, _ in runs.values()}
+    sizes = {world_of(tokenizer).n for _, tokenizer, _ in runs.values()}
     if len(sizes) > 1:
         raise InputError("these models know grids of different sizes; give those of one size")
     [n] = sizes

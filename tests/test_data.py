@@ -357,7 +357,7 @@ def test_a_world_of_ones_own_is_one_file(tmp_path):
     """The window is as long as the longest text, of nine words, and its end."""
     for folder in "support", "worlds":
         shutil.copytree(Path(ROOT, folder), tmp_path / "code" / folder)
-    for file in "prepare_data.py", "tokenizer.py":
+    for file in "prepare_data.py", "presets.py", "tokenizer.py":
         shutil.copy(Path(ROOT, file), tmp_path / "code")
     (tmp_path / "code/worlds/sums.py").write_text(WORLD)
     done = subprocess.run(

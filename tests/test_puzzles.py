@@ -51,7 +51,7 @@ class Perfect(torch.nn.Module):
 @pytest.mark.parametrize("way", ["left to right", "random order", "surest first"])
 def test_every_order_keeps_the_law(way):
     model = Perfect()
-    flags, sampler = solve.ways_of(model.config, SUDOKU, [])[way]
+    flags, sampler = solve.ways_of(model.config, SUDOKU, [], 0)[way]
     blank = torch.full((16,), model.config.mask_id)
     o = SampleOptions(full_length=True, **flags)
     tokens, _ = generate(model, range(20 * 288), blank, o, sampler=sampler)
