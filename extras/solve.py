@@ -157,8 +157,8 @@ def grid_of(world, ids: list) -> tuple:
     return tuple(ids[-world.cells:]) if world is SUDOKU_PAIRS else tuple(i + 1 for i in ids)
 
 
-def solve(name: str, opened: tuple, puzzles: list, risks: list, o: PuzzleOptions) -> tuple:
-    """For each way of writing a row of what it takes, and the grids that come out.
+def solve(name: str, opened: tuple, puzzles: list, risks: list, o: PuzzleOptions):
+    """Yields for each way of writing a row of what it takes, and the grids that come out.
 
     The puzzles have equally many givens."""
     model, tokenizer, _ = opened

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import bench
-from bench import by_turns, training_step
+from bench import by_turns, flops_per_token, training_step
 from conftest import run, small_model
-from model import Config, flops_per_token, losses, masked_ce_batch
+from model import Config, losses
 
 SIZES = dict(vocab_size=50, block_size=8, n_layer=1, n_head=2, n_embd=16, n_hidden=16)
 FLAGS = [f"--{name}={value}" for name, value in SIZES.items()]
@@ -31,7 +31,7 @@ def test_the_command(tmp_path):
 def test_the_baseline_computes_every_slot():
     """And its losses are the same."""
     model = small_model("mdlm")
-    batch = masked_ce_batch(model.config, torch.randint(11, (4, 8)), None)
+    batch = model.config.row.bound_batch(model.config, torch.randint(11, (4, 8)), None)
     select = batch.select()
     predicted = []
     model.head.register_forward_hook(lambda head, inputs, logits: predicted.append(len(logits)))

@@ -1,6 +1,7 @@
 """Training as a user runs it: what a run leaves, how it goes on, and that each step is right."""
 import itertools
 import json
+import math
 import os
 import shutil
 import signal
@@ -9,18 +10,18 @@ import sys
 from dataclasses import asdict, replace
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from scipy import stats
 
-import variants.paper
 import model as plain
-import train
+import variants.paper
 from conftest import ROOT, TINY, Running, read_log, run, small_model
 from extras.muon import Muon
 from extras.start_from import start_from
-from model import bound_batch, losses, masked_ce_batch, training_batch
+from model import losses
 from tokenizer import Tokenizer
 from support import machine
 from support.flags import InputError
@@ -96,7 +97,7 @@ def test_the_best_is_the_lowest_and_not_the_last(tmp_path):
             run.record_evaluation({"val_nll": loss})
         run.checkpoint()
         run.log_file.close()
-        _, _, best = load(tmp_path / "r/best.pt")
+        _, best = load(tmp_path / "r/best.pt")
         assert best["step"] == best_step
         s, checkpoint = replace(s, resume=True), read_checkpoint(tmp_path / "r/ckpt.pt")
 
@@ -134,7 +135,7 @@ def test_a_loss_that_is_not_finite_stops_it(trained):
 def test_presets_of_text_train_masked_diffusion_otherwise(
         trained, monkeypatch, flags, variant, objective):
     monkeypatch.chdir(trained)
-    s, _, config, _ = resolve({"preset": "laptop", "data": "t", "vocab_size": 135} | flags)
+    s, config, _ = resolve({"preset": "laptop", "data": "t", "vocab_size": 135} | flags)
     assert (s.variant, config.objective) == (variant, objective)
 
 
@@ -144,7 +145,7 @@ def test_a_resumed_run_keeps_its_settings(trained, monkeypatch):
     """Only flags that contradict them are refused; auto decides anew, but not on what is fixed."""
     monkeypatch.chdir(trained)
     again = {"out_dir": "out/mdlm", "resume": True}
-    s, _, config, checkpoint = resolve(again | {"mode": "mdlm", "preset": "auto", "warmup": 5})
+    s, config, checkpoint = resolve(again | {"mode": "mdlm", "preset": "auto", "warmup": 5})
     assert (config.mode, config.n_embd, s.lr, s.batch_size) == ("mdlm", 16, 2e-3, 8)
     assert checkpoint["step"] == 30
     assert s.dtype in ("bfloat16", "float32")       # auto was decided once
@@ -189,25 +190,20 @@ def test_two_processes_train_as_one(trained):
 def test_evaluation_by_hand(mode):
     """It can be repeated, leaves the random numbers of training alone, and knows no dropout."""
     model = small_model(mode, dropout=0.5)
-    config = model.config
+    config, row = model.config, model.config.row
     x = torch.randint(11, (6, 8))
-    rows = 2 if mode == "mdlm" else 1       # for a pair of masks
-    batch = bound_batch(config, x.repeat_interleave(rows, dim=0), random_numbers(1))
-    nll = losses_by_hand(model, batch).view(6, rows).mean(dim=1)                # (6,)
-    expected = {"val_nll": nll.mean().item(), "val_nll_se": stats.sem(nll)}
-    if mode == "aogpt":
-        batch = plain.order_batch(config, x, torch.arange(8).expand(6, 8))
-        expected["val_nll_l2r"] = losses_by_hand(model, batch).mean().item()
-    if mode == "mdlm":
-        batch = masked_ce_batch(config, x, random_numbers(1, 1))
-        masked = (batch.tokens == config.mask_id).flatten().nonzero()[:, 0]
-        logits = model(batch.tokens, batch.key_pos, batch.target_pos, masked)
-        expected["val_masked_ce"] = F.cross_entropy(logits, batch.targets.flatten()[masked]).item()
+    batch = row.bound_batch(config, x.repeat_interleave(row.together, dim=0), random_numbers(1))
+    nll = losses_by_hand(model, batch).view(6, -1).mean(dim=1)                  # (6,)
+    expected = {"val_nll": nll.mean().item(), "val_nll_se": stats.sem(nll), "val_floor": 2.0,
+                "val_bpb": nll.mean().item() / math.log(2) * 0.5}
+    for name, batch_of in row.reported.items():
+        batch = batch_of(config, x, random_numbers(1, 1))
+        expected[name] = losses_by_hand(model, batch).mean().item()
     model.train()
     state = torch.get_rng_state()
-    found = evaluate(model, plain, x, seed=1)
+    found = evaluate(model, x, 1, 0.5, np.full(6, 2.0))
     assert found == pytest.approx(expected, rel=1e-5)
-    assert evaluate(model, plain, x, seed=1) == found
+    assert evaluate(model, x, 1, 0.5, np.full(6, 2.0)) == found
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -227,10 +223,10 @@ def test_a_gpu_evaluates_many_windows_at_once():
 def test_a_run_starts_from_another(trained, monkeypatch, mode, variant, fields):
     """What the other mode adds has no effect yet: aogpt, left to right, is the ar it was."""
     monkeypatch.chdir(trained)
-    source, _, _ = load("out/ar/best.pt")
+    source, _ = load("out/ar/best.pt")
     x = torch.randint(100, (10, 48))
     config = variant.Config(**asdict(source.config) | fields | {"mode": mode})
-    model = variant.Transformer(config).eval()
+    model = config.row.network(config).eval()
     assert not torch.equal(model.embed.weight, source.embed.weight)
     start_from("out/ar", model, Tokenizer("words", words=TOY.words()))
     weights = model.state_dict()
@@ -238,13 +234,13 @@ def test_a_run_starts_from_another(trained, monkeypatch, mode, variant, fields):
         assert torch.equal(weight, weights.pop(name))
     assert not any(weight.any() for weight in weights.values())
     if mode != "mdlm":
-        batch = bound_batch(config, x, random_numbers(0), l2r_fraction=1.0)
+        batch = plain.order_batch(config, x, torch.arange(48).expand_as(x))
         assert torch.equal(losses_by_hand(model, batch), losses_by_hand(source, batch))
 
 
 def test_a_run_starts_from_another_of_the_same_sizes_only(trained, monkeypatch):
     monkeypatch.chdir(trained)
-    source, _, _ = load("out/ar/best.pt")
+    source, _ = load("out/ar/best.pt")
     with pytest.raises(InputError, match="another tokenizer"):
         start_from("out/ar", source, Tokenizer("words", words=["zebra", *TOY.words()[1:]]))
     flags = ["--mode=aogpt", "--init_from=out/ar"]
@@ -279,7 +275,7 @@ def test_no_two_seeds_share_their_noise():
 def some_batch(model, seed=0):
     generator = random_numbers(seed)
     x = torch.randint(10, (8, 8), generator=generator)
-    return training_batch(model.config, x, generator)
+    return model.config.row.training_batch(model.config, x, generator)
 
 
 @pytest.mark.parametrize("mode", MODES)
