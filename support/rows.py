@@ -50,9 +50,11 @@ def write_rows(path: str, settings: dict, rows, total: int) -> list:
     return kept
 
 
-def files_of(paths):
-    """The paths in a text, between commas, unless the whole of it names a file."""
-    return [paths] if os.path.exists(paths) else paths.split(",")
+def files_of(names: str) -> list:
+    """The files that a flag names, with commas between them; but one may have commas itself."""
+    if os.path.exists(names):
+        return [names]
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def read_text(path: str) -> str:
