@@ -307,8 +307,8 @@ def announce(run: Run, windows, law):
     s, config = run.s, run.model.config
     parameters = run.model.count_parameters()
     epochs = s.max_steps * s.batch_size / len(windows)
-    print(f"preset {s.preset}: {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
-          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
+    run.say(f"preset {s.preset}: {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
+            f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
     print(f"{parameters:,} parameters; {WORLD_SIZE} x {run.device_name()}, {s.dtype}")
     if s.windows != "aligned":
         print("windows and samples begin anywhere in the text")

@@ -221,14 +221,15 @@ runpy.run_path(script, run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
-@pytest.mark.parametrize("line", [
-    "train.py {tiny} --out_dir={out}",
-    "sample.py --out_dir=out/ar --out={out}.jsonl",
-    "prepare_data.py --name={out} --max_tokens=2000",
-    "extras/compare.py ar=out/ar --json={out}.json",
-    "extras/show.py ar={samples} --picture={out}.svg",
-    "diversity.py ar={samples} --data=t --json={out}.json"])
+@pytest.mark.parametrize("stream, line", [
+    ("stdin", "train.py {tiny} --out_dir={out}"),
+    ("stdout", "train.py {tiny} --out_dir={out}"),
+    ("stderr", "train.py {tiny} --out_dir={out}"),
+    ("stderr", "sample.py --out_dir=out/ar --out={out}.jsonl"),
+    ("stderr", "prepare_data.py --name={out} --max_tokens=2000"),
+    ("stderr", "extras/compare.py ar=out/ar --json={out}.json"),
+    ("stdout", "extras/show.py ar={samples} --picture={out}.svg"),
+    ("stderr", "diversity.py ar={samples} --data=t --json={out}.json")])
 def test_a_command_does_its_work_with_a_closed_stream(trained, workdir, samples, line, stream):
     (workdir / "closed.py").write_text(CLOSED)
     line = line.format(tiny=" ".join(TINY), out=workdir / "done", samples=samples)
