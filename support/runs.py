@@ -70,7 +70,7 @@ def config_class(variant):
     """The Config of model.py, or of the file of variants/ with this name. Raises InputError."""
     if variant in ("", "model"):
         return import_module("model").Config
-    return import_module("variants").config_of(variant.rpartition(".")[2])
+    return import_module("variants").config_of(variant.removeprefix("variants."))
 
 
 def load(path, device="cpu"):
