@@ -94,7 +94,7 @@ def test_the_command_that_goes_on_asks_for_it_once(monkeypatch, tmp_path, capsys
     resumed = argument in ("--resume", "--resume=true")
     s = Settings(out_dir=str(tmp_path / "r"), resume=resumed)
     with pytest.raises(SystemExit):
-        Run(s, small_model(), [], {}, None).exit_stopped()
+        Run(s, small_model(), [], {}).exit_stopped()
     *_, last = capsys.readouterr().err.split()
     assert last == argument if resumed else "--resume"
 
@@ -131,7 +131,7 @@ def test_what_a_signal_does(tmp_path, monkeypatch):
     def write(*_):
         raise BrokenPipeError
 
-    run = Run(Settings(out_dir=str(tmp_path / "r")), small_model(), [], {}, None)
+    run = Run(Settings(out_dir=str(tmp_path / "r")), small_model(), [], {})
     monkeypatch.setattr(runs.os, "write", write)
     before = {signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
               signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler)}
