@@ -65,6 +65,14 @@ def rows(found: list, key: str, **wanted) -> np.ndarray:
     return np.array([value[0] if isinstance(value, list) else value for value in values])
 
 
+def cost(file, way: str) -> str:
+    """Nats per token of a way of writing, as cost.py found them, and the passes it takes."""
+    ways = {row["way"]: row for row in file["rows"] if row["run"] == "mdlm"}
+    row = ways[way]
+    passes = f" in {row['passes']:.0f}" if row["passes"] else ""
+    return f"{row['nats']:.{2 + (row['nats'] < 1)}f}{passes}"
+
+
 def seeds(values, digits=2, between=", ") -> str:
     """Each number; of scores (seeds, groups) the mean of each seed."""
     return between.join(f"{np.mean(value):.{digits}f}" for value in values)

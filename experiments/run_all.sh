@@ -23,6 +23,7 @@ list() {
 group        train  measure  what it answers
 dial           120       40  How long should a block be?
 sampling        10      120  What does a sampler lose by its own rule, and what by its network?
+cost            15       20  What does a text cost in each way of writing it?
 sudoku          85       60  Where does masked diffusion win, and is it by the order of writing?
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
 pictures        15        1  The moving pictures of README.
@@ -145,6 +146,16 @@ group_dial() {
     made sampling dial-stories python -m experiments.dial --text=stories
 }
 
+group_cost() {
+    toy toy-ar-1 --mode=ar
+    toy toy-mdlm-1 --mode=mdlm
+    run sudoku-mdlm-1 --preset=sudoku --mode=mdlm
+    for mode in ar mdlm; do run plays-$mode-1 --preset=shakespeare --mode=$mode; done
+    made sampling cost-toy python -m experiments.cost mdlm=out/toy-mdlm-1 ar=out/toy-ar-1
+    made sampling cost-sudoku python -m experiments.cost mdlm=out/sudoku-mdlm-1
+    made sampling cost-sudoku-given python -m experiments.cost mdlm=out/sudoku-mdlm-1 --givens=12
+    made sampling cost-shakespeare python -m experiments.cost mdlm=out/plays-mdlm-1 ar=out/plays-ar-1
+}
 group_sampling() {
     toy toy/ar --mode=ar
     dial mdlm 48 1
