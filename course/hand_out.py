@@ -8,10 +8,14 @@ answers. Costs: nothing. Stands alone:
     python -m course.hand_out hand_out lab                        what students get
     python -m course.hand_out hand_out lab --tasks=gpt,bound      some of course/properties.py
     python -m course.hand_out solutions answers                   the same folder, solved
+    python -m course.hand_out autograder lab.zip                  what Gradescope takes
 """
 import ast
+import itertools
+import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from course.properties import TASKS
@@ -25,8 +29,8 @@ FILES = """
     samplers/__init__.py samplers/adaptive.py samplers/ancestral.py samplers/drafts.py
     variants/__init__.py variants/answers.py variants/infill.py
     experiments/oracle.py
-    course/gpt.py course/together.py course/project.py course/grade.py course/properties.py
-    course/tasks.md
+    course/gpt.py course/together.py course/project.py
+    course/grade.py course/answering.py course/properties.py course/tasks.md
     requirements.txt LICENSE
 """
 
@@ -45,8 +49,8 @@ def replaced(source: str, start: int, end: int, new: str) -> str:
     return "".join(lines[:start]) + new + "".join(lines[end:])
 
 
-def emptied(source: str, function: str, says: str) -> str:
-    """The source without the body of a function: its docstring stays, then it raises `says`."""
+def emptied(source: str, function: str) -> str:
+    """The source without the body of a function: its docstring stays, then it raises its name."""
     node = found(source, function)
     first = node.body[0]
     if ast.get_docstring(node):
@@ -54,7 +58,7 @@ def emptied(source: str, function: str, says: str) -> str:
     else:
         start = first.lineno - 1
     indent = " " * first.col_offset
-    body = f'{indent}raise NotImplementedError("{says}")\n'
+    body = f'{indent}raise NotImplementedError("{function}")\n'
     return replaced(source, start, node.end_lineno, body)
 
 
@@ -80,18 +84,20 @@ def copy_files(folder: Path):
 
 def hand_out(folder: Path, tasks: list):
     copy_files(folder)
-    for task in tasks:
-        for place in TASKS[task]:
-            file, function = place.split(":")
+    for place in itertools.chain(*[TASKS[task] for task in tasks]):
+        file, function = place.split(":")
+        if function:
             path = folder / file
-            source = path.read_text("utf-8")
-            says = f"task {task}: {function}"
-            path.write_text(emptied(source, function, says), "utf-8")
+            path.write_text(emptied(path.read_text("utf-8"), function), "utf-8")
+    others = [task for task in TASKS if task not in tasks]      # these are neither told nor graded
     properties = folder / "properties.py"
     lines = properties.read_text("utf-8").splitlines(keepends=True)
-    others = tuple(f'    "{task}": [' for task in TASKS if task not in tasks)
-    kept = [line for line in lines if not line.startswith(others)]     # only these are graded
-    properties.write_text("".join(kept), "utf-8")
+    begins = tuple(f'    "{task}": [' for task in others)
+    properties.write_text("".join(line for line in lines if not line.startswith(begins)), "utf-8")
+    text = folder / "tasks.md"
+    chapters = re.split("^(?=## )", text.read_text("utf-8"), flags=re.MULTILINE)
+    begins = tuple(f"## {task}:" for task in others)
+    text.write_text("".join(part for part in chapters if not part.startswith(begins)), "utf-8")
     print(f"{folder} is ready: tasks.md says what to do, and python grade.py how far it is done")
 
 
@@ -104,7 +110,16 @@ def solutions(folder: Path, tasks: list):
     print(f"{folder} has the solutions; python grade.py in it finds nothing missing")
 
 
-WHAT = {"hand_out": hand_out, "solutions": solutions}
+def autograder(path: Path, tasks: list):
+    with tempfile.TemporaryDirectory() as folder:
+        hand_out(Path(folder, "lab"), tasks)
+        for name in "setup.sh", "run_autograder":
+            shutil.copy(Path(ROOT, "course", name), folder)
+        shutil.make_archive(str(path.with_suffix("")), "zip", folder)
+    print(f"{path} is what Gradescope takes as an autograder")
+
+
+WHAT = {"hand_out": hand_out, "solutions": solutions, "autograder": autograder}
 
 
 def main():
