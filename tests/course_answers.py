@@ -6,6 +6,7 @@ ends in _by_loops or the like; test_course.py copies it beside the solutions."""
 import itertools
 import math
 
+import numpy as np
 import torch
 
 from model import Batch
@@ -16,7 +17,9 @@ WRONG = {
     "gpt:attend": [
         ("looks back alone", "is_causal=False", "is_causal=True"),
         ("looks ahead alone", "q, k, v, is_causal=False", "q, k, v, torch.ones(q.size(2), q.size(2))"
-         ".triu().bool()")],
+         ".triu().bool()"),
+        ("looks back alone, and a little noise", "is_causal=False)",
+         "is_causal=True) + 1e-3 * torch.randn_like(q)")],
     "gpt:loss": [
         ("the mean over all hidden tokens of the batch",
          "((nll * hidden).sum(dim=1) / k[:, 0]).mean()", "nll[hidden].mean()"),
@@ -27,6 +30,8 @@ WRONG = {
         ("all rows share one mask", "< k  ", "< k\n    hidden = hidden[:1].expand(B, T)\n"
          "    k = hidden.sum(dim=1, keepdim=True)"),
         ("the rows hide the first places of one order", "torch.rand(B, T, gen", "torch.rand(1, T, gen"),
+        ("one more is hidden", ".argsort(dim=1) < k", ".argsort(dim=1) <= k"),
+        ("it hides tokens in the text that it is given", "x.masked_fill(", "x.masked_fill_("),
         ("half of the tokens are hidden", "torch.randint(1, T + 1, (B, 1), generator=generator)",
          "torch.full((B, 1), (T + 1) // 2)"),
         ("the next token is predicted", "hidden, MASK))", "hidden, MASK)).roll(1, dims=1)"),
@@ -70,7 +75,9 @@ WRONG = {
     both[4][:, :x.size(1) + 1] = 0
     return Batch(*both)
     return Batch("""),
-        ("it hides tokens in the text that it is given", "k = hidden", "x[masked] = config.mask_id\n    k = hidden")],
+        ("it hides tokens in the text that it is given", "k = hidden", "x[masked] = config.mask_id\n    k = hidden"),
+        ("BOS has the last slot", "F.pad(x, (1, 0)", "F.pad(x, (0, 1)", "F.pad(masked, (1, 0)",
+         "F.pad(masked, (0, 1)", ".expand_as(tokens)", ".roll(-1).expand_as(tokens)")],
     "bound:losses": [
         ("every row gets the mean of all", "sum(dim=1)", "sum(dim=1).mean().expand(len(batch[0]))"),
         ("the weights are left out", "nll * weight[select]", "nll"),
@@ -83,6 +90,7 @@ WRONG = {
         ("key_pos is the place that is predicted", "Batch(tokens, key_pos", "Batch(tokens, order"),
         ("the targets are x from left to right", "order, targets", "order, x"),
         ("a sum over tokens", "1 / x.size(1)", "1.0"),
+        ("a mean over the order, which may be shorter", "1 / x.size(1)", "1 / order.size(1)"),
         ("the first token is free", "targets, weight",
          "targets, weight * (torch.arange(order.size(1)) > 0)"),
         ("the inverse of the order", "targets = x", "order = order.argsort(dim=1)\n    targets = x")],
@@ -116,6 +124,7 @@ WRONG = {
         ("the j-th token that is written takes u[:, j]", "u.gather(1, place.to(u.device))",
          "u[:, start:end]"),
         ("other random numbers than u", "u.gather(1, place.to(u.device))", "torch.rand(place.shape)"),
+        ("it does not heed the temperature", "(logits, o)", "(logits, Drawing())"),
         ("the likeliest token", "draw(p, u.gather(1, place.to(u.device)))", "p.argmax(dim=-1)"),
         ("what is written is not read later", "tokens = tokens.scatter", "after = tokens.scatter",
          "yield tokens", "yield after"),
@@ -151,6 +160,7 @@ WRONG = {
         ("no draft is kept: right, and useless", "u[:, :-1] * q_of_draft < p_of_draft",
          "p_of_draft < 0", "p_there - q_there", "p_there"),
         ("a draft is kept with the probability p", "u[:, :-1] * q_of_draft", "u[:, :-1]"),
+        ("the u of the test draws again", "u[:, -1]", "u.gather(1, kept - 1)[:, 0]"),
         ("it draws from p", "p_there - q_there", "p_there"),
         ("it draws from q − p", "(p_there - q_there).clamp(min=0)",
          "(q_there - p_there).clamp(min=0) + 1e-9"),
@@ -171,6 +181,15 @@ def gpt_loss_by_loops(model, x, generator):
         log_p = model(read[None])[0].log_softmax(dim=-1)
         rows.append(-log_p[places, text[places]].mean())
     return torch.stack(rows).mean()
+
+
+def gpt_write_by_loops(model, count, T, generator):
+    stories = torch.full((count, T), model.vocab_size)
+    for story in stories:
+        for place in torch.randperm(T, generator=generator):
+            p = model(story[None])[0, place].softmax(dim=-1)
+            story[place] = torch.multinomial(p, 1, generator=generator)
+    return stories
 
 
 def gpt_write_by_columns(model, count, T, generator):
@@ -201,7 +220,8 @@ def bound_mask_batch_by_loops(config, x, masked):
         place = [*range(-1, len(text))]
         read = [config.mask_id if here else token for token, here in zip(text, hidden)]
         weight = [float(here) / max(1, sum(hidden)) for here in hidden]
-        rows.append(([config.bos_id, *read], place, place, [0, *text], [0.0, *weight]))
+        targets = [token if here else -100 for token, here in zip(text, hidden)]
+        rows.append(([config.bos_id, *read], place, place, [-100, *targets], [0.0, *weight]))
     return Batch(*map(torch.tensor, zip(*rows)))
 
 
@@ -250,8 +270,10 @@ def write_write_into_one_copy(model, tokens, order, edges, u, o=None, read=None)
     tokens = tokens.clone()
     for start, end in zip(edges, edges[1:]):
         where = order[:, start:end]
-        p = textbook.probabilities(read(model, tokens, order, start, end), o)
-        tokens.scatter_(1, where, textbook.draw(p, u.gather(1, where)))
+        assert (tokens.gather(1, where) == model.config.mask_id).all()
+        logits = read(model, tokens, order=order, start=start, end=end)
+        new = textbook.draw(textbook.probabilities(logits, o), u.gather(1, where))
+        tokens.scatter_(1, where, new)
         yield tokens
 
 
@@ -261,7 +283,7 @@ def together_nats_lost_by_loops(joint):
         if joint[cell] > 0:
             singles = [joint.select(axis, i).sum() for axis, i in enumerate(cell)]
             total += joint[cell] * math.log(joint[cell] / math.prod(singles))
-    return total
+    return np.float64(total)
 
 
 def adaptive_within_risk_by_loops(nats, risk):
