@@ -25,15 +25,13 @@ LONGEST = 500           # characters of an error
 
 # ---- The line between the two processes: code never goes over it ---------------------------------
 
-def pack(value, other=str):
-    """A message: tensors, numbers, words, and lists of them, as a line of JSON.
-
-    other(value) takes the place of what is none of these."""
+def pack(value):
+    """A message: tensors, numbers, words, and lists of them, as a line of JSON."""
     def packed(value):
         if isinstance(value, np.generic):
             return value.item()
         if not isinstance(value, torch.Tensor):
-            return other(value)
+            return str(type(value))
         flat = value.detach().flatten().clone(memory_format=torch.contiguous_format)
         data = base64.b64encode(flat.view(torch.uint8).numpy()).decode()
         return {"data": data, "dtype": str(value.dtype)[6:], "shape": value.shape}
@@ -60,55 +58,36 @@ def receive(line):
 
 # ---- What is asked, and what works in the place of other tasks -----------------------------------
 
-class Answers:
-    """Calls functions by their names, "model.draw", and keeps the networks that they return."""
+def look_up(name):
+    module, function = name.rsplit(".", 1)
+    return getattr(importlib.import_module(module), function)
 
-    def __init__(self, line):
-        self.line = line
-        self.held = []
 
-    def look_up(self, name):
-        if not isinstance(name, str):
-            return self.given(name)
-        module, function = name.rsplit(".", 1)
-        return getattr(importlib.import_module(module), function)
+def given(arg, line):
+    """An argument: itself, or what it stands for, see `Student` of grade.py."""
+    match arg:
+        case ["seed", number]:
+            return torch.Generator().manual_seed(number)
+        case ["made", name, fields]:
+            return look_up(name)(**{field: given(value, line) for field, value in fields})
+        case ["callback", number, vocab_size]:
+            def call_back(*args, **named):
+                send(line, pack(["callback", [number, args, list(named.items())]]))
+                reply = receive(line)
+                if isinstance(reply, str):
+                    raise ValueError(reply)
+                return reply
 
-    def given(self, arg):
-        """An argument: itself, or what it stands for, see `Student` of grade.py."""
-        match arg:
-            case ["seed", number]:
-                return torch.Generator().manual_seed(number)
-            case ["made", name, fields]:
-                return self.look_up(name)(**{field: self.given(value) for field, value in fields})
-            case ["held", number]:
-                return self.held[number]
-            case ["callback", number, vocab_size]:
-                def call_back(*args, **named):
-                    return self.call_back(number, args, named)
+            call_back.vocab_size = vocab_size
+            return call_back
+    return arg
 
-                call_back.vocab_size = vocab_size
-                return call_back
-        return arg
 
-    def call_back(self, number, args, named):
-        send(self.line, pack(["callback", [number, args, list(named.items())]], self.hold))
-        reply = receive(self.line)
-        if isinstance(reply, str):
-            raise ValueError(reply)
-        return reply
-
-    def hold(self, value):
-        if not isinstance(value, torch.nn.Module):
-            return str(type(value))
-        self.held.append(value)
-        return ["held", len(self.held) - 1]
-
-    def answer(self, name, args):
-        """The message that answers a call."""
-        value = self.look_up(name)(*map(self.given, args))
-        if hasattr(value, "__next__"):
-            value = [copy.deepcopy(part) for part in itertools.islice(value, 1000)]
-        return pack(["value", value], self.hold)
+def answer(name, args, line):
+    value = look_up(name)(*[given(arg, line) for arg in args])
+    if hasattr(value, "__next__"):
+        value = [copy.deepcopy(part) for part in itertools.islice(value, 1000)]
+    return pack(["value", value])
 
 
 def error_of(e, folder):
@@ -145,7 +124,6 @@ def main(folder, task):
     os.chdir(folder)
     sys.path.insert(0, folder)
     torch.set_num_threads(1)
-    answers = Answers(line)
     while True:         # until nobody asks any more
         name, args = receive(line)
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
@@ -153,7 +131,7 @@ def main(folder, task):
         try:
             if task in STAND_INS:
                 stand_in()
-            message = answers.answer(name, args)
+            message = answer(name, args, line)
         except BaseException as e:          # exit() too
             message = error_of(e, folder)
         if not all(map(torch.equal, tensors, before)):

@@ -85,8 +85,7 @@ def as_nobody(folder):
 class Student:
     """Calls functions of the files in a folder: student("model.draw", p, u).
 
-    An argument may also be made over there: see `seed` and `made`. A network stays there too; what
-    stands for it here can be an argument, or be called: student(network, x)."""
+    An argument may also be made over there: see `seed` and `made`. A function is called back."""
 
     def __init__(self, folder, task, seconds=SECONDS, **user):
         self.seconds = seconds
@@ -112,10 +111,9 @@ class Student:
     def __call__(self, name, *args):
         given = []
         for i, arg in enumerate(args):
-            if callable(arg):       # it is called back
+            if callable(arg):
                 arg = ["callback", i, getattr(arg, "vocab_size", V)]
             given.append(arg)
-        called = name if isinstance(name, str) else "your network"
         try:
             send(self.line, pack([name, given]))
             kind, value = receive(self.line)
@@ -129,10 +127,10 @@ class Student:
                 kind, value = receive(self.line)
         except (EOFError, OSError):
             if time.monotonic() < self.hangs_up:
-                raise Wrong(f"{called} ends the process") from None
-            raise Wrong(f"{called} takes longer than the {self.seconds} seconds of a task") from None
+                raise Wrong(f"{name} ends the process") from None
+            raise Wrong(f"{name} takes longer than the {self.seconds} seconds of a task") from None
         if kind == "error":
-            raise Wrong(f"{called} {value}")
+            raise Wrong(f"{name} {value}")
         return value
 
 

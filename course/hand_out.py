@@ -10,11 +10,11 @@ answers. Costs: nothing. Stands alone:
     python -m course.hand_out solutions answers                   the same folder, solved
     python -m course.hand_out autograder lab.zip                  what Gradescope takes
 """
+import argparse
 import ast
 import itertools
 import re
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -52,14 +52,9 @@ def replaced(source: str, start: int, end: int, new: str) -> str:
 def emptied(source: str, function: str) -> str:
     """The source without the body of a function: its docstring stays, then it raises its name."""
     node = found(source, function)
-    first = node.body[0]
-    if ast.get_docstring(node):
-        start = first.end_lineno        # comments before the first statement go too
-    else:
-        start = first.lineno - 1
-    indent = " " * first.col_offset
-    body = f'{indent}raise NotImplementedError("{function}")\n'
-    return replaced(source, start, node.end_lineno, body)
+    says = node.body[0]         # comments after it go too
+    body = f'{" " * says.col_offset}raise NotImplementedError("{function}")\n'
+    return replaced(source, says.end_lineno, node.end_lineno, body)
 
 
 def solved(source: str, solution: str) -> str:
@@ -89,15 +84,13 @@ def hand_out(folder: Path, tasks: list):
         if function:
             path = folder / file
             path.write_text(emptied(path.read_text("utf-8"), function), "utf-8")
-    others = [task for task in TASKS if task not in tasks]      # these are neither told nor graded
-    properties = folder / "properties.py"
-    lines = properties.read_text("utf-8").splitlines(keepends=True)
-    begins = tuple(f'    "{task}": [' for task in others)
-    properties.write_text("".join(line for line in lines if not line.startswith(begins)), "utf-8")
-    text = folder / "tasks.md"
-    chapters = re.split("^(?=## )", text.read_text("utf-8"), flags=re.MULTILINE)
-    begins = tuple(f"## {task}:" for task in others)
-    text.write_text("".join(part for part in chapters if not part.startswith(begins)), "utf-8")
+    others = "|".join(task for task in TASKS if task not in tasks)      # neither told nor graded
+    chapters = {"properties.py": rf'^    "({others})": [^\n]*\n',
+                "tasks.md": rf"^## ({others}):.*?(?=^## )"}
+    for name, part in chapters.items():
+        text = (folder / name).read_text("utf-8")
+        text = re.sub(part, "", text, flags=re.MULTILINE | re.DOTALL)
+        (folder / name).write_text(text, "utf-8")
     print(f"{folder} is ready: tasks.md says what to do, and python grade.py how far it is done")
 
 
@@ -122,26 +115,24 @@ def autograder(path: Path, tasks: list):
 WHAT = {"hand_out": hand_out, "solutions": solutions, "autograder": autograder}
 
 
+def refuse(says):
+    raise InputError(says)
+
+
 def main():
-    words = sys.argv[1:]
-    tasks = list(TASKS)
-    for word in [word for word in words if word.startswith("--")]:
-        words.remove(word)
-        name, _, value = word.partition("=")
-        if name == "--help":
-            print(__doc__.strip())
-            return
-        tasks = value.split(",")
-        for task in tasks:
-            if name != "--tasks" or task not in TASKS:
-                raise InputError(f"{word}: --tasks may have {', '.join(TASKS)}"
-                                 + did_you_mean(task, TASKS))
-    if len(words) != 2 or words[0] not in WHAT:
-        raise InputError("say hand_out DIR or solutions DIR; --help says more")
-    folder = Path(words[1])
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} is not empty; name a new folder")
-    WHAT[words[0]](folder, tasks)
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.error = refuse
+    parser.add_argument("what", choices=WHAT)
+    parser.add_argument("where", type=Path)
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    o = parser.parse_args()
+    tasks = o.tasks.split(",")
+    for task in tasks:
+        if task not in TASKS:
+            refuse(f"--tasks={task}: there are {', '.join(TASKS)}{did_you_mean(task, TASKS)}")
+    if o.where.exists() and (not o.where.is_dir() or any(o.where.iterdir())):
+        refuse(f"{o.where} is not empty; name a new one")
+    WHAT[o.what](o.where, tasks)
 
 
 if __name__ == "__main__":
