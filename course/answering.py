@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 LARGEST = 2 ** 27       # bytes of a message
-LONGEST = 500           # characters of an error
+LONGEST = 500           # characters of what is said
 
 
 # ---- The line between the two processes: code never goes over it ---------------------------------

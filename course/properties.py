@@ -128,14 +128,12 @@ def follows(cells, p, says):
 
 def texts(T):
     """All texts of T words (V ** T, T). Text i is the number i in base V."""
-    every = itertools.product(range(V), repeat=T)
-    return torch.tensor(list(every))
+    return torch.tensor(list(itertools.product(range(V), repeat=T)))
 
 
 def numbers(tokens):
     """The numbers (N,) of texts (N, T)."""
-    powers = V ** torch.arange(tokens.size(1)).flip(0)
-    return (tokens * powers).sum(dim=1)
+    return (tokens * V ** torch.arange(tokens.size(1)).flip(0)).sum(dim=1)
 
 
 def sets_of(T):
@@ -153,8 +151,8 @@ def orders_of(T, S=None):
 class Network:
     """What T places become, given the tokens that are known: any law would do, so it is random."""
 
-    def __init__(self, T, rng):
-        self.T = T
+    def __init__(self, T, rng, temperature=1.0):
+        self.T, self.temperature = T, temperature
         self.read = normal(rng, T, V + 1, 16).float()
         self.head = normal(rng, T, 16, V).float() / 2
 
@@ -169,7 +167,7 @@ class Network:
         """−log p of each token of x (T,), given those at the known places."""
         tokens = torch.full_like(x, MASK)
         tokens[known] = x[known]
-        [log_p] = self(tokens[None]).log_softmax(dim=-1)                        # (T, V)
+        [log_p] = (self(tokens[None]) / self.temperature).log_softmax(dim=-1)                        # (T, V)
         return -log_p[range(self.T), x]
 
     def law(self, orders, edges):
@@ -311,9 +309,8 @@ def masks_are_uniform(student, rng):
 @check("masks", 2, "the rows come in pairs of k and T + 1 − k, which the seed decides")
 def masks_come_in_pairs(student, rng):
     for T in 1, 2, 5, 40:
-        k = masks_of(student, 8, T, T).sum(dim=1)
-        same(k[::2] + k[1::2], [T + 1] * 4,
-             f"of {T} tokens the rows hide {told(k)}: the sums of each two are")
+        k = masks_of(student, 8, T, T).sum(dim=1).view(4, 2)
+        same(k.sum(dim=1), [T + 1] * 4, f"of {T} tokens the pairs hide {told(k)}, whose sums are")
     obeys_the_seed(lambda number: masks_of(student, 16, 8, number))
 
 
@@ -441,7 +438,7 @@ def drawn(student, p, u):
     return shaped(found, len(u), what="draw", below=len(p))
 
 
-@check("draw", 4, "a uniform u gives each token as often as its share of the weights, rare ones too")
+@check("draw", 2, "a uniform u gives each token as often as its share of the weights")
 def draws_by_the_weights(student, rng):
     N = 1000
     for p in laws(rng):
@@ -453,6 +450,10 @@ def draws_by_the_weights(student, rng):
              "shares are", within=2 / N)
         if (found[u.argsort()].diff() < 0).any():
             raise Wrong(f"weights {told(weights)}: a larger u gives an earlier token")
+
+
+@check("draw", 2, "no token of weight 0 is drawn, and the rarest ones are")
+def draws_the_tail(student, rng):
     p = torch.full((1001,), 1e-9)
     p[:2] = torch.tensor([0.0, 1.0])
     ends = p.double().cumsum(dim=0)
@@ -465,7 +466,7 @@ def draws_by_the_weights(student, rng):
 
 # ---- write ---------------------------------------------------------------------------------------
 
-def written(student, network, order, edges, tokens, u, temperature=1.0):
+def written(student, network, order, edges, tokens, u):
     """The tokens after each pass."""
     asked = []
 
@@ -476,7 +477,7 @@ def written(student, network, order, edges, tokens, u, temperature=1.0):
 
     model = made("types.SimpleNamespace", config=config("mdlm", network.T))
     states = student("model.write", model, tokens, order, edges, u,
-                     made("model.Drawing", temperature=temperature), read)
+                     made("model.Drawing", temperature=network.temperature), read)
     passes = list(itertools.pairwise(edges))
     listed(states, len(passes), f"edges = {edges}: it should yield the tokens after each pass")
     same(asked, passes, f"edges = {edges}: the network is asked for")
@@ -499,11 +500,11 @@ def writes_its_places(student, rng):
             before = after
 
 
-def from_nothing(student, network, order, edges, u, temperature=1.0):
+def from_nothing(student, network, order, edges, u):
     """Texts (N, T) that are written from [MASK]s alone, all in one order, by u (N, T)."""
     orders = torch.tensor([order]).expand(u.shape)
     nothing = torch.full(u.shape, MASK)
-    *_, found = written(student, network, orders, edges, nothing, u, temperature)
+    *_, found = written(student, network, orders, edges, nothing, u)
     return shaped(found, *u.shape, what="write", below=V)
 
 
@@ -511,14 +512,13 @@ def from_nothing(student, network, order, edges, u, temperature=1.0):
 def follows_its_passes(student, rng):
     for order, edges, temperature in (
             ([1, 0], [0, 1, 2], 1.0), ([1, 0], [0, 2], 1.0), ([2, 0, 1], [0, 1, 3], 0.5)):
-        network = Network(len(order), rng)
-        u = uniform(rng, 3000, len(order))
-        found = from_nothing(student, network, order, edges, u, temperature)
-        network.head /= temperature
+        network = Network(len(order), rng, temperature)
+        u = uniform(rng, 3000, network.T)
+        found = from_nothing(student, network, order, edges, u)
         law = network.law([order], edges)
         follows(numbers(found), law, lambda cell: (
             f"in the order {order} with edges = {edges} and the temperature {temperature} it "
-            f"writes {told(texts(len(order))[cell])}"))
+            f"writes {told(texts(network.T)[cell])}"))
 
 
 @check("write", 1, "the u of a place decides on its token, and on no other")
@@ -611,8 +611,8 @@ def drafts(student, rng):
         draft = torch.multinomial(q, N, replacement=True, generator=rng).T      # (N, m)
         # Every other row has laws of its own, and does not count. The weights need not sum to 1.
         other = torch.arange(N)[:, None, None] % 2 == 1                         # (N, 1, 1)
-        laws = [torch.where(other, law.flip(1), law) for law in (p * 0.9, q * 0.8)]
-        found = student("samplers.drafts.confirm", *laws, draft, uniform(rng, N, m))
+        weights = [torch.where(other, law.flip(1), law) for law in (p * 0.9, q * 0.8)]
+        found = student("samplers.drafts.confirm", *weights, draft, uniform(rng, N, m))
         tokens, count = listed(found, 2, "confirm should return tokens and count")
         count = shaped(count, N, 1, what="confirm: count", below=m + 2)
         # What is not final is drawn one token at a time.
