@@ -1,8 +1,8 @@
 """Answers to the tasks of course/, as students give them: wrong ones, and right ones written differently.
 
 A wrong answer is the solution with an edit: what is wrong, the old text, which stands once in the
-function, and the new one, or several such pairs. A right one is a function of this file, whose name
-ends in _by_loops or the like; test_course.py copies it beside the solutions."""
+function, and the new one, or several such pairs. A right one is a function of this file;
+test_course.py copies it beside the solutions."""
 import itertools
 import math
 
@@ -168,10 +168,29 @@ WRONG = {
          "q = q / q.sum(dim=-1, keepdim=True)", "pass")],
 }
 
+# Whose one line is no work, and so no point, and whose words are cleaned: of a function, its body.
+STUBS = [
+    ("masks:draw_masks", "return torch.ones_like(x).bool()"),
+    ("masks:draw_masks", "return torch.rand(x.shape, generator=generator) < 0.5"),
+    ("bound:mask_batch", "raise ValueError('caf\\ud800 \\x1b[31m' * 10 ** 7)"),
+    ("chain:order_batch", "torch.manual_seed(0); exit()"),
+    ("draw:draw", "return p.argmax(dim=-1)"),
+    ("draw:probabilities", "return logits.softmax(dim=-1)"),
+    ("write:write", "yield torch.zeros(2, 2, 2)"),
+    ("write:write", "for start, end in itertools.pairwise(edges): yield tokens"),
+    ("together:nats_lost", "return joint.sum() * 0"),
+    ("together:nats_lost", "return {'data': object()}"),
+    ("adaptive:within_risk", "return torch.zeros_like(nats).bool()"),
+    ("adaptive:within_risk", "return nats.isfinite()"),
+    ("adaptive:within_risk", "return nats == nats.min(dim=1, keepdim=True).values"),
+    ("drafts:confirm", "return F.pad(draft, (0, 1)), torch.full_like(draft[:, :1], 2)"),
+    ("drafts:confirm", "return F.pad(draft, (0, 1)), torch.full_like(draft[:, :1], draft.size(1))"),
+]
 
-# ---- Right answers, written differently: task_function_how ---------------------------------------
 
-def gpt_loss_by_loops(model, x, generator):
+# ---- Right answers, written differently, most by loops: task_function ----------------------------
+
+def gpt_loss(model, x, generator):
     rows = []
     for text in x:
         k = int(torch.randint(len(text), (), generator=generator)) + 1
@@ -183,7 +202,7 @@ def gpt_loss_by_loops(model, x, generator):
     return torch.stack(rows).mean()
 
 
-def gpt_write_by_loops(model, count, T, generator):
+def gpt_write(model, count, T, generator):
     stories = torch.full((count, T), model.vocab_size)
     for story in stories:
         for place in torch.randperm(T, generator=generator):
@@ -192,19 +211,7 @@ def gpt_write_by_loops(model, count, T, generator):
     return stories
 
 
-def gpt_write_by_columns(model, count, T, generator):
-    """All texts of a call may share an order, if there is one call for each."""
-    parts = []
-    for _ in range(50):
-        tokens = torch.full((count // 50, T), model.vocab_size)
-        for place in torch.randperm(T, generator=generator):
-            p = model(tokens)[:, place].softmax(dim=-1)
-            tokens[:, place] = torch.multinomial(p, 1, generator=generator)[:, 0]
-        parts.append(tokens)
-    return torch.cat(parts)
-
-
-def masks_draw_masks_by_loops(x, generator):
+def masks_draw_masks(x, generator):
     B, T = x.shape
     hidden = torch.zeros(B, T)
     for row in range(0, B, 2):
@@ -214,7 +221,7 @@ def masks_draw_masks_by_loops(x, generator):
     return hidden > 0
 
 
-def bound_mask_batch_by_loops(config, x, masked):
+def bound_mask_batch(config, x, masked):
     rows = []
     for text, hidden in zip(x.tolist(), masked.tolist()):
         place = [*range(-1, len(text))]
@@ -225,26 +232,7 @@ def bound_mask_batch_by_loops(config, x, masked):
     return Batch(*map(torch.tensor, zip(*rows)))
 
 
-def bound_losses_by_loops(model, batch, select):
-    log_p = model(batch.tokens, batch.key_pos, batch.target_pos, select).float().log_softmax(-1)
-    B, S = batch.tokens.shape
-    rows = [torch.zeros(()) for _ in range(B)]
-    for where, row in zip(select.tolist(), log_p):
-        b, s = divmod(where, S)
-        rows[b] = rows[b] - batch.weight[b, s] * row[batch.targets[b, s]]
-    return torch.stack(rows)
-
-
-def chain_order_batch_by_loops(config, x, order):
-    rows = []
-    for text, places in zip(x.tolist(), order.tolist()):
-        targets = [text[i] for i in places]
-        rows.append(([config.bos_id, *targets][:-1], [-1, *places][:-1], places, targets,
-                     [1 / len(text)] * len(places)))
-    return Batch(*map(torch.tensor, zip(*rows)))
-
-
-def draw_probabilities_by_loops(logits, o):
+def draw_probabilities(logits, o):
     rows = []
     for row in logits.double().reshape(-1, logits.size(-1)):
         p = torch.exp((row - row.max()) / (o.temperature or 1e-9))
@@ -257,15 +245,7 @@ def draw_probabilities_by_loops(logits, o):
     return torch.stack(rows).view(logits.shape)
 
 
-def draw_draw_by_loops(p, u):
-    found = []
-    for row, number in zip(p.double().reshape(-1, p.size(-1)), u.double().flatten()):
-        cdf = row.cumsum(dim=0)
-        found.append(int((cdf <= number * cdf[-1]).sum()))
-    return torch.tensor(found).view(u.shape)
-
-
-def write_write_into_one_copy(model, tokens, order, edges, u, o=None, read=None):
+def write_write(model, tokens, order, edges, u, o=None, read=None):
     import model as textbook
     tokens = tokens.clone()
     for start, end in zip(edges, edges[1:]):
@@ -277,7 +257,7 @@ def write_write_into_one_copy(model, tokens, order, edges, u, o=None, read=None)
         yield tokens
 
 
-def together_nats_lost_by_loops(joint):
+def together_nats_lost(joint):
     total = 0.0
     for cell in itertools.product(*map(range, joint.shape)):
         if joint[cell] > 0:
@@ -286,18 +266,7 @@ def together_nats_lost_by_loops(joint):
     return np.float64(total)
 
 
-def adaptive_within_risk_by_loops(nats, risk):
-    result = torch.zeros(nats.shape, dtype=torch.bool)
-    for row, values in enumerate(nats.tolist()):
-        spent = 0.0
-        for value, place in sorted((value, place) for place, value in enumerate(values)):
-            if value < math.inf and spent <= risk:
-                result[row, place] = True
-                spent += value
-    return result
-
-
-def drafts_confirm_by_loops(p, q, draft, u):
+def drafts_confirm(p, q, draft, u):
     N, m = draft.shape
     p, q = p / p.sum(dim=-1, keepdim=True), q / q.sum(dim=-1, keepdim=True)
     tokens = torch.zeros(N, m + 1, dtype=torch.long)
