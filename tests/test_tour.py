@@ -66,10 +66,7 @@ def test_every_cell_runs(folder):
     assert [step.count("░░░") for step in steps] == [42, 36, 30, 24, 18, 12, 6, 0]
 
     # Only the three tokens of the blank change.
-    filled = re.findall(r"^ +(One day, a .+)$", said["blank"], re.MULTILINE)
-    assert len(filled) == 6
-    for text in filled[:3]:
-        assert text.endswith("found a red ball in the park. She took it to her mom")
+    assert len(re.findall(r"^ +One day, a .+ found a red ball in the", said["blank"], re.M)) == 6
 
     # A network of one step knows no grammar, so only the passes are certain.
     passes = re.findall(r"(\d+\.\d) +\d+%", said["together"])
@@ -106,19 +103,31 @@ def test_without_a_network_it_goes_on_with_the_toy(folder, monkeypatch):
     assert second == "The next cells take the toy instead."
 
 
+def test_a_training_that_was_interrupted_goes_on(folder):
+    """Wherever that was: it ends as if it had run through, and then is left alone."""
+    names = {"os": os, "Path": Path}
+    [source] = [cell.source for cell in nbformat.read(TOUR, as_version=4).cells if cell.id == "commands"]
+    exec(source, names)
+    run = folder / names["train"]("mdlm", "toy", 1)
+    log = (run / "log.jsonl").read_text()
+    for gone in [], ["ckpt.pt"], ["ckpt.pt", "best.pt"]:
+        for name in gone:
+            (run / name).unlink()
+        (run / "log.jsonl").write_text("".join(log.splitlines(keepends=True)[:-1]))
+        names["train"]("mdlm", "toy", 1)
+        assert "final_nll" in (run / "log.jsonl").read_text() and (run / "best.pt").exists()
+    names["python"] = None
+    names["train"]("mdlm", "toy", 1)
+
+
 def test_the_outputs_that_are_kept_are_small_and_of_one_execution():
     notebook = nbformat.read(TOUR, as_version=4)
     nbformat.validate(notebook)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert 10 <= len(cells) <= 20
-    assert os.path.getsize(TOUR) < 200_000
+    assert os.path.getsize(TOUR) < 150_000
     numbers = [cell.execution_count for cell in cells]
     assert numbers == list(range(1, len(cells) + 1))        # from top to bottom, in one go
     for cell in cells:
         assert all(output.output_type != "error" for output in cell.outputs)
         assert max(map(len, cell.source.splitlines())) <= 100
-
-    # On average over the stories no score is below the law.
-    [of_law] = [cell for cell in cells if cell.id == "law"]
-    law, left_to_right, bound, _ = law_table(printed(of_law))[-1]
-    assert law < min(left_to_right, bound)
