@@ -182,7 +182,7 @@ STUBS = [
     ("together:nats_lost", "return {'data': object()}"),
     ("adaptive:within_risk", "return torch.zeros_like(nats).bool()"),
     ("adaptive:within_risk", "return nats.isfinite()"),
-    ("adaptive:within_risk", "return nats == nats.min(dim=1, keepdim=True).values"),
+    ("adaptive:within_risk", "return nats == nats.min()"),
     ("drafts:confirm", "return F.pad(draft, (0, 1)), torch.full_like(draft[:, :1], 2)"),
     ("drafts:confirm", "return F.pad(draft, (0, 1)), torch.full_like(draft[:, :1], draft.size(1))"),
 ]
@@ -211,16 +211,6 @@ def gpt_write(model, count, T, generator):
     return stories
 
 
-def masks_draw_masks(x, generator):
-    B, T = x.shape
-    hidden = torch.zeros(B, T)
-    for row in range(0, B, 2):
-        k = 1 + int(T * torch.rand((), generator=generator))
-        for i, count in enumerate((T + 1 - k, k)):
-            hidden[row + i, torch.randperm(T, generator=generator)[:count]] = 1
-    return hidden > 0
-
-
 def bound_mask_batch(config, x, masked):
     rows = []
     for text, hidden in zip(x.tolist(), masked.tolist()):
@@ -230,19 +220,6 @@ def bound_mask_batch(config, x, masked):
         targets = [token if here else -100 for token, here in zip(text, hidden)]
         rows.append(([config.bos_id, *read], place, place, [-100, *targets], [0.0, *weight]))
     return Batch(*map(torch.tensor, zip(*rows)))
-
-
-def draw_probabilities(logits, o):
-    rows = []
-    for row in logits.double().reshape(-1, logits.size(-1)):
-        p = torch.exp((row - row.max()) / (o.temperature or 1e-9))
-        p = p / p.sum()
-        mass, kept = 0.0, torch.zeros_like(p)
-        for i in sorted(range(len(p)), key=lambda i: -p[i]):
-            kept[i] = p[i] if mass < o.top_p else 0
-            mass += float(p[i])
-        rows.append(kept / kept.sum())
-    return torch.stack(rows).view(logits.shape)
 
 
 def write_write(model, tokens, order, edges, u, o=None, read=None):

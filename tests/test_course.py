@@ -120,39 +120,33 @@ def test_the_solutions_have_all_points(students, task):
 # ---- Whole hand-ins ------------------------------------------------------------------------------
 
 def graded(*arguments, cwd):
-    """Rows of what Gradescope reads, the exit code, and what is printed."""
+    """The process, on a terminal of ASCII alone, and the rows that Gradescope reads."""
     done = subprocess.run([sys.executable, "grade.py", *arguments], cwd=cwd, capture_output=True,
                           text=True, env={"PYTHONIOENCODING": "ascii"})
     assert not done.stderr
-    report = json.loads((cwd / "results.json").read_text())
-    for row in report["tests"]:
-        assert row.keys() == {"name", "max_score", "score", "output", "status"}
-    assert report["score"] == sum(row["score"] for row in report["tests"])
-    return report["tests"], done.returncode, done.stdout
+    return done, json.loads((cwd / "results.json").read_text())["tests"]
 
 
-@pytest.mark.parametrize("shape", ["{}", "lab/{}", "deep/in/a/lab/{}", "flat"])
+@pytest.mark.parametrize("shape", ["{}", "deep/in/a/lab/{}", "flat"])
 def test_a_hand_in_has_any_shape(lab, tmp_path, shape):
     """Other files, empty ones or old ones elsewhere, do no harm."""
     for name in grade.FILES - {"gpt.py"}:
         path = tmp_path / shape.format(name) if shape != "flat" else tmp_path / Path(name).name
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(lab["solutions"] / name, path)
+    (tmp_path / "old/old/old/old/old").mkdir(parents=True)
     for name in "json.py", "old/old/old/old/old/model.py", "grade.py":
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    tasks = "together", "adaptive", "masks"
-    rows, code, said = graded(*tasks, f"--folder={tmp_path}", cwd=lab["hand_out"])
-    assert all(row["score"] for row in rows) and code == 0
-    assert "not handed in: gpt.py\n" in said
+    done, rows = graded("together", "bound", f"--folder={tmp_path}", cwd=lab["hand_out"])
+    assert all(row["score"] for row in rows) and done.returncode == 0
+    assert "not handed in: gpt.py\n" in done.stdout
 
 
 def test_the_untouched_hand_out_has_no_point(lab):
-    rows, code, _ = graded(cwd=lab["hand_out"])
-    assert {row["name"].split(":")[0] for row in rows} == TASKS.keys() and code == 1
+    done, rows = graded(cwd=lab["hand_out"])
+    assert {row["name"].split(":")[0] for row in rows} == TASKS.keys() and done.returncode == 1
     assert not any(row["score"] for row in rows)
-    rows = [row for row in rows if not row["name"].startswith("gpt")]
-    assert all("is not done yet" in row["output"] for row in rows)
+    assert all("is not done yet" in row["output"] for row in rows[4:])      # gpt.py works
 
 
 @pytest.mark.parametrize("does, says", [
@@ -176,7 +170,7 @@ def test_a_grader_that_is_killed_has_named_every_task(lab, tmp_path):
     results.write_text("those of another one")
     process = subprocess.Popen([sys.executable, "grade.py", "masks", "draw"], cwd=tmp_path / "lab",
                                stdout=subprocess.DEVNULL)
-    while "another" in results.read_text() if results.exists() else True:
+    while not results.exists() or "another" in results.read_text():
         time.sleep(0.01)
     process.kill()
     process.wait()
@@ -192,16 +186,17 @@ def test_a_grader_that_is_killed_has_named_every_task(lab, tmp_path):
 
 def test_nothing_of_the_solutions_is_handed_out(lab):
     """No two lines that follow each other; some single ones are everywhere."""
-    handed = {path.name: path.read_text("utf-8") for path in lab["hand_out"].rglob("*.py")}
-    assert not {"diffusion.py", "hand_out.py"} & handed.keys()
-    for task, file, name in [
-            (task, *place.split(":")) for task in TASKS for place in TASKS[task] if task != "gpt"]:
+    handed = [path.read_text("utf-8") for path in lab["hand_out"].rglob("*.py")]
+    for place in itertools.chain(*TASKS.values()):
+        file, name = place.split(":")
+        if not name:
+            continue
         source = (lab["solutions"] / file).read_text("utf-8")
         _, first, *_, last = [*course.found(source, name).body] * 2
         lines = source.splitlines()[first.lineno - 1:last.end_lineno]
         for pair in itertools.pairwise(lines):
             if min(map(len, pair)) > 20:
-                assert not any("\n".join(pair) in text for text in handed.values()), pair
+                assert not any("\n".join(pair) in text for text in handed), pair
 
 
 def test_gradescope_grades_chosen_tasks(tmp_path):
@@ -216,16 +211,18 @@ def test_gradescope_grades_chosen_tasks(tmp_path):
     (tmp_path / "submission/project.py").write_text("def write(*args): return args")
     done = subprocess.run(["bash", "source/run_autograder"], cwd=tmp_path, capture_output=True,
                           text=True, env={"AUTOGRADER": str(tmp_path)})
-    assert done.returncode == 1 and not done.stderr
+    assert done.returncode == 0 and not done.stderr
     report = json.loads((tmp_path / "results/results.json").read_text())
-    assert report["score"] == 7
+    for row in report["tests"]:
+        assert row.keys() == {"name", "max_score", "score", "output", "status"}
+    assert report["score"] == sum(row["score"] for row in report["tests"]) == 7
     assert {row["name"].split(":")[0] for row in report["tests"]} == {"bound", "together", "project"}
     chapters = re.findall(r"^## (\w+):", (tmp_path / "source/lab/tasks.md").read_text(), re.MULTILINE)
     assert chapters == ["bound", "together"]
 
 
 @pytest.mark.parametrize("arguments", [
-    ["hand_out"], ["hand_out", "x", "--tasks=mask"], ["hand_out", "."], ["autograder", "."]])
+    ["hand_out"], ["hand_out", "x", "--tasks=mask"], ["autograder", "."]])
 def test_bad_input_is_refused(arguments, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["course", *arguments])
     with pytest.raises(InputError):
