@@ -42,8 +42,7 @@ def test_the_check_tells_right_from_wrong(capsys):
     names = {}
     exec(CHECK.replace("range(200)", "range(60)") + OURS, names)
     right, *wrong = [numbers(line) for line in capsys.readouterr().out.splitlines()]
-    assert [right, *wrong] == [pytest.approx(numbers(line), abs=0.02)
-                               for line in shown("sum of p", 5).splitlines()]
+    assert sum([right, *wrong], []) == pytest.approx(numbers(shown("sum of p", 5)), abs=0.02)
     for total, exact, bound, loss in [right, *wrong]:
         is_right = total == 1 and exact <= bound and abs(loss - bound) < 0.006
         assert is_right == ([total, exact, bound, loss] == right)
