@@ -181,7 +181,6 @@ STUBS = [
     ("together:nats_lost", "return joint.sum() * 0"),
     ("together:nats_lost", "return {'data': object()}"),
     ("adaptive:within_risk", "return torch.zeros_like(nats).bool()"),
-    ("adaptive:within_risk", "return nats.isfinite()"),
     ("adaptive:within_risk", "return nats == nats.min()"),
     ("drafts:confirm", "return F.pad(draft, (0, 1)), torch.full_like(draft[:, :1], 2)"),
     ("drafts:confirm", "return F.pad(draft, (0, 1)), torch.full_like(draft[:, :1], draft.size(1))"),
