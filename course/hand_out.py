@@ -8,10 +8,14 @@ answers. Costs: nothing. Stands alone:
     python -m course.hand_out hand_out lab                        what students get
     python -m course.hand_out hand_out lab --tasks=gpt,bound      some of course/properties.py
     python -m course.hand_out solutions answers                   the same folder, solved
+    python -m course.hand_out autograder lab.zip                  what Gradescope takes
 """
+import argparse
 import ast
+import itertools
+import re
 import shutil
-import sys
+import tempfile
 from pathlib import Path
 
 from course.properties import TASKS
@@ -25,8 +29,8 @@ FILES = """
     samplers/__init__.py samplers/adaptive.py samplers/ancestral.py samplers/drafts.py
     variants/__init__.py variants/answers.py variants/infill.py
     experiments/oracle.py
-    course/gpt.py course/together.py course/project.py course/grade.py course/properties.py
-    course/tasks.md
+    course/gpt.py course/together.py course/project.py
+    course/grade.py course/answering.py course/properties.py course/tasks.md
     requirements.txt LICENSE
 """
 
@@ -45,17 +49,12 @@ def replaced(source: str, start: int, end: int, new: str) -> str:
     return "".join(lines[:start]) + new + "".join(lines[end:])
 
 
-def emptied(source: str, function: str, says: str) -> str:
-    """The source without the body of a function: its docstring stays, then it raises `says`."""
+def emptied(source: str, function: str) -> str:
+    """The source without the body of a function: its docstring stays, then it raises its name."""
     node = found(source, function)
-    first = node.body[0]
-    if ast.get_docstring(node):
-        start = first.end_lineno        # comments before the first statement go too
-    else:
-        start = first.lineno - 1
-    indent = " " * first.col_offset
-    body = f'{indent}raise NotImplementedError("{says}")\n'
-    return replaced(source, start, node.end_lineno, body)
+    says = node.body[0]         # comments after it go too
+    body = f'{" " * says.col_offset}raise NotImplementedError("{function}")\n'
+    return replaced(source, says.end_lineno, node.end_lineno, body)
 
 
 def solved(source: str, solution: str) -> str:
@@ -80,18 +79,18 @@ def copy_files(folder: Path):
 
 def hand_out(folder: Path, tasks: list):
     copy_files(folder)
-    for task in tasks:
-        for place in TASKS[task]:
-            file, function = place.split(":")
+    for place in itertools.chain(*[TASKS[task] for task in tasks]):
+        file, function = place.split(":")
+        if function:
             path = folder / file
-            source = path.read_text("utf-8")
-            says = f"task {task}: {function}"
-            path.write_text(emptied(source, function, says), "utf-8")
-    properties = folder / "properties.py"
-    lines = properties.read_text("utf-8").splitlines(keepends=True)
-    others = tuple(f'    "{task}": [' for task in TASKS if task not in tasks)
-    kept = [line for line in lines if not line.startswith(others)]     # only these are graded
-    properties.write_text("".join(kept), "utf-8")
+            path.write_text(emptied(path.read_text("utf-8"), function), "utf-8")
+    others = "|".join(task for task in TASKS if task not in tasks)      # neither told nor graded
+    chapters = {"properties.py": rf'^    "({others})": [^\n]*\n',
+                "tasks.md": rf"^## ({others}):.*?(?=^## )"}
+    for name, part in chapters.items():
+        text = (folder / name).read_text("utf-8")
+        text = re.sub(part, "", text, flags=re.MULTILINE | re.DOTALL)
+        (folder / name).write_text(text, "utf-8")
     print(f"{folder} is ready: tasks.md says what to do, and python grade.py how far it is done")
 
 
@@ -104,29 +103,36 @@ def solutions(folder: Path, tasks: list):
     print(f"{folder} has the solutions; python grade.py in it finds nothing missing")
 
 
-WHAT = {"hand_out": hand_out, "solutions": solutions}
+def autograder(path: Path, tasks: list):
+    with tempfile.TemporaryDirectory() as folder:
+        hand_out(Path(folder, "lab"), tasks)
+        for name in "setup.sh", "run_autograder":
+            shutil.copy(Path(ROOT, "course", name), folder)
+        shutil.make_archive(str(path.with_suffix("")), "zip", folder)
+    print(f"{path} is what Gradescope takes as an autograder")
+
+
+WHAT = {"hand_out": hand_out, "solutions": solutions, "autograder": autograder}
+
+
+def refuse(says):
+    raise InputError(says)
 
 
 def main():
-    words = sys.argv[1:]
-    tasks = list(TASKS)
-    for word in [word for word in words if word.startswith("--")]:
-        words.remove(word)
-        name, _, value = word.partition("=")
-        if name == "--help":
-            print(__doc__.strip())
-            return
-        tasks = value.split(",")
-        for task in tasks:
-            if name != "--tasks" or task not in TASKS:
-                raise InputError(f"{word}: --tasks may have {', '.join(TASKS)}"
-                                 + did_you_mean(task, TASKS))
-    if len(words) != 2 or words[0] not in WHAT:
-        raise InputError("say hand_out DIR or solutions DIR; --help says more")
-    folder = Path(words[1])
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} is not empty; name a new folder")
-    WHAT[words[0]](folder, tasks)
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.error = refuse
+    parser.add_argument("what", choices=WHAT)
+    parser.add_argument("where", type=Path)
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    o = parser.parse_args()
+    tasks = o.tasks.split(",")
+    for task in tasks:
+        if task not in TASKS:
+            refuse(f"--tasks={task}: there are {', '.join(TASKS)}{did_you_mean(task, TASKS)}")
+    if o.where.exists() and (not o.where.is_dir() or any(o.where.iterdir())):
+        refuse(f"{o.where} is not empty; name a new one")
+    WHAT[o.what](o.where, tasks)
 
 
 if __name__ == "__main__":

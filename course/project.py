@@ -1,7 +1,7 @@
 """
 The open project: as few passes as you can, at less than 0.01 nats from the law.
 
-    python grade.py --project       passes a story, and how far the stories are from the law
+    python grade.py project         passes a story, and how far the stories are from the law
 
 Here the law is known exactly, so all that goes wrong is the sampler's doing. This one writes one
 token a pass in a random order: it needs 47 passes, and is exact.

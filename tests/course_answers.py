@@ -1,11 +1,12 @@
 """Answers to the tasks of course/, as students give them: wrong ones, and right ones written differently.
 
 A wrong answer is the solution with an edit: what is wrong, the old text, which stands once in the
-function, and the new one, or several such pairs. A right one is a function of this file, whose name
-ends in _by_loops or the like; test_course.py copies it beside the solutions."""
+function, and the new one, or several such pairs. A right one is a function of this file;
+test_course.py copies it beside the solutions."""
 import itertools
 import math
 
+import numpy as np
 import torch
 
 from model import Batch
@@ -16,7 +17,9 @@ WRONG = {
     "gpt:attend": [
         ("looks back alone", "is_causal=False", "is_causal=True"),
         ("looks ahead alone", "q, k, v, is_causal=False", "q, k, v, torch.ones(q.size(2), q.size(2))"
-         ".triu().bool()")],
+         ".triu().bool()"),
+        ("looks back alone, and a little noise", "is_causal=False)",
+         "is_causal=True) + 1e-3 * torch.randn_like(q)")],
     "gpt:loss": [
         ("the mean over all hidden tokens of the batch",
          "((nll * hidden).sum(dim=1) / k[:, 0]).mean()", "nll[hidden].mean()"),
@@ -27,6 +30,8 @@ WRONG = {
         ("all rows share one mask", "< k  ", "< k\n    hidden = hidden[:1].expand(B, T)\n"
          "    k = hidden.sum(dim=1, keepdim=True)"),
         ("the rows hide the first places of one order", "torch.rand(B, T, gen", "torch.rand(1, T, gen"),
+        ("one more is hidden", ".argsort(dim=1) < k", ".argsort(dim=1) <= k"),
+        ("it hides tokens in the text that it is given", "x.masked_fill(", "x.masked_fill_("),
         ("half of the tokens are hidden", "torch.randint(1, T + 1, (B, 1), generator=generator)",
          "torch.full((B, 1), (T + 1) // 2)"),
         ("the next token is predicted", "hidden, MASK))", "hidden, MASK)).roll(1, dims=1)"),
@@ -70,7 +75,9 @@ WRONG = {
     both[4][:, :x.size(1) + 1] = 0
     return Batch(*both)
     return Batch("""),
-        ("it hides tokens in the text that it is given", "k = hidden", "x[masked] = config.mask_id\n    k = hidden")],
+        ("it hides tokens in the text that it is given", "k = hidden", "x[masked] = config.mask_id\n    k = hidden"),
+        ("BOS has the last slot", "F.pad(x, (1, 0)", "F.pad(x, (0, 1)", "F.pad(masked, (1, 0)",
+         "F.pad(masked, (0, 1)", ".expand_as(tokens)", ".roll(-1).expand_as(tokens)")],
     "bound:losses": [
         ("every row gets the mean of all", "sum(dim=1)", "sum(dim=1).mean().expand(len(batch[0]))"),
         ("the weights are left out", "nll * weight[select]", "nll"),
@@ -83,6 +90,7 @@ WRONG = {
         ("key_pos is the place that is predicted", "Batch(tokens, key_pos", "Batch(tokens, order"),
         ("the targets are x from left to right", "order, targets", "order, x"),
         ("a sum over tokens", "1 / x.size(1)", "1.0"),
+        ("a mean over the order, which may be shorter", "1 / x.size(1)", "1 / order.size(1)"),
         ("the first token is free", "targets, weight",
          "targets, weight * (torch.arange(order.size(1)) > 0)"),
         ("the inverse of the order", "targets = x", "order = order.argsort(dim=1)\n    targets = x")],
@@ -116,6 +124,7 @@ WRONG = {
         ("the j-th token that is written takes u[:, j]", "u.gather(1, place.to(u.device))",
          "u[:, start:end]"),
         ("other random numbers than u", "u.gather(1, place.to(u.device))", "torch.rand(place.shape)"),
+        ("it does not heed the temperature", "(logits, o)", "(logits, Drawing())"),
         ("the likeliest token", "draw(p, u.gather(1, place.to(u.device)))", "p.argmax(dim=-1)"),
         ("what is written is not read later", "tokens = tokens.scatter", "after = tokens.scatter",
          "yield tokens", "yield after"),
@@ -151,6 +160,7 @@ WRONG = {
         ("no draft is kept: right, and useless", "u[:, :-1] * q_of_draft < p_of_draft",
          "p_of_draft < 0", "p_there - q_there", "p_there"),
         ("a draft is kept with the probability p", "u[:, :-1] * q_of_draft", "u[:, :-1]"),
+        ("the u of the test draws again", "u[:, -1]", "u.gather(1, kept - 1)[:, 0]"),
         ("it draws from p", "p_there - q_there", "p_there"),
         ("it draws from q − p", "(p_there - q_there).clamp(min=0)",
          "(q_there - p_there).clamp(min=0) + 1e-9"),
@@ -158,10 +168,28 @@ WRONG = {
          "q = q / q.sum(dim=-1, keepdim=True)", "pass")],
 }
 
+# Whose one line is no work, and so no point, and whose words are cleaned: of a function, its body.
+STUBS = [
+    ("masks:draw_masks", "return torch.ones_like(x).bool()"),
+    ("masks:draw_masks", "return torch.rand(x.shape, generator=generator) < 0.5"),
+    ("bound:mask_batch", "raise ValueError('caf\\ud800 \\x1b[31m' * 10 ** 7)"),
+    ("chain:order_batch", "torch.manual_seed(0); exit()"),
+    ("draw:draw", "return p.argmax(dim=-1)"),
+    ("draw:probabilities", "return logits.softmax(dim=-1)"),
+    ("write:write", "yield torch.zeros(2, 2, 2)"),
+    ("write:write", "for start, end in itertools.pairwise(edges): yield tokens"),
+    ("together:nats_lost", "return joint.sum() * 0"),
+    ("together:nats_lost", "return {'data': object()}"),
+    ("adaptive:within_risk", "return torch.zeros_like(nats).bool()"),
+    ("adaptive:within_risk", "return nats == nats.min()"),
+    ("drafts:confirm", "return F.pad(draft, (0, 1)), torch.full_like(draft[:, :1], 2)"),
+    ("drafts:confirm", "return F.pad(draft, (0, 1)), torch.full_like(draft[:, :1], draft.size(1))"),
+]
 
-# ---- Right answers, written differently: task_function_how ---------------------------------------
 
-def gpt_loss_by_loops(model, x, generator):
+# ---- Right answers, written differently, most by loops: task_function ----------------------------
+
+def gpt_loss(model, x, generator):
     rows = []
     for text in x:
         k = int(torch.randint(len(text), (), generator=generator)) + 1
@@ -173,109 +201,48 @@ def gpt_loss_by_loops(model, x, generator):
     return torch.stack(rows).mean()
 
 
-def gpt_write_by_columns(model, count, T, generator):
-    """All texts of a call may share an order, if there is one call for each."""
-    parts = []
-    for _ in range(50):
-        tokens = torch.full((count // 50, T), model.vocab_size)
+def gpt_write(model, count, T, generator):
+    stories = torch.full((count, T), model.vocab_size)
+    for story in stories:
         for place in torch.randperm(T, generator=generator):
-            p = model(tokens)[:, place].softmax(dim=-1)
-            tokens[:, place] = torch.multinomial(p, 1, generator=generator)[:, 0]
-        parts.append(tokens)
-    return torch.cat(parts)
+            p = model(story[None])[0, place].softmax(dim=-1)
+            story[place] = torch.multinomial(p, 1, generator=generator)
+    return stories
 
 
-def masks_draw_masks_by_loops(x, generator):
-    B, T = x.shape
-    hidden = torch.zeros(B, T)
-    for row in range(0, B, 2):
-        k = 1 + int(T * torch.rand((), generator=generator))
-        for i, count in enumerate((T + 1 - k, k)):
-            hidden[row + i, torch.randperm(T, generator=generator)[:count]] = 1
-    return hidden > 0
-
-
-def bound_mask_batch_by_loops(config, x, masked):
+def bound_mask_batch(config, x, masked):
     rows = []
     for text, hidden in zip(x.tolist(), masked.tolist()):
         place = [*range(-1, len(text))]
         read = [config.mask_id if here else token for token, here in zip(text, hidden)]
         weight = [float(here) / max(1, sum(hidden)) for here in hidden]
-        rows.append(([config.bos_id, *read], place, place, [0, *text], [0.0, *weight]))
+        targets = [token if here else -100 for token, here in zip(text, hidden)]
+        rows.append(([config.bos_id, *read], place, place, [-100, *targets], [0.0, *weight]))
     return Batch(*map(torch.tensor, zip(*rows)))
 
 
-def bound_losses_by_loops(model, batch, select):
-    log_p = model(batch.tokens, batch.key_pos, batch.target_pos, select).float().log_softmax(-1)
-    B, S = batch.tokens.shape
-    rows = [torch.zeros(()) for _ in range(B)]
-    for where, row in zip(select.tolist(), log_p):
-        b, s = divmod(where, S)
-        rows[b] = rows[b] - batch.weight[b, s] * row[batch.targets[b, s]]
-    return torch.stack(rows)
-
-
-def chain_order_batch_by_loops(config, x, order):
-    rows = []
-    for text, places in zip(x.tolist(), order.tolist()):
-        targets = [text[i] for i in places]
-        rows.append(([config.bos_id, *targets][:-1], [-1, *places][:-1], places, targets,
-                     [1 / len(text)] * len(places)))
-    return Batch(*map(torch.tensor, zip(*rows)))
-
-
-def draw_probabilities_by_loops(logits, o):
-    rows = []
-    for row in logits.double().reshape(-1, logits.size(-1)):
-        p = torch.exp((row - row.max()) / (o.temperature or 1e-9))
-        p = p / p.sum()
-        mass, kept = 0.0, torch.zeros_like(p)
-        for i in sorted(range(len(p)), key=lambda i: -p[i]):
-            kept[i] = p[i] if mass < o.top_p else 0
-            mass += float(p[i])
-        rows.append(kept / kept.sum())
-    return torch.stack(rows).view(logits.shape)
-
-
-def draw_draw_by_loops(p, u):
-    found = []
-    for row, number in zip(p.double().reshape(-1, p.size(-1)), u.double().flatten()):
-        cdf = row.cumsum(dim=0)
-        found.append(int((cdf <= number * cdf[-1]).sum()))
-    return torch.tensor(found).view(u.shape)
-
-
-def write_write_into_one_copy(model, tokens, order, edges, u, o=None, read=None):
+def write_write(model, tokens, order, edges, u, o=None, read=None):
     import model as textbook
     tokens = tokens.clone()
     for start, end in zip(edges, edges[1:]):
         where = order[:, start:end]
-        p = textbook.probabilities(read(model, tokens, order, start, end), o)
-        tokens.scatter_(1, where, textbook.draw(p, u.gather(1, where)))
+        assert (tokens.gather(1, where) == model.config.mask_id).all()
+        logits = read(model, tokens, order=order, start=start, end=end)
+        new = textbook.draw(textbook.probabilities(logits, o), u.gather(1, where))
+        tokens.scatter_(1, where, new)
         yield tokens
 
 
-def together_nats_lost_by_loops(joint):
+def together_nats_lost(joint):
     total = 0.0
     for cell in itertools.product(*map(range, joint.shape)):
         if joint[cell] > 0:
             singles = [joint.select(axis, i).sum() for axis, i in enumerate(cell)]
             total += joint[cell] * math.log(joint[cell] / math.prod(singles))
-    return total
+    return np.float64(total)
 
 
-def adaptive_within_risk_by_loops(nats, risk):
-    result = torch.zeros(nats.shape, dtype=torch.bool)
-    for row, values in enumerate(nats.tolist()):
-        spent = 0.0
-        for value, place in sorted((value, place) for place, value in enumerate(values)):
-            if value < math.inf and spent <= risk:
-                result[row, place] = True
-                spent += value
-    return result
-
-
-def drafts_confirm_by_loops(p, q, draft, u):
+def drafts_confirm(p, q, draft, u):
     N, m = draft.shape
     p, q = p / p.sum(dim=-1, keepdim=True), q / q.sum(dim=-1, keepdim=True)
     tokens = torch.zeros(N, m + 1, dtype=torch.long)

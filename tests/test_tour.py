@@ -44,12 +44,6 @@ def execute(folder, *names):
     return {cell.id: printed(cell) for cell in cells}
 
 
-def law_table(text):
-    """The numbers in each row: the law, from left to right, the bound, and its standard error."""
-    rows = re.findall(r"(\d+\.\d) +(\d+\.\d) +(\d+\.\d) +(\d+\.\d)$", text, re.MULTILINE)
-    return [[float(number) for number in row] for row in rows]
-
-
 def test_every_cell_runs(folder):
     shakespeare = folder / "data" / "shakespeare" / "input.txt"     # so nothing is downloaded
     shakespeare.parent.mkdir()
@@ -66,10 +60,7 @@ def test_every_cell_runs(folder):
     assert [step.count("░░░") for step in steps] == [42, 36, 30, 24, 18, 12, 6, 0]
 
     # Only the three tokens of the blank change.
-    filled = re.findall(r"^ +(One day, a .+)$", said["blank"], re.MULTILINE)
-    assert len(filled) == 6
-    for text in filled[:3]:
-        assert text.endswith("found a red ball in the park. She took it to her mom")
+    assert len(re.findall(r"^ +One day, a .+ found a red ball in the", said["blank"], re.M)) == 6
 
     # A network of one step knows no grammar, so only the passes are certain.
     passes = re.findall(r"(\d+\.\d) +\d+%", said["together"])
@@ -77,48 +68,52 @@ def test_every_cell_runs(folder):
     assert len(re.findall(r"\d+ of 50 solved", said["solve"])) == 2
 
     # A draft and its check take two passes and add at least two tokens.
-    one_by_one, drafted = re.findall(r"(\d+\.\d) +\d+%", said["draft"])
-    assert float(one_by_one) == 1
-    assert float(drafted) >= 1.9
-    revealed = said["draft"].splitlines()[-1].split()
-    assert sum(map(int, revealed)) == 48
+    one_by_one, drafted = map(float, re.findall(r"(\d+\.\d) +\d+%", said["draft"]))
+    assert one_by_one == 1 and drafted >= 1.9
 
     # After one step the model knows little, so every number is far above the law's.
-    rows = law_table(said["law"])
+    rows = re.findall(r"(\d+\.\d) +(\d+\.\d) +(\d+\.\d) +\d+\.\d$", said["law"], re.M)
     assert len(rows) == 8 + 1
-    for law, left_to_right, bound, _ in rows:
-        assert law + 20 < min(left_to_right, bound)
+    for law, left_to_right, bound in rows:
+        assert float(law) + 20 < min(float(left_to_right), float(bound))
 
     # Both models learned from the text that was there, and stand in the table.
     assert said["train-two"].count("on data/shakespeare, 1 steps") == 2
     for mode in "ar", "mdlm":
         assert re.search(rf"^{mode} +\d\.\d{{4}}", said["compare"], re.MULTILINE)
-    right, wrong = said["choose"].splitlines()[-2:]
-    assert re.search(r"… river .+\d +possible$", right)
-    assert re.search(r"… pond .+\d +impossible$", wrong)
+    assert re.search(r"… river .+\d +possible\n… pond .+\d +impossible$", said["choose"])
 
 
 def test_without_a_network_it_goes_on_with_the_toy(folder, monkeypatch):
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")     # where nobody listens
     said = execute(folder, "set-up", "shakespeare")
-    *_, first, second = said["shakespeare"].splitlines()
-    assert first.startswith("Tiny Shakespeare could not be downloaded")
-    assert second == "The next cells take the toy instead."
+    assert said["shakespeare"].endswith("The next cells take the toy instead.\n")
+
+
+def test_a_training_that_was_interrupted_goes_on(folder):
+    """Wherever that was: it ends as if it had run through, and then is left alone."""
+    names = {"os": os, "Path": Path}
+    [source] = [cell.source for cell in nbformat.read(TOUR, as_version=4).cells if cell.id == "commands"]
+    exec(source, names)
+    run = folder / names["train"]("mdlm", "toy", 1)
+    log = (run / "log.jsonl").read_text()
+    for gone in [], ["ckpt.pt"], ["ckpt.pt", "best.pt"]:
+        for name in gone:
+            (run / name).unlink()
+        (run / "log.jsonl").write_text("".join(log.splitlines(keepends=True)[:-1]))
+        names["train"]("mdlm", "toy", 1)
+        assert "final_nll" in (run / "log.jsonl").read_text() and (run / "best.pt").exists()
+    names["python"] = None
+    names["train"]("mdlm", "toy", 1)
 
 
 def test_the_outputs_that_are_kept_are_small_and_of_one_execution():
     notebook = nbformat.read(TOUR, as_version=4)
     nbformat.validate(notebook)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert 10 <= len(cells) <= 20
-    assert os.path.getsize(TOUR) < 200_000
+    assert os.path.getsize(TOUR) < 150_000
     numbers = [cell.execution_count for cell in cells]
     assert numbers == list(range(1, len(cells) + 1))        # from top to bottom, in one go
     for cell in cells:
         assert all(output.output_type != "error" for output in cell.outputs)
         assert max(map(len, cell.source.splitlines())) <= 100
-
-    # On average over the stories no score is below the law.
-    [of_law] = [cell for cell in cells if cell.id == "law"]
-    law, left_to_right, bound, _ = law_table(printed(of_law))[-1]
-    assert law < min(left_to_right, bound)
