@@ -81,7 +81,7 @@ def write(model, tokens, times, decide, noise, risk: float = 0.1):
         first = block.where(masked, torch.inf).amin(dim=1, keepdim=True)        # (B, 1)
         row, place = (masked & (block == first)).nonzero(as_tuple=True)         # (n,) each
         logits = logits_of(model, tokens, row, place, appeared)                 # (n, V)
-        nats = torch.full(tokens.shape, torch.inf, device=tokens.device)        # (B, L)
+        nats = logits.new_full(tokens.shape, torch.inf)                         # (B, L)
         nats[row, place] = torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)   # −Σ p ln p
         now = within_risk(nats, risk)[row, place]                               # (n,)
         row, place = row[now], place[now]

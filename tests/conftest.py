@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import import_module
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")     # torch reads it once, and two tests run at a time
 TESTS = os.path.dirname(os.path.abspath(__file__))
@@ -20,8 +21,6 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 sys.path.insert(0, ROOT)
-
-import model as plain  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +57,14 @@ def stories_file():
     return path
 
 
-def small_model(mode="ar", seed=0, dtype=torch.float32, variant=plain, **fields):
-    """Random weights, large enough that every input matters visibly in the output."""
+def small_model(mode="ar", seed=0, dtype=torch.float32, variant=None, **fields):
+    """Random weights, large enough that every input matters visibly in the output.
+
+    variant is a module of variants/, if it is not model.py."""
     sizes = dict(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16, n_hidden=24)
     torch.manual_seed(seed)
-    model = variant.Transformer(variant.Config(mode, **sizes | fields)).to(dtype)
+    config = (variant or import_module("model")).Config(mode, **sizes | fields)
+    model = config.row.network(config).to(dtype)
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.4)
     return model.eval()
@@ -74,12 +76,14 @@ TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", 
         "--save_minutes=0", "--compile=false", "--device=cpu", "--quiet"]
 
 # A command is a fork of a process that has imported torch, which takes most of a short one's time.
+# It has imported nothing of the project, so that a copy of the project can be run in the same way.
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(["conftest", "torch._dynamo", "matplotlib.figure"])
 
 
-def become(script, arguments, folder, output, largest_file):
+def become(script, arguments, folder, output, largest_file, tree):
     """In a fork: `python script arguments` in that folder. Its words go to output1 and output2."""
+    sys.path[:] = [tree, *(path for path in sys.path if path not in (ROOT, TESTS))]
     os.chdir(folder)
     for stream in (1, 2):
         file = os.open(f"{output}{stream}", os.O_WRONLY | os.O_CREAT)
@@ -93,11 +97,12 @@ def become(script, arguments, folder, output, largest_file):
 class Running:
     """`python script arguments`, begun. Its output comes line by line."""
 
-    def __init__(self, script, *arguments, cwd=".", largest_file=resource.RLIM_INFINITY):
+    def __init__(self, script, *arguments, cwd=".", largest_file=resource.RLIM_INFINITY, tree=ROOT):
         self.folder = tempfile.TemporaryDirectory()
-        self.script = os.path.join(ROOT, script)
+        self.script = os.path.join(tree, script)
         self.output = os.path.join(self.folder.name, "")
-        given = (self.script, arguments, os.path.abspath(cwd), self.output, largest_file)
+        folder = os.path.abspath(cwd)
+        given = (self.script, arguments, folder, self.output, largest_file, str(tree))
         self.process = forks.Process(target=become, args=given)
         self.process.start()
 
@@ -125,10 +130,10 @@ class Running:
         return done
 
 
-def run(script, *arguments, cwd=".", **environment):
-    """What `python script arguments` has done, as subprocess.run gives it."""
+def run(script, *arguments, cwd=".", tree=ROOT, **environment):
+    """What `python script arguments` has done, as subprocess.run gives it; maybe in a copy."""
     if not environment:
-        return Running(script, *arguments, cwd=cwd).end()
+        return Running(script, *arguments, cwd=cwd, tree=tree).end()
     # Some of the environment is read when torch is imported, so this is not a fork.
     command = [sys.executable, os.path.join(ROOT, script), *arguments]
     environment = os.environ | environment
