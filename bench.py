@@ -23,6 +23,7 @@ import torch
 from model import Config, Transformer, losses
 from support.flags import (
     InputError, build, command, flag, parse_flags, pick_device, print_table, provenance, write_json)
+from support.processes import WORLD_SIZE
 from train import Settings, make_optimizers, train_step
 
 
@@ -51,6 +52,8 @@ def begin(o, flags: dict, mode: str = "ar") -> tuple:
     Raises InputError."""
     if "mode" in flags:
         raise InputError(f"--mode={flags['mode']} means nothing here, where modes are compared")
+    if WORLD_SIZE > 1:
+        raise InputError("bench.py measures one process; unset WORLD_SIZE")
     device = pick_device(o.device)
     preset = o.preset
     if preset == "auto":

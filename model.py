@@ -72,6 +72,8 @@ class Config:
         if self.n_embd % (2 * self.n_head):
             raise ValueError(f"--n_embd={self.n_embd} must be a multiple of {2 * self.n_head}, "
                              "twice --n_head")
+        if self.mode not in self.modes:
+            raise ValueError(f"--mode={self.mode} must be {' or '.join(self.modes)} here")
         if self.objective != "nelbo" and self.mode != "mdlm":
             raise ValueError(f"--objective={self.objective} is for --mode=mdlm")
         self.bos_id = self.vocab_size - 1
@@ -182,19 +184,16 @@ class Transformer(nn.Module):
         key_pos, target_pos     (B, S), or (1, S) for all rows alike: see the table at the top
         select      (n,) the slots to be predicted, counted over all rows: slot s of row b is b·S+s
         attend      who sees whom, if not as the mode has it"""
-        # An order is random in aogpt, so a slot must be told what to predict. The target embedding
-        # tells it the position; any one will do for mdlm's BOS, at -1, which predicts nothing. And
-        # keys turn by where a token stands, but queries by what they predict, so each head sees the
-        # distance from the one to the other.
+        # Where the order is random, a slot must be told what to predict. The target embedding tells
+        # it the position; any will do for mdlm's BOS, which predicts nothing. Keys turn by where a
+        # token stands, queries by what they predict, so each head sees the distance between them.
         x = self.embed(tokens) + self.embed_target(target_pos.clamp(min=0))     # (B, S, C)
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                 # (2, B or 1, 1, S, D/2)
         rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)              # (2, B or 1, 1, S, D/2)
         return self.predict(x, rotary_q, rotary_k, select, attend or self.attend)
 
     def predict(self, x, rotary_q, rotary_k, select, attend):
-        """All layers: logits (n, V) from what the slots know at first, x (B, S, C).
-
-        It stands apart from `forward` because variants/paper.py has another one of those."""
+        """All layers, from what the slots know at first, x (B, S, C): in variants/paper.py less."""
         *first, last = self.blocks
         for block in first:
             x = block(x, rotary_q, rotary_k, attend)                            # (B, S, C)
@@ -212,10 +211,9 @@ class Transformer(nn.Module):
     def init_weights(self):
         """Normal weights of standard deviation 1/√(row length) keep outputs as large as inputs.
 
-        All embeddings get one vector in common, by which mdlm learns sooner (results/paper.md).
-        The logits, which are products with the embeddings, all change by the same number then, and
-        that changes no prediction. But whatever a slot holds, its key now has a part that depends
-        on its position alone, so that a head can look at a distance from the first step on."""
+        All embeddings have one vector in common. That adds the same to all logits, which changes no
+        prediction. But so all keys share a part that turns with their positions alone, by which a
+        head can find slots at a distance. mdlm learns sooner by it (results/paper.md)."""
         for name, p in self.named_parameters():
             self.init_weight(name, p)
         common = torch.randn(self.config.n_embd)                                # (C,)
@@ -258,8 +256,7 @@ class Batch(NamedTuple):
 def losses(model, batch, select):
     """Σ weight · −log p(target) of each row (B,). Their mean is the loss, in nats per token.
 
-    select is batch.select(), asked of a batch that is still on the CPU: a GPU would have to finish
-    all that it was given to do before it could say how many slots these are."""
+    select is batch.select() of the batch on the CPU: a GPU that is asked for it is waited for."""
     logits = model.logits(batch, select)                                        # (n, V)
     targets = batch.targets.flatten()[select]                                   # (n,)
     nll = model.cross_entropy(logits, targets, reduction="none")                # (n,)
@@ -320,10 +317,8 @@ def mask_batch(config, x, masked):
     on average, over orders, E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]. An order has one
     step for each k = 1 … T, so the mean over k of these costs is 1/T of what an order costs on
     average. And p(x), the chance that `write` writes x, is a mean over orders, so this is a bound
-    as in `order_batch`.
-
-    Papers mask each token with a chance t that is uniform on (0, 1), and have a weight 1/t where we
-    have 1/k; that is the same bound in another parametrisation."""
+    as in `order_batch`. Papers mask each token with a chance t that is uniform on (0, 1), and have
+    a weight 1/t where we have 1/k; that is the same bound in another parametrisation."""
     targets = F.pad(x, (1, 0), value=config.bos_id)                             # (B, T+1)
     hidden = F.pad(masked, (1, 0))                                              # (B, T+1)
     tokens = targets.masked_fill(hidden, config.mask_id)                        # (B, T+1)
@@ -341,9 +336,9 @@ def draw_masks(x, k, generator):
 def draw_counts(B, T, generator):
     """How many tokens to mask in each row: k (B, 1), uniform on 1 … T. Raises ValueError.
 
-    torch.randint(1, T + 1, (B, 1)) would do. But the bound varies less if the k are spread evenly
-    over 1 … T, and if rows come in pairs that mask k and T+1−k. And then every batch has equally
-    many predictions, B·(T+1)/2, so that a compiled step always has the same shapes."""
+    torch.randint(1, T + 1, (B, 1)) would do. But the bound varies less if the k are spread evenly,
+    and if rows come in pairs of k and T+1−k. And then every batch has equally many predictions,
+    B·(T+1)/2, so that a compiled step always has the same shapes."""
     if B % 2:
         raise ValueError(f"masks are drawn for pairs of rows, and {B} rows are an odd number")
     k = 1 + (spread(B // 2, generator) / 2 * T).long()      # (B/2,) the smaller k of each pair
@@ -377,10 +372,8 @@ def weighted(config, batch):
 
 
 def cosine_batch(config, x, generator):
-    """The loss of arXiv 2603.22075, by its own masks; evaluations report it as val_masked_ce.
-
-    For each row t is uniform on (0, 1), and each token is masked with the chance sin²(πt/2). What
-    --objective=masked_ce trains on has equal weights too, but the masks of `diffusion_batch`."""
+    """The loss of arXiv 2603.22075, by its own masks: each token is hidden with the chance
+    sin²(πt/2), where t is uniform on (0, 1). --objective=masked_ce has the masks from above."""
     t = torch.rand(len(x), 1, generator=generator)                              # (B, 1)
     ratio = torch.sin(math.pi / 2 * t) ** 2                                     # (B, 1)
     masked = torch.rand(x.shape, generator=generator) < ratio                   # (B, T)
@@ -417,8 +410,8 @@ def draw(p, u):
 
     The token is the first at which the running sum of the weights exceeds u times their total. The
     sum is in float64, because float32 would cut off the tail of the distribution, and so lower the
-    real temperature (Zheng et al. 2024, arXiv 2409.02908). Where a device has no float64, u is on
-    the CPU."""
+    temperature (Zheng et al. 2024, arXiv 2409.02908). Where a device has no float64, u is on the
+    CPU."""
     cdf = p.to(u.device).cumsum(dim=-1, dtype=torch.float64)                    # (…, V)
     token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)   # (…, 1)
     return token[..., 0].clamp(max=p.size(-1) - 1).to(p.device)
@@ -435,9 +428,7 @@ def draw_with(u, o=Drawing()):
 # ---- How a model writes --------------------------------------------------------------------------
 
 def read_masked(model, tokens, row, place):
-    """Logits (…, V) of the [MASK]s in these rows (…), at these places (…), of tokens (B, L).
-
-    This is how mdlm reads. None of the [MASK]s is told what the others become."""
+    """Logits (…, V) of [MASK]s of tokens (B, L), in these rows (…), at these places (…)."""
     config = model.config
     # The network has learned whole windows, so it reads [MASK]s beyond the text.
     beyond = config.block_size - tokens.size(1)
@@ -450,9 +441,8 @@ def read_masked(model, tokens, row, place):
 def read_next(model, tokens, order, start, end):
     """Logits (B, m, V) of the m tokens from `start` to `end` in the order (B, L).
 
-    The tokens (B, L) before them are known. None of the m is told what the others become. For ar
-    and aogpt sample.py gives `write` the reader of extras/cache.py instead, which computes the same
-    and keeps what does not change from pass to pass."""
+    The tokens (B, L) before them are known. None of the m is told what the others become. Of ar and
+    aogpt sample.py reads by extras/cache.py: the same, but nothing is computed twice."""
     if not model.config.row.causal:
         row = torch.arange(len(order), device=order.device)[:, None]            # (B, 1)
         return read_masked(model, tokens, row, order[:, start:end])
@@ -519,13 +509,13 @@ class Mode(NamedTuple):
     (B, T) and the random numbers are on the CPU, so these are the same whatever device trains."""
     causal: bool                # whether a slot sees only the slots before it and itself
     orders: str                 # it writes in "one" order, in random ones of its "own", or in "any"
-    times: Callable             # (config, random u (B, L)) -> when each place is written, see plan
     drawn: str                  # what the bound draws at random; if nothing, the loss is exact
-    together: int               # rows that are drawn together, whose mean counts as one
     bound_batch: Callable       # the Batch of −log p(x) / T, or of a bound on it, for each row
     training_batch: Callable    # the Batch that is trained on
-    reported: dict              # {name: the Batch of another loss that evaluations report}
-    plan: Callable = plan
+    reported: dict = {}         # {name: the Batch of another loss that evaluations report}
+    together: int = 1           # rows that are drawn together, whose mean counts as one
+    times: Callable = lambda config, u: u   # when each place is written, from random u (B, L)
+    plan: Callable = plan                   # the order and the passes, from these times
     reader: Callable | None = None          # (model) -> a faster `read_next`, for one text
     check_prompt: Callable | None = None    # (config, pattern (L,)) raises ValueError
     network: Callable = Transformer
@@ -534,20 +524,19 @@ class Mode(NamedTuple):
 
 MODES = {
     "ar": Mode(
-        causal=True, orders="one", times=left_to_right,
-        drawn="", together=1, bound_batch=one_order_batch, training_batch=one_order_batch,
-        reported={}),
+        causal=True, orders="one", times=left_to_right, drawn="",
+        bound_batch=one_order_batch,
+        training_batch=one_order_batch),
     "mdlm": Mode(
-        causal=False, orders="any", times=lambda config, u: u,
-        drawn="pairs of masks", together=2, bound_batch=diffusion_batch,
+        causal=False, orders="any", drawn="pairs of masks", together=2,
+        bound_batch=diffusion_batch,
         training_batch=lambda config, *drawn: weighted(config, diffusion_batch(config, *drawn)),
         reported={"val_masked_ce": cosine_batch}),
     "aogpt": Mode(
-        causal=True, orders="any", times=lambda config, u: u,
-        drawn="orders", together=1, bound_batch=any_order_batch,
+        causal=True, orders="any", drawn="orders",
+        bound_batch=any_order_batch,
         training_batch=lambda config, *drawn: any_order_batch(config, *drawn, config.l2r_fraction),
-        reported={"val_nll_l2r": lambda *drawn: any_order_batch(*drawn, l2r_fraction=1.0)}),
-}
+        reported={"val_nll_l2r": lambda *drawn: any_order_batch(*drawn, l2r_fraction=1.0)})}
 Config.modes = MODES
 
 

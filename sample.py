@@ -24,7 +24,7 @@ from support.flags import (
     InputError, build, command, flag, parse_flags, pick_device, plugin, printable, provenance,
     write_json)
 from support.pictures import in_shape, on_one_line, play, token_texts
-from support.rows import write_rows
+from support.rows import usable, write_rows
 from support.runs import load
 from tokenizer import Tokenizer
 from worlds import columns_of, world_of
@@ -53,8 +53,7 @@ class SampleOptions(Drawing):
         "", "mdlm, aogpt: random, left_to_right, blocks:N, or all positions as wanted: 2,0,1; "
         "default: as in training")
     sampler: str = flag(
-        "", "file of samplers/ that writes in another way: adaptive (mdlm, aogpt), ancestral, "
-        "confidence (mdlm), or drafts (aogpt)")
+        "", "file of samplers/ that writes in another way")
     cache: bool = flag(True, "ar, aogpt: keep what the network has computed for earlier tokens")
     batch_size: int = flag(64, "stories at a time; changes speed, not stories", low=1)
     full_length: bool = flag(False, "keep what comes after the end of the story")
@@ -110,6 +109,19 @@ def plain_sampler(config, o):
         return write(model, tokens, order, edges, decide, read)
 
     return sampler
+
+
+def sampler_of(config, o, flags: dict) -> tuple:
+    """What writes, the plain sampler or that of --sampler, and the values of the flags it has.
+
+    Raises InputError."""
+    if not o.sampler:
+        return plain_sampler(config, o), {}
+    file = plugin("samplers", o.sampler)
+    sampler = file.sampler(config, o, flags)
+    if not sampler:
+        raise InputError(f"sampler() of samplers/{o.sampler}.py must return a function")
+    return sampler, asdict(build(file.Options, flags)) if hasattr(file, "Options") else {}
 
 
 def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, sampler=None):
@@ -208,8 +220,10 @@ def check_flags(o: SampleOptions, config):
 def open_model(folder: str, device: str = "auto"):
     """The best model of a run, its tokenizer, and its kind of windows. Raises OSError, InputError.
     """
-    model, saved = load(os.path.join(folder, "best.pt"), pick_device(device))
-    return model, Tokenizer(**saved["tokenizer"]), saved["windows"]
+    path = os.path.join(folder, "best.pt")
+    model, saved = load(path, pick_device(device))
+    with usable(path):
+        return model, Tokenizer(**saved["tokenizer"]), saved["windows"]
 
 
 def rows_of(stories, tokens, appeared, config, tokenizer, o: SampleOptions):
@@ -272,14 +286,7 @@ def main():
         pattern = pattern_of(o, config, tokenizer, windows)
         batches = [(range(o.num_samples)[first:first + o.batch_size], pattern)
                    for first in range(0, o.num_samples, o.batch_size)]
-    sampler, own = None, {}
-    if o.sampler:
-        file = plugin("samplers", o.sampler)
-        sampler = file.sampler(config, o, flags)
-        if not sampler:
-            raise InputError(f"sampler() of samplers/{o.sampler}.py must return a function")
-        if hasattr(file, "Options"):
-            own = asdict(build(file.Options, flags))
+    sampler, own = sampler_of(config, o, flags)
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
     length = min(pattern.size(-1) for _, pattern in batches)
     o = replace(o, out=out, length=length, full_length=o.full_length or windows == "paper")

@@ -14,6 +14,7 @@ import math
 import os
 import shlex
 import textwrap
+import zlib
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -22,9 +23,10 @@ import torch
 
 from model import Batch, Config, Transformer, generate, losses
 from prepare_data import open_windows, prepare_if_missing, vocabulary_of
-from support.flags import InputError, build, command, flag, parse_flags, printable
+from support.flags import (
+    InputError, build, command, flag, parse_flags, printable, script_here)
 from support.pictures import in_shape
-from support.presets import IMPLIED, PRESETS, with_preset
+from presets import IMPLIED, PRESETS, with_preset
 from support.processes import (
     RANK, WORLD_SIZE, average_gradients, join_processes, leave_processes, wait_for_processes)
 from support.runs import Run, check_folder, config_class, load, past_of, random_numbers
@@ -36,7 +38,7 @@ from worlds import columns_of
 
 @dataclass
 class Settings:
-    """training (the defaults are the preset controlled: the paper's sizes without its confounds)"""
+    """training (the defaults are the preset controlled, whose sizes are those of GPT-2's smallest)"""
     preset: Literal["auto", *PRESETS, "paper"] = flag(
         "auto", "sizes and settings to start from; auto: controlled with CUDA, else toy")
     data: str = flag("tinystories", "folder under data/, made by prepare_data.py")
@@ -44,8 +46,7 @@ class Settings:
         "auto", "windows start where stories do, anywhere, or as in the paper; auto: by the data")
     train_stories: int = flag(0, "train on so many windows only, drawn by seed; 0: on all", low=0)
     variant: str = flag(
-        "", "file of variants/ that trains something else: answers, bell, blocks, infill (its "
-        "l2r_fraction is 0.5), paper or taught")
+        "", "file of variants/ that trains something else; infill's l2r_fraction is 0.5")
     out_dir: str = flag("", "folder of the run; default: out/DATA-MODE")
     resume: bool = flag(False, "go on with the run in out_dir, by the settings it has")
     init_from: str = flag("", "folder of a run, of any mode, whose best weights to start from")
@@ -74,37 +75,6 @@ class Settings:
         "auto", "of the matrix products in training; auto: the faster, decided once for a run")
     compile: Literal["auto", "true", "false"] = flag(
         "auto", "torch.compile; auto: yes, but not on mps")
-
-
-def resolve(flags: dict):
-    """What the flags ask for: Settings, Config, and with --resume the checkpoint.
-
-    The Config is that of model.py, or with --variant that of a file of variants/. A flag wins over
-    the preset. A resumed run keeps most of its settings. Raises InputError."""
-    values = with_preset(flags)
-    values.setdefault("data", Settings.data)
-    if not values.get("out_dir"):
-        mode = values.get("mode", config_class(values.get("variant", "")).mode)
-        values["out_dir"] = os.path.join("out", f"{values['data']}-{mode}")
-    checkpoint = None
-    if flags.get("resume"):
-        checkpoint, values = past_of(values["out_dir"], flags)
-    vocab_size = vocabulary_of(values["data"])
-    if values.get("vocab_size", vocab_size) != vocab_size:
-        raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has "
-                         f"{vocab_size}; leave it out")
-    values["vocab_size"] = vocab_size
-    s = build(Settings, values)
-    config = build(config_class(s.variant), values)
-    known = {f.name for options in (s, config) for f in fields(options)}
-    for name in flags.keys() - known:
-        raise InputError(f"--{name}={flags[name]} means nothing in this run, whose --variant is "
-                         f"{s.variant or 'none'}; leave it out")
-    rows = s.grad_accum * WORLD_SIZE * config.row.together
-    if s.batch_size % rows:
-        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "
-                         "--grad_accum times the processes, and times 2 for mdlm")
-    return s, config, checkpoint
 
 
 # ---- A training step -----------------------------------------------------------------------------
@@ -201,24 +171,60 @@ def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
     return values.mean().item(), values.std().item() / math.sqrt(len(values))
 
 
-def evaluate(model, x: torch.Tensor, seed: int) -> dict:
+def evaluate(model, x: torch.Tensor, seed: int, tokens_per_byte: float, law=None) -> dict:
     """The validation losses of windows x (N, T), in nats per token.
 
     val_nll is exact for ar, else an estimate of the upper bound; val_nll_se is its standard error
-    over windows. aogpt has the exact val_nll_l2r, from left to right, too. mdlm has val_masked_ce,
-    the loss of arXiv 2603.22075, which is no bound."""
+    over windows; val_bpb is the same in bits per byte, and val_floor the mean of the true law (N,),
+    if it is known. aogpt has the exact val_nll_l2r, from left to right, too. mdlm has
+    val_masked_ce, the loss of arXiv 2603.22075, which is no bound."""
     config = model.config
     result = {}
     result["val_nll"], result["val_nll_se"] = mean_and_error(window_losses(model, x, seed))
     for name, batch_of in config.row.reported.items():
         batch = batch_of(config, x, random_numbers(seed, 1))        # other draws than the bound's
         result[name] = losses_in_parts(model, batch).mean().item()
+    if config.row.whole:        # else these are the nats of some of the tokens alone
+        result["val_bpb"] = result["val_nll"] / math.log(2) * tokens_per_byte
+    if law is not None:
+        result["val_floor"] = float(law.mean())
     return result
 
 
 # ---- The command, and its loop -------------------------------------------------------------------
 
 MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_size", "lr", "seed")
+
+
+def resolve(flags: dict):
+    """What the flags ask for: Settings, Config, and with --resume the checkpoint.
+
+    The Config is that of model.py, or with --variant that of a file of variants/. A flag wins over
+    the preset. A resumed run keeps most of its settings. Raises InputError."""
+    values = with_preset(flags)
+    values.setdefault("data", Settings.data)
+    if not values.get("out_dir"):
+        mode = values.get("mode", config_class(values.get("variant", "")).mode)
+        values["out_dir"] = os.path.join("out", f"{values['data']}-{mode}")
+    checkpoint = None
+    if flags.get("resume"):
+        checkpoint, values = past_of(values["out_dir"], flags)
+    vocab_size = vocabulary_of(values["data"])
+    if values.get("vocab_size", vocab_size) != vocab_size:
+        raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has "
+                         f"{vocab_size}; leave it out")
+    values["vocab_size"] = vocab_size
+    s = build(Settings, values)
+    config = build(config_class(s.variant), values)
+    known = {f.name for options in (s, config) for f in fields(options)}
+    for name in flags.keys() - known:
+        raise InputError(f"--{name}={flags[name]} means nothing in this run, whose --variant is "
+                         f"{s.variant or 'none'}; leave it out")
+    rows = s.grad_accum * WORLD_SIZE * config.row.together
+    if s.batch_size % rows:
+        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "
+                         "--grad_accum times the processes, and times 2 for mdlm")
+    return s, config, checkpoint
 
 
 def main():
@@ -257,7 +263,8 @@ def main():
 
     # The run: its folder, its log, and with --resume its past.
     trained_on = {"variant": type(config).__module__, "tokenizer": tokenizer.to_dict(),
-                  "windows": s.windows, "data": val.meta["splits"]}
+                  "windows": s.windows, "data": val.meta["splits"],
+                  "checksum": zlib.crc32(windows.tokens, zlib.crc32(val.tokens))}
     run = Run(s, model, optimizers, trained_on, checkpoint)
     del checkpoint      # It holds a copy of all weights and moments.
     announce(run, windows, law)
@@ -277,12 +284,7 @@ def main():
             run.record(loss, norm, lr)          # counts the step, logs every tenth
             if run.evaluation_due():
                 with run.paused():
-                    result = evaluate(model, x_val, s.seed)
-                    if config.row.whole:
-                        bits = result["val_nll"] / math.log(2)
-                        result["val_bpb"] = bits * val.tokens_per_byte
-                    if law is not None:
-                        result["val_floor"] = float(law.mean())
+                    result = evaluate(model, x_val, s.seed, val.tokens_per_byte, law)
                     run.record_evaluation(result)       # log, and best.pt
                     print_story(run, tokenizer)
             stop = run.asked_to_stop()          # by Ctrl-C, SIGTERM or the terminal's end
@@ -311,7 +313,7 @@ def announce(run: Run, windows, law):
     if s.windows != "aligned":
         print("windows and samples begin anywhere in the text")
     if law is not None:
-        print(f"the true law of data/{s.data} itself scores {law.mean():.4f} nats per token")
+        run.say(f"the true law of data/{s.data} itself scores {law.mean():.4f} nats per token")
     if run.step:
         print(f"going on after step {run.step:,}; the learning rate goes on along the cosine of "
               f"{s.max_steps:,} steps, from {learning_rate(s, run.step):.2g}")
@@ -358,8 +360,8 @@ def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
     run.log(**final)
     for story in sample_stories(model, tokenizer, 3 if row.whole else 0, s):
         print(in_shape(printable(story), columns_of(tokenizer)), end="\n\n")
-    print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python sample.py "
-          f"--out_dir={shlex.quote(s.out_dir)} --show")
+    print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python "
+          f"{script_here('sample.py')} --out_dir={shlex.quote(s.out_dir)} --show")
 
 
 if __name__ == "__main__":

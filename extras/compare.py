@@ -3,29 +3,32 @@ Several runs in one table, JSON and figure; and how likely each of them finds a 
 
     python -m extras.compare ar=out/toy-ar mdlm=out/toy-mdlm --json=toy.json --plot=toy.png
     python -m extras.compare ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt
-    python -m extras.compare ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt --order=left_to_right
 
 The first compares validation losses at equal steps and at equal seconds. Those are the quick
 estimates of training; "best" is the final one, from many draws, where training came to its end.
 With --text the whole text is scored, also where it is longer than the window: see extras/score.py.
-ar's score is exact. That of mdlm and aogpt is an upper bound, an average over --draws masks or
-orders; with --order it is exact, for a model that writes in this order. For mdlm that takes a row
-of a batch for each token. A model of --variant=infill is scored from left to right. A model that
-was trained on stories predicts the end of each, too.
+ar's score is exact. That of mdlm and aogpt is an upper bound, an average over masks or orders. With
+--sampler, --order, --steps, --temperature or --top_p it is what the text costs when it is written
+in that way, and the table says whether that is exact or a bound, and how many passes it took:
+
+    python -m extras.compare mdlm=out/toy-mdlm --text=mine.txt --sampler=adaptive --risk=0.1
+    python -m extras.compare mdlm=out/toy-mdlm --text=mine.txt --order=left_to_right
+
+A model that was trained on stories predicts the end of each, too.
 """
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 
-from extras.score import score_texts
+from extras.score import score_texts, score_writing, writes_in_one_way
 from prepare_data import read_texts, split_stories
-from sample import open_model
+from sample import SampleOptions, open_model, sampler_of
 from support.flags import (
     InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import draw_losses
+from support.rows import files_of
 from support.runs import read_run
 
 
@@ -35,9 +38,12 @@ class CompareOptions:
     json: str = flag("", "file for the table, and each run's settings and curve", file=(".json",))
     plot: str = flag("", "file for the figure", file=(".png", ".svg", ".pdf"))
     text: str = flag("", "text to score, all of it: .txt or .jsonl files, with commas")
-    order: Literal["bound", "left_to_right", "random"] = flag(
-        "bound", "of --text for mdlm and aogpt: their bound, or exactly in one order")
-    draws: int = flag(32, "masks, or orders, for each window's bound", low=2)
+    sampler: str = flag("", "of --text: file of samplers/ that writes it")
+    order: str = flag("", "of --text: random, left_to_right, blocks:N, or all positions: 2,0,1")
+    steps: int = flag(0, "of --text: passes a text; default: one a token", low=0)
+    temperature: float = flag(1.0, "of --text: that of the laws that tokens are drawn from", low=0)
+    top_p: float = flag(1.0, "of --text: as in sample.py", low=1e-9, high=1)
+    draws: int = flag(4, "draws of masks, orders or times, of which a bound is the mean", low=2)
     stride: int = flag(
         0, "of --text: tokens from window to window; default: half a window", low=0)
     device: str = flag("auto", "of --text: auto, cpu, cuda or mps")
@@ -69,28 +75,41 @@ def losses_of(run: dict, step: int, seconds: float) -> dict:
 
 # ---- A text --------------------------------------------------------------------------------------
 
-def score_files(folder: str, o: CompareOptions) -> dict:
+WAYS = {"sampler", "order", "steps", "temperature", "top_p"}       # of writing
+
+
+def score_files(folder: str, o: CompareOptions, flags: dict) -> dict:
     """How likely the best model of a run finds o.text: a row of the table. Raises InputError.
 
     The texts are the stories of the files, if there are marks between them. Else all is one text,
     of which a model of stories gets no white space at its ends."""
     model, tokenizer, windows = open_model(folder, o.device)
-    texts, marked = read_texts(o.text.split(","))
+    texts, marked = read_texts(files_of(o.text))
     ends = [tokenizer.eot] if windows == "aligned" else []      # others have never seen an end
     texts = split_stories(texts) if marked or ends else ["".join(texts)]
     if not any(texts):
         raise InputError(f"--text={o.text} is empty; give a file with a text")
     encoded = [tokenizer.encode(text) + ends for text in texts]
-    scores = score_texts(model, encoded, o.draws, o.stride)
-    nats, variance, tokens, _ = np.sum(scores, axis=0)
+    exact = not model.config.row.drawn
+    if WAYS & flags.keys():
+        way = build(SampleOptions, flags)
+        sampler, _ = sampler_of(model.config, way, flags)
+        exact = writes_in_one_way(model, encoded[0], sampler, way)
+        scores = score_writing(model, encoded, sampler, way, 1 if exact else o.draws, o.stride)
+    else:
+        scores = score_texts(model, encoded, o.draws, o.stride)
+    nats, variance, tokens, passes = np.sum(scores, axis=0)
     per_token = nats / tokens
     return {
         "texts": len(texts),
         "tokens": int(tokens),
         "nats per token": per_token,
+        "which is": "exact" if exact else "a bound",
         "± s.e.": math.sqrt(variance) / tokens,
         "bits per byte": nats / len("".join(texts).encode()) / math.log(2),
-        "perplexity": torch.tensor(per_token).exp().item()}     # infinite if a run has diverged
+        "perplexity": torch.tensor(per_token).exp().item(),     # infinite if a run has diverged
+        "passes": passes / len(texts),
+        "of zero chance": int(sum(score.nats == math.inf for score in scores))}
 
 
 # ---- The command ---------------------------------------------------------------------------------
@@ -111,9 +130,10 @@ def print_rows(title: str, runs: dict, key: str):
 
 
 def main():
-    flags = parse_flags(__doc__, CompareOptions, named="NAME=FOLDER")
+    flags = parse_flags(__doc__, CompareOptions, named="NAME=FOLDER",
+                        plugins={"sampler": "samplers"})
     o = build(CompareOptions, flags)
-    for name in flags.keys() & {"order", "draws", "stride", "device"}:
+    for name in flags.keys() & (WAYS | {"draws", "stride", "device"}):
         if not o.text:
             raise InputError(f"--{name}={flags[name]} means nothing without --text; leave it out")
     runs = {name: read_run(folder) for name, folder in flags["named"].items()}
@@ -129,7 +149,7 @@ def main():
         print("  ! losses on other data, windows or block_size cannot be compared")
     if o.text:
         for name, folder in flags["named"].items():
-            runs[name]["text"] = score_files(folder, o)
+            runs[name]["text"] = score_files(folder, o, flags)
         print_rows(f"\n{o.text}", runs, "text")
     if o.plot:
         draw_losses(runs, o.plot)

@@ -18,6 +18,8 @@ but its texts cost what those of one token a pass cost.
 """
 import collections
 import itertools
+import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -113,8 +115,9 @@ def score_writing(model, texts: list, sampler, o, draws: int = 1, stride: int = 
             for first in range(0, len(group), AT_ONCE):
                 numbers, parts, windows = zip(*group[first:first + AT_ONCE])
                 stories = [(draw, *which) for which in zip(numbers, parts)]
-                found, took = cost_of_writing(
-                    model, torch.tensor(windows), new, sampler, o, stories)
+                x = torch.tensor(windows)                                       # (B, L)
+                hidden = torch.arange(x.size(1)).expand_as(x) >= x.size(1) - new
+                found, took = cost_of_writing(model, x, hidden, sampler, o, stories)
                 nats[draw].index_add_(0, torch.tensor(numbers), found)
                 passes[draw].index_add_(0, torch.tensor(numbers), took)
                 bar.update(len(numbers))
@@ -123,16 +126,21 @@ def score_writing(model, texts: list, sampler, o, draws: int = 1, stride: int = 
     return [Score(*text) for text in zip(*columns)]
 
 
-def cost_of_writing(model, x, new: int, sampler, o, stories) -> tuple:
-    """−log p (B,) of the last `new` tokens of x (B, L) when the sampler writes them after the
-    others, in nats, and its passes (B,). A text that it cannot write costs infinitely many nats.
+def writes_in_one_way(model, ids: list, sampler, o) -> bool:
+    """Whether the order of writing a text is not left to chance: other draws cost the same."""
+    once, again = (score_writing(model, [ids], sampler, replace(o, seed=seed)) for seed in (0, 1))
+    return math.isclose(once[0].nats, again[0].nats, rel_tol=1e-9)
 
-    The stories' numbers are for what is drawn of the order. Raises InputError for a sampler that
-    looks at what it drew."""
+
+def cost_of_writing(model, x, hidden, sampler, o, stories) -> tuple:
+    """−log p (B,) of what is hidden (B, L) of the texts x (B, L), when the sampler writes it beside
+    what is not, in nats, and its passes (B,). What it cannot write costs infinitely many nats.
+
+    In each row as much is hidden. The stories' numbers are for what is drawn of the order. Raises
+    InputError for a sampler that looks at what it drew."""
     config, device = model.config, model.head.weight.device
     x = x.to(device)
-    tokens = x.index_fill(1, torch.arange(x.size(1) - new, x.size(1), device=device),
-                          config.mask_id)                                       # (B, L)
+    tokens = x.masked_fill(hidden.to(device), config.mask_id)                   # (B, L)
     times = times_of(config, o, noise_of(o.seed, stories, device)(x.size(1)))   # (B, L)
     nats = torch.zeros(len(x), dtype=torch.float64)
     passes = torch.zeros(len(x), dtype=torch.float64)
@@ -148,8 +156,8 @@ def cost_of_writing(model, x, new: int, sampler, o, stories) -> tuple:
         return token
 
     def refuse(n: int):
-        raise InputError("this sampler looks at the tokens it drew before it keeps them, so a text "
-                         "has no exact cost under it")
+        raise InputError("this sampler looks at the tokens it drew before it keeps them, so no text "
+                         "has an exact cost under it; drafts writes as one token a pass does")
 
     for after in sampler(model, tokens, times, reveal, refuse):
         passes += (after != tokens).any(dim=1).cpu()

@@ -14,8 +14,9 @@ import itertools
 import json
 from dataclasses import dataclass
 
-from support.flags import InputError, build, command, flag, parse_flags, text_width
+from support.flags import build, command, flag, parse_flags, text_width
 from support.pictures import last_step, layout, on_one_line, play
+from support.rows import usable
 from worlds import solving
 from worlds.nine import NINE
 from worlds.sudoku import GRIDS, Sudoku
@@ -116,45 +117,34 @@ class ShowOptions:
     picture: str = flag("", "file for a moving picture, instead of the terminal", file=(".svg",))
 
 
-def read_panel(name: str, path: str, story: int) -> tuple:
-    """The panel of one story in a file that sample.py wrote. Raises InputError."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            settings = json.loads(file.readline())["settings"]
-            title = f"{name}, {how_written(settings)}"
-            columns = int(settings.get("columns", 0))
-            for row in map(json.loads, file):
-                if row["story"] == story:
-                    steps = list(map(int, row["appeared"]))
-                    pieces = list(map(on_one_line, row["pieces"]))
-                    if len(pieces) != len(steps):
-                        raise ValueError("not as many pieces as passes")
-                    return on_one_line(title), pieces, steps, columns
-    except Exception as e:      # a damaged file can fail anywhere above
-        reason = f"{type(e).__name__}: {e}"
-        raise InputError(f"{path} is not a file that sample.py wrote ({reason})") from e
-    raise InputError(f"{path} has no story {story}; choose another --story")
+def read_panel(name, path, story):
+    """The panel of one story in a file that sample.py wrote. Raises OSError."""
+    with usable(path, "file of sample.py"), open(path, encoding="utf-8") as file:
+        settings = json.loads(file.readline())["settings"]
+        row = next((row for row in map(json.loads, file) if row["story"] == story), None)
+        if not row:
+            raise ValueError(f"it has no story {story}; choose another --story")
+        steps = list(map(int, row["appeared"]))
+        pieces = list(map(on_one_line, row["pieces"]))
+        if len(pieces) != len(steps):
+            raise ValueError("not as many pieces as passes")
+        title = f"{name}, {how_written(settings)}"
+        return on_one_line(title), pieces, steps, int(settings.get("columns", 0))
 
 
-def how_written(settings: dict) -> str:
+# What a title says of each setting that is not zero or empty.
+WAYS = {"order": "{:.20} order", "sampler": "{:.20}", "draft": "{} at once", "risk": "risk {:g}",
+        "steps": "{} steps"}
+
+
+def how_written(settings):
     """For a title, what the settings say; for example "adaptive, risk 0.1" or "24 steps"."""
     if settings.get("risk") == 0:
         return "surest first"
-    ways = []
+    ways = [form.format(settings[name]) for name, form in WAYS.items() if settings.get(name)]
+    ways = ways or ["one by one"]
     if settings["mode"] == "ar":
-        ways.append("left to right")
-    if settings["order"]:
-        ways.append(f"{settings['order']:.20} order")
-    if settings["sampler"]:
-        ways.append(f"{settings['sampler']:.20}")
-    if "draft" in settings:
-        ways.append(f"{settings['draft']} at once")
-    elif "risk" in settings:
-        ways.append(f"risk {settings['risk']:g}")
-    elif settings["steps"]:
-        ways.append(f"{settings['steps']} steps")
-    elif not settings["order"]:
-        ways.append("one by one")
+        ways.insert(0, "left to right")
     return ", ".join(ways).replace("_", " ")
 
 

@@ -5,10 +5,12 @@ A script's main() is run by command(). All other code raises: InputError for wha
 OSError for what the machine lacks. The message is one line that says what is wrong and what to do.
 """
 import argparse
+import contextlib
 import datetime
 import difflib
 import errno
 import inspect
+import io
 import json
 import math
 import os
@@ -18,8 +20,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
-import traceback
 import unicodedata
 from dataclasses import field, fields
 from importlib import import_module
@@ -35,111 +35,87 @@ class InputError(ValueError):
     """What was given can't be used; the message says why and what to do, in one line."""
 
 
-def command(main, interrupted: str):
+def command(main, interrupted):
     """Run a script's main.
 
-    What the user or the machine got wrong is printed as one line, and the exit code is 2. Where the
-    operating system alone says what is wrong, the line says too at which line of the code. Any
-    other exception is a fault of the code and shows its traceback. `interrupted` says what Ctrl-C
-    leaves behind."""
+    What the user or the machine got wrong is printed as one line, and the exit code is 2. Any other
+    exception is a fault of the code and shows its traceback. `interrupted` says what Ctrl-C leaves
+    behind."""
     on_stop(signal.default_int_handler)         # the others clean up as Ctrl-C does
-    for stream in sys.stdout, sys.stderr:
-        if hasattr(stream, "reconfigure"):      # a notebook's streams have no such method
-            stream.reconfigure(errors="backslashreplace", line_buffering=True)
-            outlive_readers(stream)
+    open_streams()
     try:
         return main()
     except KeyboardInterrupt:
         message = f"interrupted; {interrupted}"
-    except (InputError, OSError) as e:
+    except (InputError, OSError, ModuleNotFoundError) as e:
         message = str(e)
-        if getattr(e, "errno", None):       # an error that this code raises has no number
-            message += f" (at {place_of(e)})"
-    except ModuleNotFoundError as e:        # students are handed out some of the files alone
-        if not e.name.startswith(("extras.", "variants.", "samplers.")):
-            raise
-        message = f"this copy has no {e.name.replace('.', '/')}.py, which is needed here"
     except (MemoryError, RuntimeError) as e:
         if not is_out_of_memory(e):
             raise
         message = "not enough memory; take smaller sizes, or in training more --grad_accum"
-    print(f"{Path(sys.argv[0]).name}: {printable(message)}", file=sys.stderr)
+    message = " ".join(printable(message).splitlines())
+    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     raise SystemExit(2)
 
 
-def place_of(error: Exception) -> str:
-    """The innermost line of the project's code that an error came through, as file:line."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename).resolve()
-        if file.is_relative_to(ROOT):
-            return f"{file.name}:{frame.lineno}"
-
-
-def is_out_of_memory(e: Exception) -> bool:
+def is_out_of_memory(e):
     """Whether the machine, or its GPU, had too little memory. torch says so in several ways."""
-    said = re.search("out of memory|allocate memory|not enough memory", str(e))
-    return isinstance(e, MemoryError) or said is not None
+    return bool(re.search("MemoryError|(out of|allocate|not enough) memory", repr(e)))
 
 
-def on_stop(handler) -> dict:
+def on_stop(handler):
     """Lets Ctrl-C, SIGTERM and the end of the terminal call the handler. Returns what they did.
 
-    A signal that is ignored stays so, which is what nohup asks for. Only a program's main thread
-    can have handlers, so in another one nothing changes."""
-    before = {}
-    if threading.current_thread() is not threading.main_thread():
-        return before
-    for kind in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
-        if signal.getsignal(kind) != signal.SIG_IGN:
-            before[kind] = signal.signal(kind, handler)
-    return before
+    A signal that is ignored stays so, which is what nohup asks for."""
+    kinds = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+    return {kind: signal.signal(kind, handler)
+            for kind in kinds if signal.getsignal(kind) != signal.SIG_IGN}
 
 
-# What writing raises if nobody reads any more: a pipe, a terminal, and a pipe on Windows.
-NO_READER = (errno.EPIPE, errno.EIO, errno.EINVAL)
-
-
-def outlive_readers(stream):
-    """What is written to the stream when nobody reads any more is lost, and raises nothing.
+class Output(io.TextIOWrapper):
+    """What a command prints to. When nobody reads any more, what is written is lost.
 
     So a command does its work to the end after `| head` has seen enough, and still saves after
     Ctrl-C, which ends `| tee` too."""
-    write = stream.write
 
-    def attempt(text):      # it is written at the end of each line, so nothing is left to flush
+    def write(self, text):      # it is written at the end of each line, so nothing is left to flush
         try:
-            return write(text)
+            return super().write(text)
         except OSError as e:
-            if e.errno not in NO_READER:
+            if e.errno not in (errno.EPIPE, errno.EIO):     # of a pipe, and of a terminal
                 raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
 
-    stream.write = attempt
+
+def open_streams():
+    """One that was closed, as by `2>&-`, goes nowhere. Those of a notebook or a test stay."""
+    for name in "stdin", "stdout", "stderr":
+        stream = getattr(sys, name) or open(os.devnull, "r+")
+        if type(stream) is io.TextIOWrapper:
+            encoding = stream.encoding
+            stream = Output(stream.detach(), encoding, "backslashreplace", line_buffering=True)
+        setattr(sys, name, stream)
 
 
 # What people type who know nanoGPT, and what it is called here.
 OTHER_NAMES = {
     "gpt": "ar",
     "diffusion": "mdlm",
-    "init_from": "out_dir",
     "start": "prompt",
     "max_new_tokens": "length",
-    "top_k": "top_p",
     "dataset": "data",
     "max_iters": "max_steps",
     "learning_rate": "lr",
     "min_lr": "final_lr",
     "warmup_iters": "warmup",
     "gradient_accumulation_steps": "grad_accum",
-    "eval_iters": "eval_windows",
 }
 
 
-def did_you_mean(word: str, words, prefix: str = "") -> str:
+def did_you_mean(word, words, prefix=""):
     """The end of an error message: a guess at what a mistyped word should have been."""
-    word = word.lower()
-    guesses = [word, OTHER_NAMES.get(word), *difflib.get_close_matches(word, words, n=1)]
-    for guess in guesses:
+    similar = difflib.get_close_matches(word.lower(), words, n=1)
+    for guess in [OTHER_NAMES.get(word), *similar]:
         if guess in words:
             return f"; did you mean {prefix}{guess}?"
     return ""
@@ -147,98 +123,64 @@ def did_you_mean(word: str, words, prefix: str = "") -> str:
 
 # ---- Flags: every field of an options dataclass is a flag --name=value ---------------------------
 
-def flag(default, help: str = "", **limits):
+def flag(default, help="", **limits):
     """A dataclass field with its help text and its limits. A plain field is a flag without them.
 
     low, high   the smallest and the largest number allowed
-    file        for the name of a file to be written: a tuple of the endings it may have
-    as_typed    true to keep the blanks around a text, and a ~ at its beginning"""
+    file        for the name of a file to be written: a tuple of the endings it may have"""
     return field(default=default, metadata={"help": help, **limits})
 
 
-def check_value(f, value):
-    """Raises InputError if a field of a dataclass may not have this value."""
-    given = f"--{f.name}={value}"
-    choices = choices_of(f.type)
+def type_of(f):
+    """bool, int, float or str, and the words allowed. `int | None` is an int, a Literal a str."""
+    first, *_ = words = get_args(f.type) or [f.type]
+    if first is bool:
+        return bool, ["true", "false"]
+    return (first, []) if isinstance(first, type) else (str, words)
+
+
+def reader_of(f):
+    """A function of the text after --name=, for argparse, which says why that is refused."""
+    kind, words = type_of(f)
     low, high, endings = map(f.metadata.get, ("low", "high", "file"))
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{given} must be a finite number")
-    if choices and value not in choices:
-        guess = did_you_mean(str(value), choices)
-        raise InputError(f"{given} must be one of {', '.join(choices)}{guess}")
-    if low is not None and value < low:
-        raise InputError(f"{given} must be at least {low}")
-    if high is not None and value > high:
-        raise InputError(f"{given} must be at most {high}")
-    # A file that could not be written is refused before the work begins, not after it.
-    if endings and not value.endswith(endings):
-        raise InputError(f"{given} must end in {' or '.join(endings)}")
-    if endings and (Path(value).is_dir() or not Path(value).parent.is_dir()):
-        raise InputError(f"{given} is a folder, or lies in one that does not exist")
+
+    def read(text):
+        def check(right, wanted):
+            if not right:
+                raise argparse.ArgumentTypeError(f"{text} must {wanted}")
+
+        text.encode()                   # this and kind(text) may raise ValueError
+        if words:
+            word = text.lower()
+            check(word in words, f"be one of {', '.join(words)}{did_you_mean(text, words)}")
+            return word == "true" if kind is bool else word
+        value = with_home(text) if kind is str else kind(text)
+        check(kind is str or math.isfinite(value), "be finite")
+        check(low is None or value >= low, f"be at least {low}")
+        check(high is None or value <= high, f"be at most {high}")
+        if endings:     # a file that could not be written is refused before the work begins
+            path = Path(value)
+            check(path.suffix in endings, f"end in {' or '.join(endings)}")
+            check(path.parent.is_dir() and not path.is_dir(), "lie in a folder that exists")
+        return value
+
+    read.__name__ = kind.__name__       # argparse shows it
+    return read
 
 
-# How --help shows a value of each type, and what it must be.
-KINDS = {
-    bool: ("true|false", "true or false"),
-    int: ("N", "a whole number"),
-    float: ("X", "a number"),
-    str: ("TEXT", "valid UTF-8; check the terminal's encoding"),
-}
+def with_home(paths):
+    """Paths with commas, each ~/ expanded, because a shell does so only at the start of a word."""
+    return re.sub("(^|,)~(?=/)", lambda found: found[1] + str(Path.home()), paths)
 
 
-def choices_of(kind) -> tuple:
-    """The words that a field of this type may have; none for other types than Literal."""
-    return get_args(kind) if plain_type(kind) is str else ()
-
-
-def plain_type(kind):
-    """bool, int, float or str: what a field of this type is read as. `int | None` is an int."""
-    first, *_ = get_args(kind) or [kind]
-    return first if isinstance(first, type) else str
-
-
-def read_value(f, text: str):
-    """What the text of --name=text stands for, where f is the field of that name.
-
-    Raises InputError."""
-    kind = plain_type(f.type)
-    if not f.metadata.get("as_typed"):
-        text = with_home(text)
-    try:
-        text.encode()
-        value = {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
-    except (ValueError, KeyError) as e:
-        _, wanted = KINDS[kind]
-        raise InputError(f"--{f.name}={text} must be {wanted}") from e
-    check_value(f, value)
-    return value
-
-
-def with_home(paths: str) -> str:
-    """Paths with commas, each ~ expanded, because a shell does so only at the start of a word."""
-    return ",".join(map(os.path.expanduser, paths.strip().split(",")))
-
-
-def comments_of(options_class) -> dict:
+def comments_of(options_class):
     """{field: the comment after it}, which is the help of a field that has no other."""
-    ancestors = options_class.__mro__[-2::-1]       # all but `object`, the eldest first
-    source = "".join(map(inspect.getsource, ancestors))
-    return dict(re.findall(r"^    (\w+): [^#\n]*# (.*)$", source, flags=re.MULTILINE))
+    classes = options_class.__mro__[-2::-1]             # all but `object`, the eldest first
+    lines = "".join(map(inspect.getsource, classes)).splitlines()
+    return {line.split(":")[0].strip(): line.partition("  # ")[2] for line in lines}
 
 
-def add_flag(group, f, comment: str):
-    """Tells a group of argparse about a field of an options dataclass."""
-    kind = plain_type(f.type)
-    shape, _ = KINDS[kind]
-    help = f.metadata.get("help") or comment
-    if f.default not in ("", None):
-        help += f" ({f.default})"
-    bare = dict(nargs="?", const="true") if kind is bool else {}  # --resume means --resume=true
-    group.add_argument(f"--{f.name}", metavar="|".join(choices_of(f.type)) or shape,
-                       help=help.replace("%", "%%"), **bare)
-
-
-def parse_flags(doc: str, *classes, first=(), named="", plugins: dict = {}, implied: dict = {}):
+def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
     """The flags given on the command line, {name: value}; what was not given is not in it.
 
     classes     dataclasses whose fields are the flags
@@ -250,101 +192,99 @@ def parse_flags(doc: str, *classes, first=(), named="", plugins: dict = {}, impl
     implied     {an argument: name of such a file that it asks for too}
     Raises InputError."""
     def refuse(message):
-        raise InputError(message)
+        raise InputError(f"{message} (--help lists all)")
 
-    # A script that was edited on Windows has a CR at the end of every line.
-    arguments = [argument.rstrip("\r") for argument in sys.argv[1:] if argument.strip()]
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         usage="%(prog)s [--name=value ...]", argument_default=argparse.SUPPRESS)
     parser.error = refuse
     most_used = parser.add_argument_group("what most people need")
-    flags = {}
-    for options_class in [*classes, *classes_of_plugins(plugins, implied, arguments)]:
+    files = {f"--{flag}={name}": (folder, name)
+             for flag, folder in plugins.items() for name in names_in(folder)}
+    asked = asked_for(files, implied)
+    names = set()
+    for options_class in [*classes, *asked]:
         group = parser.add_argument_group(options_class.__doc__)
         comments = comments_of(options_class)
         for f in fields(options_class):
-            if f.name not in flags:
-                flags[f.name] = f
-                add_flag(most_used if f.name in first else group, f, comments.get(f.name, ""))
+            if f.name in names:
+                continue
+            names.add(f.name)
+            kind, words = type_of(f)
+            help = f.metadata.get("help") or comments[f.name]
+            if f.name in plugins:
+                help += f": {', '.join(names_in(plugins[f.name]))}"
+            if f.default not in ("", None):
+                help += f" ({f.default})"
+            bare = {"nargs": "?", "const": True} if kind is bool else {}    # --resume alone is true
+            (most_used if f.name in first else group).add_argument(
+                f"--{f.name}", type=reader_of(f), metavar="|".join(words) or kind.__name__,
+                help=help.replace("%", "%%"), **bare)
     if named:
-        parser.add_argument("named", metavar=named, nargs="*", default=[])
-    given, unknown = parser.parse_known_intermixed_args(arguments)
-    if unknown:
-        name = unknown[0].split("=")[0].lstrip("-").replace("-", "_")
-        guess = belongs_to(name, plugins) or did_you_mean(name, flags, "--")
-        raise InputError(f"unknown argument {unknown[0]}{guess} (--help lists all)")
-    result = {name: read_value(flags[name], text)
-              for name, text in vars(given).items() if name in flags}
+        parser.add_argument("named", metavar=named, nargs="+")
+    given, unknown = parser.parse_known_intermixed_args()
+    for argument in unknown:
+        name = argument.split("=")[0].lstrip("-").replace("-", "_")
+        guess = did_you_mean(name, names, "--")
+        for file in files:
+            if hasattr(options_of(*files[file]), name):         # the class has the defaults
+                guess = f"; it needs {file}"
+        refuse(f"unknown argument {argument}{guess}")
     if named:
-        result["named"] = read_named(given.named, named)
-    return result
+        pairs = [argument.partition("=") for argument in given.named]
+        given.named = {name: with_home(file) for name, _, file in pairs if file}
+        if len(given.named) < len(pairs):
+            refuse(f"give {named} for each, every NAME once")
+    return vars(given)
 
 
-def names_in(folder: str) -> list:
+def asked_for(files, implied):
+    """The flags of the files that the command line asks for, or for --help of all."""
+    words = "=".join(sys.argv)          # so that a flag and its value may be two words
+    names = [name for argument, name in implied.items() if argument in words]
+    for argument, (folder, name) in files.items():
+        asked = argument in words or name in names or {"-h", "--help"} & set(sys.argv)
+        if asked and options_of(folder, name):
+            yield options_of(folder, name)
+
+
+def names_in(folder):
     """The names of the files of a folder, such as variants/."""
     return sorted(path.stem for path in (ROOT / folder).glob("[!_]*.py"))
 
 
-def plugin(folder: str, name: str):
+def plugin(folder, name):
     """The module FOLDER/NAME.py. Raises InputError."""
     names = names_in(folder)
     if name not in names:
-        raise InputError(
-            f"there is no {folder}/{name}.py{did_you_mean(Path(name).stem, names)}")
-    return import_module(f"{folder}.{name}")
+        guess = did_you_mean(Path(name).stem, names)
+        raise InputError(f"there is no {folder}/{name}.py{guess}")
+    try:
+        return import_module(f"{folder}.{name}")
+    except ValueError as e:     # for example of a field that a Mode of model.py does not have
+        [unknown] = re.findall(r"unexpected field names: \['(\w+)'", str(e)) or [""]
+        guess = did_you_mean(unknown, import_module("model").Mode._fields)
+        raise InputError(f"{folder}/{name}.py: {e}{guess}") from e
 
 
-def options_of(folder: str, name: str):
+def options_of(folder, name):
     """The dataclass with the flags of FOLDER/NAME.py: its Options, or its Config; else None."""
     module = plugin(folder, name)
     return getattr(module, "Options", getattr(module, "Config", None))
 
 
-def classes_of_plugins(plugins: dict, implied: dict, arguments: list):
-    """The flags of the files that the arguments ask for, or for --help of all."""
-    for flag_name, folder in plugins.items():
-        names = names_in(folder)
-        if not {"-h", "--help"} & set(arguments):
-            asked = rf"^--{flag_name}[=\n]([^-\s]\S*)"
-            # A flag and its value may also be two arguments.
-            in_two = map("=".join, zip(arguments, arguments[1:]))
-            of_presets = [implied[given] for given in [*arguments, *in_two] if given in implied]
-            of_presets = [name for name in of_presets if name in names]
-            names = re.findall(asked, "\n".join(arguments), re.MULTILINE) + of_presets
-        yield from filter(None, (options_of(folder, name) for name in names))
-
-
-def belongs_to(name: str, plugins: dict) -> str:
-    """The end of an error message, if a flag is one of a file that was not asked for."""
-    for flag_name, folder in plugins.items():
-        for file in names_in(folder):
-            if hasattr(options_of(folder, file), name):         # the class has the defaults
-                return f"; it needs --{flag_name}={file}"
-    return ""
-
-
-def read_named(arguments: list, form: str) -> dict:
-    """{NAME: FILE} of arguments like NAME=FILE. Raises InputError."""
-    pairs = [argument.partition("=") for argument in arguments]
-    result = {name: with_home(file) for name, _, file in pairs}
-    if not arguments or len(result) < len(arguments) or not all(result.values()):
-        raise InputError(f"give {form} for each, every NAME once (--help shows how)")
-    return result
-
-
-def build(options_class, values: dict):
+def build(options_class, values):
     """An options dataclass, from those of the values that are fields of it. Raises InputError."""
-    names = {f.name for f in fields(options_class)} & values.keys()
+    names = [f.name for f in fields(options_class) if f.name in values]
     try:
         return options_class(**{name: values[name] for name in names})
-    except ValueError as e:
+    except (TypeError, ValueError) as e:        # the first, if the values come from a foreign file
         raise InputError(str(e)) from e
 
 
 # ---- Where it runs, where a number came from, and how it is shown --------------------------------
 
-def pick_device(name: str):
+def pick_device(name):
     """The torch.device of that name; auto is the GPU, if there is one. Raises InputError."""
     import torch        # not at the top, because commands that need no device start a second sooner
     if name == "auto":
@@ -356,39 +296,37 @@ def pick_device(name: str):
         raise InputError(f"--device={name} is not usable here ({reason}); leave it out") from e
 
 
-def git(*arguments) -> str:
-    """What a git command prints in the project's folder; nothing where there is no git."""
-    try:
-        done = subprocess.run(["git", *arguments], text=True, capture_output=True, cwd=ROOT)
-    except OSError:
-        return ""
-    return done.stdout.strip()
+def output_of(*command):
+    """What a program prints in the project's folder; nothing where it is not there, or fails."""
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        quiet = dict(cwd=ROOT, text=True, stderr=subprocess.DEVNULL)
+        return subprocess.check_output(command, **quiet).strip()
+    return ""
 
 
-def processor() -> str:
-    """The CPU's name, as far as the machine tells it."""
-    info = Path("/proc/cpuinfo")
-    named = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
-    return named[1] if named else platform.processor()
-
-
-def provenance(seed) -> dict:
+def provenance(seed):
     """What it takes to make a number again: command, seed, date, machine, Python, commit."""
-    commit = git("describe", "--always", "--exclude=*")
-    # one command after the other writes to results/, which is no reason to call the code changed
-    if git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results"):
+    commit = output_of("git", "describe", "--always", "--exclude=*")
+    # One command after the other writes to results/, which is no reason to call the code changed.
+    if output_of("git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results"):
         commit += "-dirty"
+    processor = output_of("grep", "-m1", "model name", "/proc/cpuinfo").partition(": ")[2]
     script = Path(sys.argv[0]).resolve()
     program = [script.name]
     if script.parent != ROOT:
         program = ["-m", f"{script.parent.name}.{script.stem}"]
     return {"command": shlex.join(["python", *program, *sys.argv[1:]]), "seed": seed,
             "date": datetime.datetime.now().isoformat(timespec="seconds"),
-            "machine": f"{processor()}, {os.cpu_count()} cores",
+            "machine": f"{processor or platform.processor()}, {os.cpu_count()} cores",
             "python": platform.python_version(), "commit": commit}
 
 
-def write_json(path: str, content):
+def script_here(script):
+    """The path of one of the project's scripts, as the user's shell would find it."""
+    return os.path.relpath(ROOT / script)
+
+
+def write_json(path, content):
     """Writes content to the file, whole or not at all; NaN, a missing figure, becomes null."""
     content = json.loads(json.dumps(content), parse_constant=lambda _: None)
     unfinished = Path(f"{path}.tmp")
@@ -398,26 +336,24 @@ def write_json(path: str, content):
 
 # What is not to reach a terminal: all control characters but tab and line feed, what reverses the
 # direction of writing, and what is no character at all, such as half a surrogate pair.
-UNPRINTABLE = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+UNPRINTABLE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 
 
-def printable(text: str) -> str:
-    """The text of a model or a file as it may be shown, with blanks for what is not to be."""
-    return UNPRINTABLE.sub(" ", text)
+def printable(text):
+    """What a model wrote or a file has as it may be shown, with blanks for what is not to be."""
+    return re.sub(UNPRINTABLE, " ", text)
 
 
-def text_width(text: str) -> int:
+def text_width(text):
     """How many columns a terminal takes for the text: of Chinese, two a character."""
     width = 0
     for character in text:
-        if unicodedata.category(character) in ("Mn", "Me", "Cf"):       # it joins its neighbour
-            continue
-        width += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if unicodedata.category(character) not in ("Mn", "Me", "Cf"):   # these join their neighbour
+            width += 2 if unicodedata.east_asian_width(character) in "WF" else 1
     return width
 
 
-def print_table(rows: list):
+def print_table(rows):
     """Prints rows of texts in aligned columns, the first to the left, the others to the right."""
     widths = [max(map(text_width, column)) for column in zip(*rows)]
     for row in rows:
@@ -425,4 +361,4 @@ def print_table(rows: list):
         for text, width in zip(row, widths):
             blanks = " " * (width - text_width(text))
             cells.append(blanks + text if cells else text + blanks)
-        print("  ".join(cells))
+        print(printable("  ".join(cells)))

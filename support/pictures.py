@@ -67,10 +67,7 @@ def word_at(i: int, pieces: list) -> str:
 
 def last_step(panels: list) -> int:
     """The step after which nothing moves any more."""
-    last = 0
-    for _, _, steps, _ in panels:
-        last = max([last, *steps])
-    return last
+    return max(step for _, _, steps, _ in panels for step in [0, *steps])
 
 
 # ---- In the terminal -----------------------------------------------------------------------------
@@ -78,14 +75,16 @@ def last_step(panels: list) -> int:
 def play(panels: list):
     """Shows the panels side by side while their tokens appear; the new ones are in reverse colours.
 
-    Into a pipe, or where nothing can move, it prints the finished stories below one another."""
-    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    Into a pipe, or where nothing can move, it prints the finished stories below one another. So it
+    does in a terminal that is too small to redraw a line in."""
+    columns, rows = shutil.get_terminal_size()
+    width = columns // len(panels)
+    small = width < 10 or rows < 4
+    if small or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         for _, pieces, _, columns in panels:
             text = "".join(pieces).replace("↵", "\n").strip()
             print(in_shape(text, columns), end="\n\n")
         return
-    columns, rows = shutil.get_terminal_size()
-    width = columns // len(panels)
     last = last_step(panels)
     for now in range(last + 1):
         lines = lines_at(now, panels, width)[:rows - 2]     # what scrolls away could not be redrawn

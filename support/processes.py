@@ -11,11 +11,19 @@ import sys
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from support.flags import pick_device
+from support.flags import InputError, pick_device
+
+
+def number(name, otherwise):
+    """An environment variable that is a number."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else otherwise
+
 
 # torchrun starts the processes and sets these variables. The first process speaks and writes.
-RANK = int(os.environ.get("RANK", 0))
-WORLD_SIZE = int(os.environ.get("WORLD_SIZE", 1))
+# Clusters set some of them for a single process too, of which no other is to be waited for.
+WORLD_SIZE = max(1, number("WORLD_SIZE", 1))
+RANK = number("RANK", 0) if WORLD_SIZE > 1 else 0
 
 
 def join_processes(device: str) -> torch.device:
@@ -25,14 +33,18 @@ def join_processes(device: str) -> torch.device:
     if device == "auto":    # several processes cannot share a Mac's GPU
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
-        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        device = f"cuda:{number('LOCAL_RANK', RANK)}"
     device = pick_device(device)
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
         backend = "nccl"
-    # The others wait while the first one prepares the data, which may take long.
-    torch.distributed.init_process_group(backend, timeout=datetime.timedelta(hours=1))
+    try:        # the others wait while the first one prepares the data, which may take long
+        torch.distributed.init_process_group(backend, timeout=datetime.timedelta(hours=1))
+    except (ValueError, RuntimeError) as e:
+        reason = " ".join(str(e).split())[:100]
+        raise InputError(f"WORLD_SIZE={WORLD_SIZE}, but the processes do not meet ({reason}); "
+                         "start them by torchrun, or unset WORLD_SIZE") from e
     if RANK > 0:
         sys.stdout = open(os.devnull, "w")
     return device

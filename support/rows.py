@@ -1,6 +1,7 @@
 """
-Files of text, and .jsonl files of rows.
+Files that are written by one process at a time, and read by whoever has them: text, and rows.
 """
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -8,7 +9,28 @@ from pathlib import Path
 from tqdm import tqdm
 
 from support.flags import InputError
-from support.runs import open_locked
+
+
+def open_locked(path):
+    """The file, to append lines to, locked until it is closed. Raises InputError if it was."""
+    file = open(path, "a", buffering=1, encoding="utf-8")
+    with contextlib.suppress(ImportError):          # Windows has no locks
+        import fcntl
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise InputError(f"another process is writing {path}; wait, or write elsewhere") from e
+    return file
+
+
+@contextlib.contextmanager
+def usable(path, kind="checkpoint"):
+    """Whatever goes wrong in this block is said of the file or folder. Raises OSError."""
+    try:
+        yield
+    except Exception as e:      # a damaged or foreign file can fail in a dozen ways
+        reason = f"{type(e).__name__}: {' '.join(str(e).split()):.200}"
+        raise OSError(f"{path} is not a usable {kind} ({reason})") from e
 
 
 def write_rows(path: str, settings: dict, rows, total: int) -> list:
@@ -26,6 +48,11 @@ def write_rows(path: str, settings: dict, rows, total: int) -> list:
             kept.append(row)
     os.replace(f"{path}.tmp", path)
     return kept
+
+
+def files_of(paths):
+    """The paths in a text, between commas, unless the whole of it names a file."""
+    return [paths] if os.path.exists(paths) else paths.split(",")
 
 
 def read_text(path: str) -> str:
