@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import math
+import operator
 import signal
 import sys
 from dataclasses import replace
@@ -22,20 +23,22 @@ from conftest import Running, run
 from extras import score
 from model import Config, Drawing, draw, draw_with, probabilities, read_next
 from sample import (
-    SampleOptions, check_flags, check_pattern, generate, noise_of, pattern_of, plain_sampler, rows_of)
-from support.flags import InputError, build, names_in, parse_flags, plugin
+    SampleOptions, check_flags, check_pattern, generate, noise_of, pattern_of, rows_of, sampler_of,
+    times_of)
+from support.flags import InputError, build, names_in, options_of, parse_flags, plugin
 from test_model import T, every_text, kinds, make, p_value, rng
 from tokenizer import Tokenizer
+from train import Settings
 from variants import blocks
 from worlds.toy import TOY
 
+CPU = torch.device("cpu")
 WORDS = Tokenizer("words", words=TOY.words())
 
 
 def setting(case, make=make):
-    """A case like "aogpt/infill 1..2 --sampler=drafts --draft=2": its model, pattern, flags, sampler.
-
-    That is a kind of model, a text whose blanks are points, and flags of sample.py."""
+    """A case like "aogpt/infill 1..2 --sampler=drafts --draft=2": its model, pattern and flags, and
+    what makes its sampler. That is a kind of model, a text whose blanks are points, and flags."""
     kind, text, *arguments = case.split()
     model = make(kind)
     blank = model.config.mask_id
@@ -43,21 +46,20 @@ def setting(case, make=make):
     with mock.patch.object(sys, "argv", ["sample.py", *arguments]):
         flags = parse_flags("", SampleOptions, plugins={"sampler": "samplers"})
     o = build(SampleOptions, {"full_length": True} | flags)
-    sampler = None
-    if o.sampler:
-        sampler = plugin("samplers", o.sampler).sampler(model.config, o, flags)
-    return model, pattern, o, sampler
+    return model, pattern, o, lambda config, o: sampler_of(config, o, flags)[0]
 
 
 def write(case, stories=range(20), make=make, seed=5):
     """The tokens (B, L) of the stories, and the pass (B, L) at which each appeared."""
-    model, pattern, o, sampler = setting(case, make)
-    return generate(model, stories, pattern, replace(o, seed=seed), sampler)
+    model, pattern, o, make_sampler = setting(case, make)
+    o = replace(o, seed=seed)
+    return generate(model, stories, pattern, o, make_sampler=make_sampler)
 
 
 def is_accepted(case):
     try:
-        model, pattern, *_ = setting(case)
+        model, pattern, o, make_sampler = setting(case)
+        make_sampler(model.config, o)
         check_flags(o, model.config)
         check_pattern(model.config, pattern)
     except InputError:
@@ -71,16 +73,18 @@ FLAGS = {
     "adaptive": ["--risk=0", "--risk=0.1", "--risk=1"],
     "ancestral": ["", "--steps=3"],
     "drafts": ["--draft=1", "--draft=3"]}
-WRITERS = {}         # kinds that write in different ways
+WRITERS = {}                    # kinds that write in different ways
 for kind in kinds().args[1]:
     row = make(kind).config.row
     WRITERS.setdefault((row.causal, row.orders, row.times, row.plan, row.network), kind)
-WAYS = []
+WAYS, FEW = [], {}              # all, and one for each sampler and kind
 for kind, name in itertools.product(WRITERS.values(), ["", *names_in("samplers")]):
     for flags in FLAGS.get(name, [""]):
-        WAYS.append(f"{kind} .... {name and '--sampler='}{name} {flags}")
-WAYS = list(filter(is_accepted, WAYS))
-every_way = pytest.mark.parametrize("way", WAYS)
+        way = f"{kind} .... {name and '--sampler='}{name} {flags}"
+        if is_accepted(way):
+            WAYS.append(way)
+            FEW[kind, name] = way
+every_way = pytest.mark.parametrize("way", FEW.values())
 
 
 # ---- The law of a way to write -------------------------------------------------------------------
@@ -90,18 +94,18 @@ def four_tokens(kind):
     return make(kind, vocab_size=4, block_size=T, n_embd=8)
 
 
-def costs(case, times=None, x=every_text(4, T), new=T):
-    """−ln p (B,) of texts under the sampler, all written at the same random times, or at these."""
-    model, _, o, sampler = setting(case, four_tokens)
-    u = torch.rand(1, T, generator=rng(4)) if times is None else times
-    with mock.patch.object(score, "noise_of", lambda *_: lambda n: u.expand(len(x), -1)):
-        nats, _ = score.cost_of_writing(model, x, new, sampler, o, range(len(x)))
+def costs(case, x=every_text(4, T), new=T):
+    """−ln p (B,) of the last tokens of texts under the sampler, all written at the same times."""
+    model, _, o, make_sampler = setting(case, four_tokens)
+    hidden = torch.arange(T).expand_as(x) >= T - new
+    sampler = make_sampler(model.config, o)
+    nats, _ = score.cost_of_writing(model, x, hidden, sampler, o, [7] * len(x))
     return nats
 
 
-def law_of(case, keep):
+def law_of(case, rule):
     """(256,) the probability of each text, if a pass draws a token for every place that is left,
-    and keep(laws (n, V), drawn (n,), o) says which of these are kept."""
+    and rule(logits (n, V), p) gives the function that says which of the drawn ones are kept."""
     model, blank, o, _ = setting(case, four_tokens)
     reached = {(): 1.0}         # {(place, token) in the order written: the probability}
     for _ in range(T):
@@ -109,50 +113,60 @@ def law_of(case, keep):
         for written, chance in reached.items():
             known = len(written)
             left = [place for place in range(T) if place not in dict(written)]
+            if not left:
+                after[written] += chance
+                continue
             if hasattr(model.config, "block_length"):
                 left = [place for place in left if place // 3 == left[0] // 3]
             order = torch.tensor([[*dict(written), *left]])
-            tokens = blank.index_put((order[0, :known],), torch.tensor([*dict(written).values()]).long())
-            logits = read_next(model, tokens[None], order, known, order.size(1))[0]      # (n, V)
+            tokens = blank.clone()[None]
+            for place, token in written:
+                tokens[0, place] = token
+            logits = read_next(model, tokens, order, known, order.size(1))[0]       # (n, V)
             p = probabilities(logits, o)
-            p = p / p.sum(dim=1, keepdim=True)
+            keep = rule(logits, p.tolist())
+            p = (p / p.sum(dim=1, keepdim=True)).tolist()
             for drawn in itertools.product(range(4), repeat=len(left)):
-                kept = keep(logits, p, torch.tensor(drawn))
-                new = [pair for pair, is_kept in zip(zip(left, drawn), kept) if is_kept]
-                of_drawn = p[range(len(left)), drawn].prod().item()
-                after[*written, *new] += chance * of_drawn
+                new = [pair for pair, kept in zip(zip(left, drawn), keep(drawn)) if kept]
+                after[*written, *new] += chance * math.prod(map(operator.getitem, p, drawn))
         reached = after
     law = collections.defaultdict(float)
     for written, chance in reached.items():
         law[tuple(token for _, token in sorted(written))] += chance
-    return torch.tensor([law[text] for text in itertools.product(range(4), repeat=T)])
+    texts = itertools.product(range(4), repeat=T)
+    return torch.tensor([law[text] for text in texts], dtype=torch.float64)
 
 
-def the_likeliest(logits, p, drawn):
-    chance = p[range(len(drawn)), drawn]
-    return chance == chance.max()
+def the_likeliest(logits, p):
+    def keep(drawn):
+        chances = list(map(operator.getitem, p, drawn))
+        return [chance == max(chances) for chance in chances]
+
+    return keep
 
 
-def within_risk(logits, p, drawn, risk):
+def within_risk(logits, p, risk):
     """A token is kept if the entropies of all surer ones sum to at most the risk."""
     nats = torch.special.entr(logits.softmax(dim=1)).sum(dim=1)
-    return torch.stack([nats[nats < own].sum() <= risk for own in nats])
+    sure = [nats[nats < own].sum() <= risk for own in nats]
+    return lambda drawn: sure
 
 
 SHARPER = "--temperature=0.7 --top_p=0.9"
 
 
 @torch.no_grad()
-@every_way
+@pytest.mark.parametrize("way", WAYS)
 def test_texts_are_written_as_often_as_their_score_says(way):
     """And the scores of all texts are those of a law, in which top_p makes some cost infinitely
     much. Drafts have the law of one token a pass. What looks at what it drew is refused a score."""
     case = f"{way} {SHARPER}"
-    model, pattern, o, sampler = setting(case, four_tokens)
+    model, pattern, o, make_sampler = setting(case, four_tokens)
     if "adaptive" in way:
-        risk = float(way.partition("risk=")[2])
-        law = law_of(case, functools.partial(within_risk, risk=risk))
-        assert_close(costs(case).neg().exp(), law)
+        rule = functools.partial(within_risk, risk=float(way.partition("risk=")[2]))
+        for case in f"{way} --temperature=0.1", f"{way} --temperature=9 --top_p=0.5", case:
+            law = law_of(case, rule)
+            assert_close(costs(case).neg().exp(), law)
     elif "confidence" in way or "drafts" in way:
         with pytest.raises(InputError, match="^.+$"):
             costs(case)
@@ -162,12 +176,13 @@ def test_texts_are_written_as_often_as_their_score_says(way):
         law = costs(case).neg().exp()
     assert law.sum().item() == pytest.approx(1, abs=1e-9)
     assert 0 < (law == 0).sum() < 256
-    N, numbers = 10_000, rng()
-    times = model.config.row.times(model.config, torch.rand(1, T, generator=rng(4))).expand(N, -1)
+    N, numbers = 5000, rng()
+    times = times_of(model.config, o, noise_of(o.seed, [7], CPU)(T)).expand(N, -1)
 
     def noise(n):
         return torch.rand(N, n, dtype=torch.float64, generator=numbers)
 
+    sampler = make_sampler(model.config, o)
     for tokens in sampler(model, pattern.expand(N, -1), times, draw_with(noise(T), o), noise):
         pass
     assert p_value(tokens, law) > 1e-3
@@ -182,9 +197,10 @@ def test_random_order_is_a_bound_and_the_mean_over_orders(kind):
     nats = torch.stack([costs(f"{kind} .... --order=0,{','.join(map(str, order))}", new=3)
                         for order in orders])                                   # (6, 256)
     assert (nats.mean(dim=0) > -nats.neg().exp().mean(dim=0).log()).all()       # Jensen
-    model, _, o, sampler = setting(f"{kind} ....", four_tokens)
-    x = texts[77].expand(8000, -1)
-    found, passes = score.cost_of_writing(model, x, 3, sampler, o, range(8000))
+    model, _, o, make_sampler = setting(f"{kind} ....", four_tokens)
+    x, sampler = texts[77].expand(8000, -1), make_sampler(model.config, o)
+    hidden = torch.arange(T).expand_as(x) > 0
+    found, passes = score.cost_of_writing(model, x, hidden, sampler, o, range(8000))
     assert (passes == 3).all()
     for values in found, score.losses_in_parts(model, score.part_batch(model.config, x, 3, rng())):
         error = values.std() / math.sqrt(len(values))
@@ -193,9 +209,9 @@ def test_random_order_is_a_bound_and_the_mean_over_orders(kind):
 
 def test_a_text_longer_than_the_window_is_scored_in_parts():
     """By the chain rule: two new tokens after the two before, again and again, the last alone."""
-    model, _, o, sampler = setting("ar ....", four_tokens)
+    model, _, o, make_sampler = setting("ar ....", four_tokens)
     ids = [0, 3, 1, 2, 2, 0, 1]
-    [whole] = score.score_writing(model, [ids], sampler, o)
+    [whole] = score.score_writing(model, [ids], make_sampler(model.config, o), o)
     parts = [(ids[:4], 4), (ids[2:6], 2), (ids[3:7], 1)]
     expected = sum(costs("ar ....", x=torch.tensor([part]), new=new) for part, new in parts).item()
     assert whole == pytest.approx((expected, 0, 7, 7))
@@ -226,18 +242,18 @@ def test_draw_is_exact_in_the_tail():
     above = [998 * each, 499.5 * each, 2e-9, 1e-3]
     u = 1 - torch.tensor(above, dtype=torch.float64)
     assert draw(probabilities(logits, Drawing()), u).tolist() == [1, 500, 999, 0]
-    assert noise_of(1, [0], u.device)(9).dtype == torch.float64
+    assert noise_of(1, [0], CPU)(9).dtype == torch.float64
 
 
 @every_way
 def test_any_temperature_ends_and_the_smallest_are_zero(way):
     make_any = functools.partial(make, dtype=torch.float32)
-    coldest, when = write(f"{way} --temperature=0", make=make_any)
-    for temperature, top_p in itertools.product([1e-45, 1e-38, 1e-9, 1e-3, 0.1, 30, 1e4], [1, 0.5]):
+    coldest, when = write(f"{way} --temperature=0", range(5), make_any)
+    for temperature, top_p in itertools.product([1e-45, 1e-38, 1e-9, 0.1, 30, 1e4], [1, 0.5]):
         case = f"{way} --temperature={temperature} --top_p={top_p}"
-        tokens, appeared = write(case, make=make_any)
+        tokens, appeared = write(case, range(5), make_any)
         assert (tokens < 11).all()
-        if temperature < 1e-6 or top_p == 1e-9:
+        if temperature < 1e-6:
             assert torch.equal(tokens, coldest)
             assert torch.equal(appeared, when)
 
@@ -247,19 +263,13 @@ def test_any_temperature_ends_and_the_smallest_are_zero(way):
 TEXTS = ["........", "427.....", "4..2...7", "42....", ".2....7.", "42...917"]
 
 
-def ways_with(texts, holds=lambda way: True):
-    """Every way to write these texts."""
-    cases = [f"{kind} {text} {' '.join(flags)}" for kind, _, *flags in map(str.split, WAYS)
-             for text in texts if holds(f"{kind} {' '.join(flags)}")]
-    return pytest.mark.parametrize("case", filter(is_accepted, cases))
+def ways_with(texts, ways=FEW.values()):
+    """Of these ways all that can write these texts."""
+    cases = [way.replace("....", text) for way in ways for text in texts]
+    return pytest.mark.parametrize("case", list(filter(is_accepted, cases)))
 
 
-def reads_with_memory(way):
-    row = setting(f"{way.split()[0]} .")[0].config.row
-    return "sampler" not in way and (row.causal or row.reader)
-
-
-@ways_with(TEXTS, reads_with_memory)
+@ways_with(TEXTS, [way for way in WAYS if "sampler" not in way and is_accepted(f"{way} --cache=false")])
 def test_a_memory_gives_what_the_network_gives(monkeypatch, case):
     """In every pass the logits are those of model.py's read_next, which reads all slots anew."""
     checked = []
@@ -303,16 +313,13 @@ def test_a_text_is_complete_and_the_same_whatever_the_batch(case):
 @every_way
 def test_a_text_longer_than_the_window_goes_on(way):
     """Half a window at a time: what is new is written as after a prompt of the half before."""
-    kind, _, *flags = way.split()
-    tokens, _ = write(f"{kind} 42................. {' '.join(flags)}", range(6))
+    tokens, _ = write(way.replace("....", "42................."), range(6))
     assert (tokens < 11).all()
-    model, pattern, o, sampler = setting(f"{kind} ........ {' '.join(flags)}")
-    steps = math.ceil(o.steps * 4 / 17)
-    sampler = setting(f"{kind} . {' '.join(flags)} --steps={steps}")[3] if steps else sampler
+    model, pattern, o, make_sampler = setting(way.replace("....", "........"))
     prompts = torch.cat([tokens[:, 4:8], pattern[:4].expand(6, -1)], dim=1)
-    o = replace(o, seed=5 + 12 * 10 ** 6, steps=steps)
-    if is_accepted(f"{kind} 4444...."):
-        again, _ = generate(model, range(6), prompts, o, sampler)
+    o = replace(o, seed=5 + 12 * 10 ** 6, steps=math.ceil(o.steps * 4 / 17))
+    if is_accepted(way.replace("....", "4444....")):
+        again, _ = generate(model, range(6), prompts, o, make_sampler=make_sampler)
         assert torch.equal(again, tokens[:, 4:12])
 
 
@@ -347,7 +354,7 @@ def test_when_each_place_is_written(case, expected):
 
 def test_ancestral_reveals_each_token_in_the_step_of_its_time():
     _, appeared = write("mdlm ........ --sampler=ancestral --steps=3")
-    u = noise_of(5, range(20), torch.device("cpu"))(8)
+    u = noise_of(5, range(20), CPU)(8)
     assert torch.equal(appeared, (u * 3).long())
 
 
@@ -363,7 +370,7 @@ def test_the_penalty_makes_repetitions_rarer():
 def test_ar_stops_when_every_story_has_ended(text):
     """And the passes of each are those to its own end, though its batch goes on. An end-of-text
     in the prompt, which here is 1, ends no story."""
-    make_any = functools.partial(make, vocab_size=2)
+    make_any = functools.partial(make, vocab_size=2, dtype=torch.float32)
     whole, _ = write(f"ar {text}", range(4), make_any)
     model, pattern, o, _ = setting(f"ar {text} --full_length=false", make_any)
     tokens, appeared = generate(model, range(4), pattern, replace(o, seed=5))
@@ -444,18 +451,17 @@ def test_what_is_to_be_written(line):
     assert found == expected
 
 
-@pytest.mark.parametrize("folder", ["variants", "samplers"])
-def test_a_mistyped_name_or_flag_is_refused_in_one_line_with_a_guess(folder):
+@pytest.mark.parametrize("folder, classes", [
+    ("variants", [Config, Settings]), ("samplers", [SampleOptions])])
+def test_a_mistyped_name_or_flag_is_refused_in_one_line_with_a_guess(folder, classes):
     name = folder[:-1]
     for file in names_in(folder):
-        module = plugin(folder, file)
-        own = vars(getattr(module, "Options", getattr(module, "Config", None)))
-        for wrong, right in (f"--{name}={file}s", file), *(
-                (f"--{field}s=1", f"--{field}") for field in own.get("__annotations__", {})):
-            arguments = [f"--{name}={file}", wrong]
-            with mock.patch.object(sys, "argv", ["x.py", *arguments]):
-                with pytest.raises(InputError, match=f"^.+{right}\\?.*$"):
-                    flags = parse_flags("", SampleOptions, Config, plugins={name: folder})
+        own = vars(options_of(folder, file) or object).get("__annotations__", {})
+        wrong = {f"--{field}{field[-1]}=1": f"--{field}" for field in own}
+        for typed, right in {f"--{name}={file}{file[-1]}": file, **wrong}.items():
+            with mock.patch.object(sys, "argv", ["x.py", f"--{name}={file}", typed]):
+                with pytest.raises(InputError, match=f"^.+{right}\\b[^-]*$"):
+                    flags = parse_flags("", *classes, plugins={name: folder})
                     plugin(folder, flags[name])
 
 
