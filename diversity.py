@@ -29,7 +29,7 @@ from prepare_data import read_stories
 from sample import open_model
 from support.flags import (
     InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
-from support.rows import read_rows
+from support.rows import files_of, has_shape, read_rows
 from support.runs import origin_of
 from tokenizer import EOT
 
@@ -214,16 +214,22 @@ def nats_under(judge, texts) -> tuple:
 COMPARED = "num_samples", "length", "start", "full_length", "prompt", "prompts", "vocab_size"
 
 
+# What a file is taken for that says nothing of its samples: stories of any length.
+UNSAID = {"length": 10 ** 9, "start": "story", "full_length": False, "prompt": "", "prompts": "",
+          "out_dir": ""}
+
+
 def read_samples(path: str) -> tuple:
     """The texts of a file, and the settings they were made with. Raises InputError."""
-    # what a file that says nothing is taken for
-    settings = {"length": None, "start": "story", "full_length": False, "prompt": "", "prompts": ""}
+    settings = UNSAID
     if path.endswith(".txt"):
         texts = read_stories(path)
     else:
         rows = list(read_rows(path))
         texts = [row["text"] for row in rows if "text" in row]
-        settings |= rows[0].get("settings", {}) if rows else {}
+        settings = UNSAID | (rows[0].get("settings", {}) if rows else {})
+    if not has_shape(settings, UNSAID) or settings["length"] < 1:
+        raise InputError(f"{path} has settings in its first line that sample.py does not write")
     if len(texts) < 2:
         raise InputError(f"{path} holds {len(texts)} samples; at least 2 are needed")
     return texts, settings | {"num_samples": len(texts)}
@@ -265,12 +271,6 @@ def columns_of(sets, corpus, judges) -> tuple:
     return columns, notes
 
 
-def writers_of(sets) -> list:
-    """The folders of the runs that wrote the samples, as far as their files say so."""
-    written = [settings for seeds in sets.values() for _, settings in seeds]
-    return [settings["out_dir"] for settings in written if "out_dir" in settings]
-
-
 def cell(value: float, error: float) -> str:
     digits = 0 if abs(value) >= 1000 else 4
     plus_minus = f" ± {error:<6.{digits}f}" if math.isfinite(error) else " " * 9
@@ -287,7 +287,7 @@ def main():
     judges = open_judges(o)
     sets = {}
     for name, files in flags["named"].items():
-        sets[name] = [read_samples(path) for path in files.split(",")]
+        sets[name] = [read_samples(path) for path in files_of(files)]
     columns, notes = columns_of(sets, corpus, judges)
     metrics = next(iter(columns.values()))
     rows = [["", *columns]]
@@ -297,7 +297,8 @@ def main():
     for note in notes:
         print(f"  ! {note}")
     if o.json:
-        runs = {folder: origin_of(folder) for folder in [*judges, *writers_of(sets)]}
+        writers = [settings["out_dir"] for seeds in sets.values() for _, settings in seeds]
+        runs = {folder: origin_of(folder) for folder in filter(None, [*judges, *writers])}
         write_json(o.json, provenance(None) | {"runs": runs, "columns": columns, "notes": notes})
 
 

@@ -205,7 +205,7 @@ class Transformer(nn.Module):
 
     def logits(self, batch, select):
         """What the slots of `select` predict in a Batch: (n, V)."""
-        return self(batch.tokens, batch.key_pos, batch.target_pos, select)
+        return self(*batch[:3], select)
 
     @torch.no_grad()
     def init_weights(self):
@@ -435,7 +435,7 @@ def read_masked(model, tokens, row, place):
     window = F.pad(tokens, (0, beyond), value=config.mask_id)                   # (B, T)
     batch = mask_batch(config, window, window == config.mask_id)
     select = row * batch.tokens.size(1) + place + 1             # (…) because BOS has slot 0
-    return model.logits(batch, select.flatten()).view(*select.shape, -1)
+    return model(*batch[:3], select.flatten()).view(*select.shape, -1)
 
 
 def read_next(model, tokens, order, start, end):
@@ -452,7 +452,7 @@ def read_next(model, tokens, order, start, end):
         up_to_j = torch.cat([order[:, :start], order[:, j:j + 1]], dim=1)       # (B, start+1)
         batch = order_batch(model.config, tokens, up_to_j)
         last_slots = torch.arange(start, up_to_j.numel(), start + 1, device=order.device)   # (B,)
-        logits.append(model.logits(batch, last_slots))                          # (B, V)
+        logits.append(model(*batch[:3], last_slots))                            # (B, V)
     return torch.stack(logits, dim=1)
 
 

@@ -1,7 +1,7 @@
 """
 Text in, tokens out: makes data/<name>/ with train.bin, val.bin and meta.json.
 
-    python prepare_data.py                          stories of worlds/toy.py, their law known exactly
+    python prepare_data.py                          stories of worlds/toy.py, whose law is known
     python prepare_data.py --dataset=tinystories    TinyStories, by `datasets`; 50M tokens
     python prepare_data.py --dataset=tinystories --vocab_size=4096      the same, for laptops
     python prepare_data.py --dataset=shakespeare    1.1 MB of plays, as bytes
@@ -9,6 +9,7 @@ Text in, tokens out: makes data/<name>/ with train.bin, val.bin and meta.json.
     python prepare_data.py --text=book.txt          your own text, also with --tokenizer=bytes
     python prepare_data.py --text=games.txt --tokenizer=words   every word of it is a token
     python prepare_data.py --text=a.txt,b.jsonl --val=c.txt --name=mine     several files of stories
+    python prepare_data.py --dataset=mine           texts of worlds/mine.py, which you wrote
 
 Text is of one of two kinds. Where <|endoftext|> stands between stories, or each line of a .jsonl
 file has one in its field "text", every 20th story is held out for validation, and no story is in
@@ -25,6 +26,7 @@ import itertools
 import json
 import re
 import shlex
+import sys
 import tempfile
 import zlib
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ from tqdm import tqdm
 from support.downloads import download_shakespeare, download_stories
 from support.flags import (
     InputError, build, command, did_you_mean, flag, parse_flags, printable, provenance, write_json)
-from support.rows import read_rows, read_text
+from support.rows import files_of, has_shape, read_rows, read_text
 from tokenizer import EOT, Tokenizer, cut_between_words, split_words
 from worlds import WORLDS, texts_of, world_named, world_of
 
@@ -47,24 +49,42 @@ FORMAT = 1              # of these files; it changes when older files can no lon
 
 # ---- Reading a data set --------------------------------------------------------------------------
 
+# An example of what meta.json must have.
+SPLIT = {"tokens": 0, "bytes": 0, "crc32": 0}
+META = {"format": FORMAT, "kind": "", "eot": 0, "source": "",
+        "tokenizer": Tokenizer("words", words=[""]).to_dict(),
+        "splits": {"train": SPLIT, "val": SPLIT}}
+
+
 def load_meta(name: str) -> dict:
-    """meta.json of data/<name>. Raises InputError where it or the size of a .bin file is wrong."""
+    """meta.json of data/<name>. Raises InputError."""
     path = Path(DATA_DIR, name, "meta.json")
     if not path.exists():
         others = [other.parent.name for other in Path(DATA_DIR).glob("*/meta.json")]
         guess = did_you_mean(name, others)
         raise InputError(f"no data set at {path}{guess}; see python prepare_data.py --help")
-    sizes = {file.stem: file.stat().st_size for file in path.parent.glob("*.bin")}
     try:
         meta = json.loads(path.read_text())
-        right = [sizes[split] == 2 * counts["tokens"] for split, counts in meta["splits"].items()]
-        whole = meta["format"] == FORMAT and all(right)         # a token has two bytes
-    except (ValueError, KeyError, TypeError):
-        whole = False
-    if not whole:
-        raise InputError(f"{path.parent} is damaged, or of another version; delete it, and "
-                         "prepare it again")
+    except (ValueError, RecursionError):
+        meta = None
+    check_whole(name, has_shape(meta, META) and meta["format"] == FORMAT)
     return meta
+
+
+def load_tokens(name: str, split: str) -> np.ndarray:
+    """All tokens of a split of data/<name>. Raises InputError if they are not as once prepared."""
+    try:
+        tokens = np.memmap(Path(DATA_DIR, name, f"{split}.bin"), np.uint16, mode="r")
+    except ValueError:          # it is empty, or has half a token
+        tokens = np.zeros(0)
+    check_whole(name, zlib.crc32(tokens) == load_meta(name)["splits"][split]["crc32"])
+    return tokens
+
+
+def check_whole(name: str, whole: bool):
+    if not whole:
+        raise InputError(f"{DATA_DIR}/{name} is damaged, or of another version; delete it, and "
+                         "prepare it again")
 
 
 class Windows:
@@ -83,7 +103,7 @@ class Windows:
     def __init__(self, name: str, split: str, block_size: int, kind="auto", seed=1337, at_most=0):
         self.meta = load_meta(name)
         if kind == "auto":
-            kind = "random" if self.meta.get("kind") == "continuous" else "aligned"
+            kind = "random" if self.meta["kind"] == "continuous" else "aligned"
         self.name = name
         self.block_size = block_size
         self.kind = kind
@@ -102,7 +122,7 @@ class Windows:
 
     def cut(self, split: str) -> tuple:
         """All tokens of the split, and where its windows start."""
-        tokens = np.memmap(Path(DATA_DIR, self.name, f"{split}.bin"), dtype=np.uint16, mode="r")
+        tokens = load_tokens(self.name, split)
         if self.kind == "aligned":
             first_words = np.flatnonzero(tokens == self.meta["eot"]) + 1
             return tokens, first_words[first_words + self.block_size <= len(tokens)]
@@ -120,10 +140,8 @@ class Windows:
 
     def batch(self, step: int, batch_size: int):
         """(batch_size, T): what training step `step` reads. An epoch reads each window once."""
-        starts = []
-        for row in range(step * batch_size, (step + 1) * batch_size):
-            epoch, place = divmod(row, len(self))
-            starts.append(self.starts_of_epoch(epoch)[place])
+        rows = range(step * batch_size, (step + 1) * batch_size)
+        starts = [self.starts_of_epoch(row // len(self))[row % len(self)] for row in rows]
         return self.tokens[self.places(starts)].astype(np.int64)
 
     def places(self, starts):
@@ -235,7 +253,7 @@ class PrepareOptions:
         if self.text and self.dataset != "toy":
             raise InputError("--dataset and --text name two sources; give one of them")
         if not self.name:
-            self.name = Path(self.source.split(",")[0]).stem
+            self.name = Path((files_of(self.text) or [self.dataset])[0]).stem
             kind = self.vocab_size if cut else self.tokenizer
             if kind != usual:
                 self.name += f"-{kind}"
@@ -271,14 +289,16 @@ def open_source(o: PrepareOptions) -> tuple:
         return "stories", texts_of(o.world, o.seed), texts_of(o.world, o.seed + 1)
     if o.dataset == "tinystories" and not o.text:
         return "stories", download_stories("train"), download_stories("validation")
-    paths = o.text.split(",") if o.text else [download_shakespeare(DATA_DIR)]
-    val_paths = o.val.split(",") if o.val else []
-    texts, marked = read_texts(paths + val_paths)
+    paths = files_of(o.text) if o.text else [download_shakespeare(DATA_DIR)]
+    texts, marked = read_texts(paths + files_of(o.val))
     train, val = texts[:len(paths)], texts[len(paths):]
     if marked:
         train, val = split_stories(train), split_stories(val)
         return "stories", train, val or train[19::20]
-    train, val = "".join(train), "".join(val)
+    train, val = "\n".join(train), "\n".join(val)
+    if len(set(texts)) < len(texts) or (val and val.strip() in train):
+        raise InputError("--text and --val have a text twice, so that validation would be on what "
+                         "training has read; give it once")
     if not val:
         end = len(train) * 9 // 10
         if o.tokenizer == "words":
@@ -299,7 +319,7 @@ def prepare(o: PrepareOptions) -> Path:
     if mark:
         held_out = set()
         val = remember(iter(val), held_out)
-        train = not_among(held_out, train, o.source)
+        train = not_among(held_out, train)
     splits = {          # validation is read first, because training leaves out what that has read
         "val": encode_texts(val, tokenizer, mark, max(1, o.max_tokens // 20)),
         "train": encode_texts(train, tokenizer, mark, o.max_tokens)}
@@ -309,9 +329,8 @@ def prepare(o: PrepareOptions) -> Path:
         meta["entropy"] = o.world.entropy()         # nats of a text
     for split, (tokens, texts) in splits.items():
         if not tokens:
-            rule = f"every 20th text between marks {EOT} is held out" if mark else "it is too short"
-            raise InputError(f"{o.source} holds no text for {split}; {rule}, so give more, or "
-                             "--val=FILE with texts that --text has not")
+            raise InputError(f"there is no text for {split}; give more, because a part of --text "
+                             "is held out, or give --val=FILE with texts that --text has not")
         meta["splits"][split] = {
             "stories": len(texts) * len(mark),
             "tokens": len(tokens),
@@ -339,7 +358,7 @@ def remember(stories, seen: set):
         yield from some
 
 
-def not_among(held_out: set, stories, source: str):
+def not_among(held_out: set, stories):
     """The stories that are not held out. Raises InputError where there seem to be no others."""
     in_a_row = 0
     for story in stories:
@@ -347,8 +366,8 @@ def not_among(held_out: set, stories, source: str):
             in_a_row = 0
             yield story
         elif (in_a_row := in_a_row + 1) == 100_000:
-            raise InputError(f"{source} has too few different texts: validation holds all of them, "
-                             "or nearly; give a smaller --max_tokens")
+            raise InputError("there are too few different texts: validation holds all of them, or "
+                             "nearly; give a smaller --max_tokens")
 
 
 def encode_texts(texts, tokenizer: Tokenizer, mark: list, max_tokens: int) -> tuple:
@@ -398,36 +417,44 @@ def vocabulary_of(name: str) -> int:
 
 # ---- The command ---------------------------------------------------------------------------------
 
+def training_command(o: PrepareOptions, kind: str) -> str:
+    """What trains on data/<name>, called from the same folder as this script."""
+    from presets import PRESETS
+    preset = {"words": "toy", "bytes": "shakespeare", "gpt2": "laptop"}[o.tokenizer]
+    if o.world and o.dataset in PRESETS:
+        preset = o.dataset
+    mode = {"sudoku-pairs": "ar", "sudoku-moves": "aogpt"}.get(preset, "mdlm")
+    script = str(Path(sys.argv[0]).with_name("train.py"))
+    words = ["python", script, f"--mode={mode}", f"--data={o.name}", f"--preset={preset}"]
+    if preset == "toy" != o.source and kind == "stories":
+        tokens = load_tokens(o.name, "val")
+        starts = np.flatnonzero(tokens == tokens[0])
+        longest = np.diff([*starts, len(tokens)]).max()         # of the texts, with its end
+        words.append(f"--block_size={longest}")
+    return shlex.join(words)
+
+
 def main():
     flags = parse_flags(__doc__, PrepareOptions)
     o = build(PrepareOptions, flags)
     if "name" not in flags and Path(DATA_DIR, o.name, "meta.json").exists():
-        before = load_meta(o.name)["source"]
-        if before != o.source:
-            raise InputError(f"{DATA_DIR}/{o.name} was made of {before}; give another --name, or "
-                             f"--name={o.name} to replace it")
+        if load_meta(o.name)["source"] != o.source:
+            raise InputError(f"{DATA_DIR}/{o.name} was made of another text; give another --name, "
+                             f"or --name={o.name} to replace it")
     folder = prepare(o)
     meta = load_meta(o.name)
     splits = meta["splits"]
     if meta["kind"] == "continuous":
-        print(f"{o.source} is one continuous text, without {EOT} between stories; "
-              f"{o.val or 'its last tenth'} is for validation")
+        print(f"it is one continuous text, without {EOT} between stories; "
+              f"{'--val' if o.val else 'its last tenth'} is for validation")
     for split, counts in splits.items():
         print(f"{folder}/{split}.bin: {counts['stories']:,} stories, {counts['tokens']:,} tokens, "
               f"{counts['bytes']:,} bytes")
     if o.text and splits["train"]["tokens"] >= o.max_tokens:
         print(f"--max_tokens={o.max_tokens:,} ended it; the text may be longer")
-    if "entropy" in meta:
-        print(f"its law is known: a text has {meta['entropy']:.2f} nats on average, and "
-              f"{o.world.mean_words():g} words")
-    beginning = np.fromfile(folder / "val.bin", np.uint16, count=33)
-    text = Tokenizer(**meta["tokenizer"]).decode(beginning).removeprefix(EOT)
-    print(f"it begins: {printable(text.strip())} …")
-    preset = {"words": "toy", "bytes": "shakespeare", "gpt2": "laptop"}[o.tokenizer]
-    if o.world:
-        preset = o.dataset
-    mode = {"sudoku-pairs": "ar", "sudoku-moves": "aogpt"}.get(preset, "mdlm")
-    print(f"next: python train.py --mode={mode} --data={shlex.quote(o.name)} --preset={preset}")
+    text = Tokenizer(**meta["tokenizer"]).decode(load_tokens(o.name, "val")[:33])
+    print(f"it begins: {printable(text.removeprefix(EOT).strip())} …")
+    print(f"next: {training_command(o, meta['kind'])}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Text to token ids and back.
 import codecs
 import itertools
 import re
+import unicodedata
 
 import tiktoken
 
@@ -11,10 +12,18 @@ from support.flags import InputError
 
 EOT = "<|endoftext|>"
 
+# A letter takes along the marks on it, such as vowel signs and accents, and an emoji those that are
+# joined to it. 200C and 200D join characters, 1F3FB … 1F3FF are colours of skin, and E0020 … 1EF
+# end flags. That a mark is no ASCII is said first, because it is quickly seen.
+MARKS = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.category(c)[0] == "M")
+MARK = f"(?:(?![\\0-\x7f])[{MARKS}\u200c\u200d\U0001f3fb-\U0001f3ff\U000e0020-\U000e01ef])"
+SYMBOL = rf"(?:[\U0001f1e6-\U0001f1ff]{{2}}|[^\w\s]){MARK}*"
+WORD = rf"\w+(?:{MARK}+\w*)*|{SYMBOL}(?:(?<=\u200d){SYMBOL})*"
+
 
 def split_words(text: str) -> list:
     """The words and punctuation marks of a text, without the white space."""
-    return re.findall(r"\w+|[^\w\s]", text)
+    return re.findall(WORD, text)
 
 
 def join_words(words) -> str:

@@ -50,7 +50,7 @@ def surest_of_pass(count: int):
                 return
             row, place = masked.nonzero(as_tuple=True)                          # (n,) each
             logits = read_masked(model, tokens, row, place)                     # (n, V)
-            nats = torch.full(tokens.shape, torch.inf, device=tokens.device)    # (B, L)
+            nats = logits.new_full(tokens.shape, torch.inf)                     # (B, L)
             nats[row, place] = torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)
             rank = nats.argsort(dim=1).argsort(dim=1)                           # (B, L)
             now = rank[row, place] < count                                      # (n,)

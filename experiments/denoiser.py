@@ -3,9 +3,9 @@ What does a sampler lose by its own rule, and what by its network?
 
     python -m experiments.denoiser ar=out/toy-ar mdlm=out/toy-mdlm aogpt=out/toy-aogpt --plot=F
 
-Each NAME=FOLDER is a run of the toy. Every sampler of its mode writes 10,000 stories with it, and
-as many with the perfect network, which is the law itself. There only the rule can be at fault. Two
-of the rules for mdlm, threshold and remask, are not in samplers/ but below. A row has
+It is the first table of results/sampling.md. Each NAME=FOLDER is a run of the toy. Every sampler of
+its mode writes 10,000 stories with it, and as many with the perfect network, which is the law
+itself. There only the rule can be at fault. A row has
 
     passes, tokens a pass       of a story, on average; a story has 48 tokens
     grammatical, kl, surprise   how far the stories are from the law, see `distance` in oracle.py
@@ -28,7 +28,6 @@ mdlm's samplers without blocks.
 import itertools
 import time
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -36,8 +35,6 @@ import torch
 from experiments.held_out import Output, finished_run
 from experiments.oracle import distance, toy_oracle
 from samplers import adaptive, ancestral, confidence, drafts
-from samplers.ancestral import logits_where
-from model import draw
 from sample import SampleOptions, generate, open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure
@@ -52,9 +49,7 @@ SAMPLERS = {
         "first_hitting": {"steps": [48, 24, 12, 6]},
         "ancestral": {"steps": [48]},
         "confidence": {"steps": [48, 24]},
-        "adaptive": {"risk": [0.01, 0.03, 0.1, 1.0]},
-        "threshold": {"surety": [0.5, 0.7, 0.9]},
-        "remask": {"steps": [24, 12], "eta": [0.05, 0.1, 0.2]}},
+        "adaptive": {"risk": [0.01, 0.03, 0.1, 1.0]}},
     "aogpt": {
         "any_order": {"steps": [48, 24, 12, 6]},
         "draft": {"draft": [4, 16, 48]}}}
@@ -73,109 +68,47 @@ class DenoiserOptions(Output):
     seconds: int = flag(0, "stories to time in each row of a trained network", low=0)
 
 
-# ---- Two more rules for mdlm ---------------------------------------------------------------------
-# Each fits in the place of a sampler of samplers/, and yields the tokens (B, L) after every pass.
-
-@torch.no_grad()
-def reveal_the_sure(model, tokens, times, noise, o, surety: float):
-    """Each pass reveals every token of which some value has at least this probability.
-
-    Where no token has one, it reveals the token that comes nearest. That is the rule of Fast-dLLM
-    (Wu et al. 2025, arXiv 2505.22618) and LLaDA2. They take the likeliest value, but then all
-    stories would be the same. Ours draws one, by which it does not choose what to reveal. It needs
-    no times, so these uniform numbers draw the tokens."""
-    mask_id = model.config.mask_id
-    while (tokens == mask_id).any():
-        masked = tokens == mask_id                                              # (B, L)
-        p = logits_where(model, tokens, masked).softmax(dim=-1)                    # (n, V)
-        largest = torch.zeros(tokens.shape)
-        largest = largest.masked_scatter(masked, p.amax(dim=-1))                # (B, L)
-        nearest = largest.argmax(dim=1, keepdim=True)                           # (B, 1)
-        sure = (largest >= surety).scatter(1, nearest, True)                    # (B, L)
-        new = tokens.masked_scatter(masked, draw(p, times[masked]))
-        tokens = new.where(sure, tokens)            # (B, L), and the known ones as they were
-        yield tokens
-
-
-@torch.no_grad()
-def mask_again(model, tokens, times, noise, o, eta: float):
-    """Each pass masks a share eta of the known tokens again, and reveals as many more.
-
-    So a later pass can mend what an earlier one broke (ReMDM, Wang et al. 2025, arXiv 2503.00307),
-    and after each pass as many tokens are known as with first_hitting. With eta = 0 the stories are
-    those of first_hitting."""
-    mask_id = model.config.mask_id
-    L = tokens.size(1)
-    u = noise(L)                                                                # (B, L)
-
-    def first_of(some, count: int):
-        """Which `count` tokens of some (B, L) come first, by their times."""
-        place = times.masked_fill(~some, 2).argsort(dim=1)[:, :count]
-        return torch.zeros_like(some).scatter(1, place, True)
-
-    for step in range(o.steps):
-        known = L * step // o.steps
-        known_after = L * (step + 1) // o.steps
-        again = min(round(eta * known), L - known_after)        # the others are revealed already
-        if again:
-            times, u = noise(L), noise(L)                                       # (B, L) each
-        masked = tokens == mask_id                                              # (B, L)
-        now = first_of(masked, known_after - known + again)                     # (B, L)
-        p = logits_where(model, tokens, now).softmax(dim=-1)                       # (n, V)
-        new = tokens.masked_scatter(now, draw(p, u[now]))
-        tokens = new.masked_fill(first_of(~masked, again), mask_id)
-        yield tokens
-
-
-RULES = {"threshold": reveal_the_sure, "remask": mask_again}
-
-
 # ---- Writing, measured ---------------------------------------------------------------------------
 
-def written_by(model, variant, stories, sampler: str, settings: dict) -> tuple:
+def written_by(model, stories, sampler: str, settings: dict) -> tuple:
     """What `generate` returns of the stories with these numbers."""
     o = build(SampleOptions, settings | {"seed": SEED, "full_length": True})
     function = None         # that of the model
     if sampler in EXTRAS:
         function = EXTRAS[sampler].sampler(model.config, o, settings)
-    if sampler in RULES:
-        others = {name: value for name, value in settings.items() if name != "steps"}
-        function = partial(RULES[sampler], **others)
     blank = torch.full((model.config.block_size,), model.config.mask_id)
-    return generate(model, stories, blank, o, variant, function)
+    return generate(model, stories, blank, o, function)
 
 
-def write(model, variant, tokenizer, num_samples: int, sampler: str, settings: dict) -> dict:
+def write(model, tokenizer, num_samples: int, sampler: str, settings: dict) -> dict:
     """Passes of so many stories, and how far they are from the law."""
     T = model.config.block_size
     texts = []
     passes = 0
     for first in range(0, num_samples, 100):
         stories = range(first, min(first + 100, num_samples))
-        tokens, appeared = written_by(model, variant, stories, sampler, settings)
+        tokens, appeared = written_by(model, stories, sampler, settings)
         texts += [tokenizer.decode_story(ids) for ids in tokens.tolist()]
         for steps in appeared.tolist():
             passes += len(set(steps))       # what is finished waits for its batch
-    if sampler == "remask":         # a token that is masked again appears twice
-        passes = settings["steps"] * num_samples
     return {
         "passes": passes / num_samples,
         "tokens_per_pass": T * num_samples / passes,
         **distance(texts)}
 
 
-def seconds_a_story(model, variant, at_once: int, sampler: str, settings: dict, o) -> float:
+def seconds_a_story(model, at_once: int, sampler: str, settings: dict, o) -> float:
     """The median over batches of o.seconds stories in all, or a few more. The first warms up."""
     ticks = []
     for first in range(0, at_once + o.seconds, at_once):
-        written_by(model, variant, range(first, first + at_once), sampler, settings)
+        written_by(model, range(first, first + at_once), sampler, settings)
         ticks.append(time.perf_counter())
     return float(np.median(np.diff(ticks))) / at_once
 
 
 def ways(config):
     """Yields the samplers for such a network, each with each of its settings."""
-    in_blocks = config.mode == "mdlm" and hasattr(config, "block_length")
+    in_blocks = not config.row.causal and hasattr(config, "block_length")
     for sampler, values in SAMPLERS[config.mode].items():
         if in_blocks and sampler not in FOR_BLOCKS:
             continue
@@ -184,7 +117,7 @@ def ways(config):
             yield sampler, settings
 
 
-def measure(network: str, model, variant, tokenizer, o: DenoiserOptions):
+def measure(network: str, model, tokenizer, o: DenoiserOptions):
     """Yields a row for each way to write."""
     config = model.config
     in_blocks = hasattr(config, "block_length")
@@ -195,11 +128,11 @@ def measure(network: str, model, variant, tokenizer, o: DenoiserOptions):
             "network": network,
             "sampler": " ".join(filter(None, [config.mode, orders, sampler])),
             "settings": settings}
-        row |= write(model, variant, tokenizer, o.num_samples, *how)
+        row |= write(model, tokenizer, o.num_samples, *how)
         row["seconds"] = []
         if o.seconds and network != LAW:
             for at_once in AT_ONCE:
-                row["seconds"].append(seconds_a_story(model, variant, at_once, *how, o))
+                row["seconds"].append(seconds_a_story(model, at_once, *how, o))
         yield row
 
 
@@ -207,10 +140,9 @@ def measure(network: str, model, variant, tokenizer, o: DenoiserOptions):
 
 def draw_denoiser(rows: list, path: str):
     """Grammatical stories against tokens a pass, with the law left, with trained networks right."""
-    left_out = "ancestral", "threshold", "remask"       # those that the table is enough for
     lines = {}          # {sampler: {network: its points}}
     for row in rows:
-        if not row["sampler"].endswith(left_out):
+        if not row["sampler"].endswith("ancestral"):        # a single point
             of_sampler = lines.setdefault(row["sampler"], {})
             points = of_sampler.setdefault(row["network"], [])
             points.append((row["tokens_per_pass"], 100 * row["grammatical"]))
@@ -231,14 +163,14 @@ def main():
     for name, folder in flags["named"].items():
         finished_run(folder)
         runs[name] = {"folder": folder} | origin_of(folder)
-        model, variant, tokenizer, _ = open_model(folder, "cpu")
+        model, tokenizer, _ = open_model(folder, "cpu")
         if tokenizer.words != TOY.words():
             raise InputError(f"{folder} is no run of the toy, whose law is known")
         law = toy_oracle(model.config.mode, getattr(model.config, "block_length", None))
-        networks += [(name, model, variant), (LAW, law, variant)]
+        networks += [(name, model), (LAW, law)]
     rows = []
-    for name, model, variant in networks:
-        for row in measure(name, model, variant, tokenizer, o):
+    for name, model in networks:
+        for row in measure(name, model, tokenizer, o):
             print(row, flush=True)
             rows.append(row)
             if o.json:

@@ -4,9 +4,10 @@ How long should a block be? The dial from left to right to random order.
     python -m experiments.dial --json=F --plot=G                        the toy
     python -m experiments.dial --text=stories --json=F --plot=G         real text, of texts.py
 
-It measures all runs out/dial-TEXT/MODE-N-SEED. run_all.sh trains them: mdlm (block diffusion) and
-aogpt (the same orders, one causal stream) with --variant=blocks --block_length=N. Where N is the
-whole window there is one block, which takes no variant.
+Its numbers are in results/sampling.md. It measures all runs out/dial-TEXT/MODE-N-SEED. run_all.sh
+trains them: mdlm (block diffusion) and aogpt (the same orders, one causal stream) with
+--variant=blocks --block_length=N. Where N is the whole window there is one block, which takes no
+variant.
 
 On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
 
@@ -17,12 +18,10 @@ On the toy, 2,000 steps of 64 stories of 48 tokens, a row has
                     mdlm cannot write more tokens a pass than a block has
     adaptive        the same of mdlm with --sampler=adaptive, and how many tokens a pass that is
     drafts          the same of aogpt with --sampler=drafts --draft=16
-    step            seconds of a training step
 
 and the same samplers write with a perfect network, the law. On real text, 1,250 steps of 8 windows
 of 256 tokens, it has the bound on 400 stories that chose nothing, the exact loss from left to right
-of aogpt, the tokens a pass of the adaptive sampler and of drafts of 16 tokens, and the seconds of a
-story.
+of aogpt, and the tokens a pass of the adaptive sampler and of drafts of 16 tokens.
 
 The expected answer: short blocks are nearer to the law, but what they reveal together are
 neighbours, so several tokens a pass break more stories, with the perfect network too; unless the
@@ -33,7 +32,6 @@ worse than the perfect one, more training could help; else only the order or the
 On one core of a CPU a run takes two to five minutes to train and half a minute to measure, on real
 text four to eleven and one. The law takes four minutes in all.
 """
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -41,7 +39,6 @@ from typing import Literal
 import numpy as np
 import torch
 
-import model as plain
 from experiments.denoiser import LAW, write
 from experiments.held_out import (
     COLOURS, Output, error_of, finished_run, left_to_right, of_neighbours)
@@ -53,12 +50,12 @@ from support.flags import InputError, build, command, flag, parse_flags, provena
 from support.pictures import figure
 from samplers import adaptive, drafts
 from support.runs import origin_of, random_numbers
-from train import rows_together, window_losses
-from variants import blocks
+from train import parts_of, window_losses
+from worlds.toy import TOY
 
 PER_PASS = 1, 2, 4          # tokens of the samplers that write equally many in each pass
 DRAFT = 16                  # tokens that aogpt guesses at once with --sampler=drafts
-STORIES = 8                 # of real text that are written at once, to count passes and seconds
+STORIES = 8                 # of real text that are written, to count passes
 DRAWS = 8                   # masks or orders of a bound on real text
 
 
@@ -77,15 +74,15 @@ def block_length(config) -> int:
 
 
 @torch.no_grad()
-def above_law(model, variant, x) -> float:
+def above_law(model, x) -> float:
     """Nats per token that the model's bound on stories x (N, T) is above the law's.
 
     Both read the same batch, so each slot of both knows the same tokens."""
     config = model.config
     law = toy_oracle(config.mode, getattr(config, "block_length", None))
-    x = x.repeat_interleave(rows_together(config), dim=0)                       # (B, T)
+    x = x.repeat_interleave(config.row.together, dim=0)                       # (B, T)
     total = 0.0
-    for part in variant.bound_batch(config, x, random_numbers(0)).split(32):
+    for part in parts_of(config.row.bound_batch(config, x, random_numbers(0)), 32):
         select = part.select()                                                  # (n,)
         reads = part.tokens, part.key_pos, part.target_pos, select
         log_p = law(*reads).double()                                            # (n, V)
@@ -95,12 +92,12 @@ def above_law(model, variant, x) -> float:
     return total / len(x)
 
 
-def written(model, variant, tokenizer, o: DialOptions) -> dict:
+def written(model, tokenizer, o: DialOptions) -> dict:
     """Shares of toy stories that obey the grammar, sampler by sampler."""
     config = model.config
 
     def stories(sampler, settings):
-        return write(model, variant, tokenizer, o.num_samples, sampler, settings)
+        return write(model, tokenizer, o.num_samples, sampler, settings)
 
     found = {}
     for per in PER_PASS:
@@ -116,19 +113,19 @@ def written(model, variant, tokenizer, o: DialOptions) -> dict:
     return found
 
 
-def on_toy(model, variant, tokenizer, o: DialOptions) -> dict:
+def on_toy(model, tokenizer, o: DialOptions) -> dict:
     x = Windows("toy", "val", model.config.block_size).spread(o.num_samples)
-    above = above_law(model, variant, torch.from_numpy(x))
-    return {"above the law": above} | written(model, variant, tokenizer, o)
+    above = above_law(model, torch.from_numpy(x))
+    return {"above the law": above} | written(model, tokenizer, o)
 
 
-def on_stories(model, variant, o: DialOptions) -> dict:
-    """The losses on unseen stories; passes and seconds of a few that it writes."""
+def on_stories(model, o: DialOptions) -> dict:
+    """The losses on unseen stories, and the tokens a pass of a few that it writes."""
     config = model.config
     stories = Windows("unseen", "val", config.block_size)
     x = torch.from_numpy(stories.spread(min(len(stories), o.num_samples)))
     draws = 1 if block_length(config) == 1 else DRAWS
-    losses = window_losses(model, variant, x, seed=0, draws=draws)              # (N,)
+    losses = window_losses(model, x, seed=0, draws=draws)              # (N,)
     found = {"bound": losses.mean().item(), "± s.e.": error_of(of_neighbours(losses))}
     way, faster = "adaptive", adaptive
     if config.mode == "aogpt":
@@ -136,40 +133,30 @@ def on_stories(model, variant, o: DialOptions) -> dict:
         way, faster = str(DRAFT), drafts
     o = SampleOptions()
     blank = torch.full((config.block_size,), config.mask_id)
-    for name, function in ("", None), (f"{way}: ", faster.sampler(config, o, {"draft": DRAFT})):
-        began = time.perf_counter()
-        _, appeared = generate(model, range(STORIES), blank, o, variant, function)
-        found[f"{name}story, s"] = (time.perf_counter() - began) / STORIES
-        passes = [len(set(steps)) for steps in appeared.tolist()]
-        found[f"{name}tokens a pass"] = config.block_size / float(np.mean(passes))
-    return found
+    function = faster.sampler(config, o, {"draft": DRAFT})
+    _, appeared = generate(model, range(STORIES), blank, o, function)
+    passes = [len(set(steps)) for steps in appeared.tolist()]
+    return found | {f"{way}: tokens a pass": config.block_size / float(np.mean(passes))}
 
 
 def measure(folder: Path, o: DialOptions) -> dict:
     """The row of one run."""
-    run = finished_run(folder)
-    model, variant, tokenizer, _ = open_model(folder, "cpu")
+    finished_run(folder)
+    model, tokenizer, _ = open_model(folder, "cpu")
     mode, N, seed = folder.name.split("-")
-    first, last = run["curve"][0], run["curve"][-1]     # compiling takes place before the first
-    seconds = last["seconds"] - first["seconds"]
-    row = {
-        "network": mode,
-        "N": int(N),
-        "seed": int(seed),
-        "step, s": seconds / max(1, last["step"] - first["step"])}
+    row = {"network": mode, "N": int(N), "seed": int(seed)}
     if o.text == "toy":
-        return row | on_toy(model, variant, tokenizer, o)
-    return row | on_stories(model, variant, o)
+        return row | on_toy(model, tokenizer, o)
+    return row | on_stories(model, o)
 
 
 # ---- All rows, and the figure --------------------------------------------------------------------
 
 def law_row(N: int, o: DialOptions) -> dict:
     tokenizer = Tokenizer(**load_meta("toy")["tokenizer"])
-    law, variant = toy_oracle("mdlm"), plain
-    if N < law.config.block_size:
-        law, variant = toy_oracle("mdlm", N), blocks
-    return {"network": LAW, "N": N} | written(law, variant, tokenizer, o)
+    whole_window = int(TOY.mean_words()) + 1
+    law = toy_oracle("mdlm", N if N < whole_window else None)
+    return {"network": LAW, "N": N} | written(law, tokenizer, o)
 
 
 def means(rows: list, column: str) -> dict:

@@ -3,9 +3,9 @@ What should the loss of the first steps be, and how much does it jump?
 
     python -m experiments.first_steps mdlm=out/toy-mdlm ar=out/toy-ar --plot=F
 
-NAME=FOLDER are runs on the same data, whose windows begin where stories do. It prints the losses,
-in nats per token, of models that know less and less of the text, and draws them beside the training
-losses of the runs, each the mean of ten steps:
+It is the figure of is-my-loss-right.md. NAME=FOLDER are runs on the same data, whose windows begin
+where stories do. It prints the losses, in nats per token, of models that know less and less of the
+text, and draws them beside the training losses of the runs, each the mean of ten steps:
 
     nothing         ln V, all words equally likely
     frequencies     how often each word occurs: the entropy of the words

@@ -4,17 +4,18 @@ What do runs score on stories by which nothing was chosen, and in which order is
     python -m experiments.held_out --runs=out/ar-1,out/ar-2,out/mdlm-1 --json=F
     python -m experiments.held_out --runs=out/aogpt-1 --windows=64 --orders=8 --json=F
 
-Every run's own validation stories chose its best.pt. The validation stories of data/DATA are
-others. On those the best weights are scored, in nats per token: ar exactly, mdlm and aogpt by their
-bounds, aogpt also exactly from left to right.
+Its numbers are those of results/real.md and paper.md, and of stories in learning.md. Every run's
+own validation stories chose its best.pt. The validation stories of data/DATA are others. On those
+the best weights are scored, in nats per token: ar exactly, mdlm and aogpt by their bounds, aogpt
+also exactly from left to right.
 
 With --orders=K every run is scored exactly in orders of writing, one token a pass: from left to
-right, from right to left, and in K random orders. The mean over random orders is the bound. What
-the model itself says is −log of the mean of p over all orders, which is lower. The mean of p over
-K of them lies between the two (Burda et al. 2016, arXiv 1509.00519), so the distance from the bound
-to that of K is a part of the bound's slack. aogpt reads a window in one pass for each order, while
-mdlm takes a pass for each of its tokens: for 60 windows of 256 tokens that is three minutes an
-order on a core. With --left_to_right every run is scored exactly in this order alone.
+right, and in K random orders. The mean over random orders is the bound. What the model itself says
+is −log of the mean of p over all orders, which is lower. The mean of p over K of them lies between
+the two (Burda et al. 2016, arXiv 1509.00519), so the distance from the bound to that of K is a part
+of the bound's slack. aogpt reads a window in one pass for each order, while mdlm takes a pass for
+each of its tokens: for 60 windows of 256 tokens that is three minutes an order on a core. With
+--left_to_right every run is scored exactly in this order alone.
 
 A window is the first block_size tokens from a story's start. Where a story is shorter, the next one
 follows, so windows beside each other share text. The file has the mean over each ten neighbours;
@@ -45,7 +46,6 @@ SEED = 1337         # of masks and orders
 COLOURS = {"ar": "C0", "mdlm": "C1", "aogpt": "C2", "masked_ce": "C3", "infill": "C4"}
 HELPS = {
     "plain": ("no help", ".-"),
-    "eight": ("no help, 8 windows a step", "x-"),
     "dropout": ("dropout", "s--"),
     "both": ("dropout and noise", "^:")}
 
@@ -64,7 +64,7 @@ class HeldOutOptions(Output):
     runs: str = flag("", "folders of the runs: A,B,…")
     windows: int = flag(400, "windows of them", low=2 * NEIGHBOURS)
     draws: int = flag(8, "masks or orders for each window's bound", low=1)
-    orders: int = flag(0, "exact, in so many random orders and two others; 0: bounds", low=0)
+    orders: int = flag(0, "exact, in so many random orders and left to right; 0: bounds", low=0)
     left_to_right: bool = flag(False, "exact, from left to right alone")
 
 
@@ -73,8 +73,8 @@ class HeldOutOptions(Output):
 def nats(model, x, order):
     """(N,) nats per token of the windows x (N, T), written in the order (N, T) one by one."""
     config = model.config
-    if config.mode != "mdlm":
-        return losses_in_parts(model, plain.losses, plain.order_batch(config, x, order))
+    if config.row.causal:
+        return losses_in_parts(model, plain.order_batch(config, x, order))
     return nats_in_turn(model, x, order, known=0)
 
 
@@ -92,7 +92,7 @@ def nats_in_turn(model, x, order, known: int):
         batch = plain.mask_batch(model.config, x, rank >= turn)
         slot = 1 + order[:, turn:turn + 1]                      # (N, 1), BOS has slot 0
         weight = torch.zeros_like(batch.weight).scatter(1, slot, 1.0)           # (N, T+1)
-        total += losses_in_parts(model, plain.losses, batch._replace(weight=weight))
+        total += losses_in_parts(model, batch._replace(weight=weight))
     return total / (T - known)
 
 
@@ -107,10 +107,8 @@ def in_orders(model, x, K: int) -> dict:
     """(N,) nats per token of the windows x (N, T) in each kind of order. ar has only one."""
     generator = random_numbers(SEED)
     found = {"left to right": left_to_right(model, x)}
-    if model.config.mode == "ar":
+    if model.config.row.orders == "one":
         return found
-    backwards = torch.arange(x.size(1)).flip(0).expand_as(x)                    # (N, T)
-    found["right to left"] = nats(model, x, backwards)
     scores = []
     for _ in range(K):
         order = torch.rand(x.shape, generator=generator).argsort(dim=1)         # (N, T)
@@ -142,24 +140,24 @@ def finished_run(folder: str) -> dict:
 
 
 def open_run(folder: str, data: str, device="auto") -> tuple:
-    """What finished_run returns, the best model, its variant, and the windows of data.
+    """What finished_run returns, the best model, and the windows of data.
 
     Raises InputError."""
     run = finished_run(folder)
-    model, variant, tokenizer, _ = open_model(folder, device)
+    model, tokenizer, _ = open_model(folder, device)
     kind = run["settings"]["windows"] if data == run["settings"]["data"] else "auto"
     settings = run["settings"] | {"data": data, "windows": kind}
     windows = open_windows(SimpleNamespace(**settings), "val", model.config.block_size)
     if tokenizer.to_dict() != windows.meta["tokenizer"]:
         raise InputError(f"{folder} has another tokenizer than data/{data}")
-    return run, model, variant, windows
+    return run, model, windows
 
 
 def measure(folder: str, o: HeldOutOptions) -> dict:
     """The scores of a run's best model, and by what it was chosen. Raises InputError."""
-    run, model, variant, windows = open_run(folder, o.data)
+    run, model, windows = open_run(folder, o.data)
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
-    has_own_orders = variant.__name__ in ("variants.blocks", "variants.infill")
+    has_own_orders = type(model.config).__module__ in ("variants.blocks", "variants.infill")
     if has_own_orders and (o.orders or o.left_to_right):
         raise InputError("--orders and --left_to_right are for ar, and for mdlm and aogpt in "
                          "random order")
@@ -168,8 +166,8 @@ def measure(folder: str, o: HeldOutOptions) -> dict:
     elif o.left_to_right:
         found = {"left to right": left_to_right(model, x)}
     else:
-        draws = 1 if model.config.mode == "ar" else o.draws       # those of ar are exact
-        found = {"bound": window_losses(model, variant, x, SEED, draws)}
+        draws = o.draws if model.config.row.drawn else 1
+        found = {"bound": window_losses(model, x, SEED, draws)}
         if model.config.mode == "aogpt":
             found["left to right"] = left_to_right(model, x)
     steps_of_an_epoch = run["train_windows"] / run["settings"]["batch_size"]

@@ -1,25 +1,23 @@
 """
-What does masked diffusion predict well, and what badly? Its loss by how much is hidden, and by how
-far away the nearest visible token is.
+What does masked diffusion predict well, and what badly? Its bound, and its loss by how far away the
+nearest visible token is.
 
     python -m experiments.learning --runs=out/a,out/b --json=F
 
-Runs are of mdlm, trained by any recipe of mask ratios (variants/bell.py). Each is scored on its own
-validation windows, or on those of data/DATA, with masks as model.py's bound has them: k of the T
-tokens are hidden, every k from 1 to T equally often. For each run there are
+Its numbers are in results/learning.md. Runs are of mdlm, trained by any recipe of mask ratios
+(variants/bell.py). Each is scored on its own validation windows, or on those of data/DATA, with
+masks as model.py's bound has them: k of the T tokens are hidden, every k from 1 to T equally often.
+For each run there are
 
     bound           nats per token, and its standard error over windows
     law             what the true law has on these windows, where it is known
-    by share        nats per hidden token where up to an eighth of the tokens are hidden, up to two
-                    eighths, and so on; if T is a multiple of eight, their mean is the bound
     by distance     nats per hidden token whose nearest visible token, or BOS, is one place away,
                     two, 3 to 4, 5 to 8, 9 to 16, or more
     how often       the share of the hidden tokens that lie so far away
 
-A recipe that hides half of the tokens most often should be better in the middle and may be worse at
-the ends, where writing begins and blanks are filled. If learning is slow because language is local,
-what is far from all that is visible should be predicted no better than by the frequencies of words,
-whatever the recipe, and so teach nothing. A run takes a minute or two on a core.
+If learning is slow because language is local, what is far from all that is visible should be
+predicted no better than by the frequencies of words, whatever the recipe, and so teach nothing. A
+run takes a minute or two on a core.
 """
 from dataclasses import dataclass
 
@@ -28,12 +26,11 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from experiments.held_out import SEED, open_run
-from model import bound_batch
+from model import diffusion_batch
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.runs import origin_of, random_numbers, read_run
 from train import mean_and_error
 
-PARTS = 8                           # of the number of hidden tokens
 DISTANCES = 1, 2, 4, 8, 16          # the largest of each group but the last
 GROUPS = ["1", "2", "3-4", "5-8", "9-16", "17-"]
 
@@ -65,10 +62,9 @@ def measure(model, x, draws: int) -> dict:
     T = x.size(1)
     generator = random_numbers(SEED)
     losses = []                                                     # of each row
-    by_share = torch.zeros(PARTS, 2, dtype=torch.float64)           # sums, and of how many rows
-    by_distance = torch.zeros(len(GROUPS), 2, dtype=torch.float64)  # … of how many tokens
+    by_distance = torch.zeros(len(GROUPS), 2, dtype=torch.float64)  # sums, and of how many tokens
     for part in tqdm(x.repeat_interleave(2 * draws, dim=0).split(16), leave=False, disable=None):
-        batch = bound_batch(model.config, part, generator)
+        batch = diffusion_batch(model.config, part, generator)
         select = batch.select()                                                 # (n,)
         logits = model(batch.tokens, batch.key_pos, batch.target_pos, select)   # (n, V)
         nll = F.cross_entropy(logits.float(), batch.targets.flatten()[select], reduction="none")
@@ -77,7 +73,6 @@ def measure(model, x, draws: int) -> dict:
         row = select // (T + 1)                                                 # (n,)
         of_row = torch.zeros(len(k)).scatter_add(0, row, nll) / k               # (B,)
         losses.append(of_row)
-        add(by_share, (k - 1) * PARTS // T, of_row)
         distance = distance_to_visible(hidden).flatten()[select]                # (n,)
         add(by_distance, torch.bucketize(distance, torch.tensor(DISTANCES)), nll)
     sums, counts = by_distance.unbind(dim=1)
@@ -85,7 +80,6 @@ def measure(model, x, draws: int) -> dict:
     return {
         "bound": bound,
         "bound_se": error,
-        "by share": (by_share[:, 0] / by_share[:, 1]).tolist(),
         "by distance": dict(zip(GROUPS, (sums / counts).tolist())),
         "how often": dict(zip(GROUPS, (counts / counts.sum()).tolist()))}
 
@@ -103,7 +97,7 @@ def main():
     facts = provenance(SEED) | {"draws": o.draws, "runs": {}}
     for folder in o.runs.split(","):
         data = o.data or read_run(folder)["settings"]["data"]
-        _, model, _, windows = open_run(folder, data, "cpu")
+        _, model, windows = open_run(folder, data, "cpu")
         if model.config.mode != "mdlm" or hasattr(model.config, "block_length"):
             raise InputError(f"{folder} is no run of mdlm, or one in blocks; its masks are others")
         found = measure(model, torch.from_numpy(windows.spread(o.windows)), o.draws)
@@ -111,8 +105,8 @@ def main():
         if law is not None:
             found["law"] = float(law.mean())
         facts["runs"][folder] = origin_of(folder) | found
-        print(f"{folder}: {found['bound']:.3f} ± {found['bound_se']:.3f} nats per token; by share",
-              *(f"{nats:.2f}" for nats in found["by share"]), flush=True)
+        text = f"{found['bound']:.3f} ± {found['bound_se']:.3f} nats per token"
+        print(f"{folder}: {text}", flush=True)
     if o.json:
         write_json(o.json, facts)
 

@@ -1,6 +1,5 @@
 """
-Fills the numbers of README.md and of the pages in results/ from the files in results/data/, and
-draws three figures.
+Fills the numbers of README.md and of the pages in results/ from the files in results/data/.
 
     python -m experiments.report            after run_all.sh
 
@@ -9,9 +8,10 @@ A page asks for its numbers itself. Before <!--end--> stands the answer to what 
     <!--scores(few, "few/ar-both-1250")-->2.99 ± 0.02<!--end-->
     <!--100 * solved("mdlm", "surest first", 12) : .1f-->99.3 ± 0.5<!--end-->%
 
-That is Python, which knows the functions below and results/data/few.json as few. After a colon
-stands how the number is written, else it has two digits. Several numbers are those of seeds, of
-which the mean ± the standard deviation is written. A table asks for each row and column:
+That is Python, which knows the functions below, and by its name, here few, all that results/data
+has under "few" in a file. After a colon stands how the number is written, else it has two digits.
+Several numbers are those of seeds, of which the mean ± the standard deviation is written. A table
+asks for each row and column:
 
     <!--table: scores(real, f"{row}/{col}")
     steps || ar := `ar` | mdlm := `mdlm` (bound)
@@ -29,28 +29,23 @@ import re
 
 import numpy as np
 
-from experiments.held_out import COLOURS, error_of
+from experiments.held_out import error_of
 from support.flags import ROOT, InputError, command, parse_flags
-from support.pictures import figure
 
-DATA = {path.stem.replace("-", "_"): json.loads(path.read_text())
-        for path in ROOT.glob("results/data/*.json")}
+DATA = {name.replace("-", "_"): found
+        for path in ROOT.glob("results/data/*.json")
+        for name, found in json.loads(path.read_text()).items()}
 MARKED = re.compile(r"<!--((?:(?!-->).)+)-->(?:(?!<!--).)*<!--end-->", re.DOTALL)
-# Steps of the runs of each mode, without help and with it, whose loss at the end was lowest with
-# seed 1 on the stories that choose. Runs whose loss rose again did not count.
-BEST = {
-    "ar-plain": 250, "masked_ce-plain": 2500, "aogpt-plain": 1250,
-    "ar-both": 1250, "masked_ce-dropout": 5000, "aogpt-dropout": 2500}
-T_OF_THREE = 4.303      # the 97.5% quantile of Student's t with two degrees of freedom
 
 
 # ---- What a page may ask for ---------------------------------------------------------------------
 
-exp, mean, median = math.exp, np.mean, np.median
+exp, log, mean, median = math.exp, math.log, np.mean, np.median
+RATES = "0.002", "0.008", "0.016"       # beside that of all runs
 
 
 def scores(file, name: str):
-    """(seeds, groups of windows) of the runs out/NAME-SEED of a file of held_out.py.
+    """(seeds, groups of windows) of the runs out/NAME-SEED that held_out.py has scored.
 
     After a comma the name may say what else than the bound is asked for."""
     name, _, kind = name.partition(", ")
@@ -76,7 +71,7 @@ def seeds(values, digits=2, between=", ") -> str:
 
 
 def curve(file, run: str) -> np.ndarray:
-    """(evaluations, 2) epochs and the loss that chooses, of a run in a file of held_out.py."""
+    """(evaluations, 2) epochs and the loss that chooses, of a run that held_out.py has scored."""
     return np.array(file["runs"][f"out/{run}"]["curve"])
 
 
@@ -114,47 +109,35 @@ def above(runs, others) -> str:
     return pm((gap.mean(), math.hypot(error_of(gap.mean(axis=0)), error_of(gap.mean(axis=1)))))
 
 
-def interval(runs) -> float:
-    """Half the 95% interval of the mean of three seeds, by Student's t."""
-    return T_OF_THREE * runs.mean(axis=1).std(ddof=1) / math.sqrt(3)
+def times(runs, steps: int) -> str:
+    """How many times fewer steps a GPT needs for the loss of each of these runs, seed by seed.
+
+    The losses of GPTs lie on straight lines over the logarithm of their steps. Where real and gpt
+    both have a GPT of as many steps, that of gpt counts."""
+    factors = []
+    for seed, loss in enumerate(np.mean(runs, axis=1), 1):
+        losses = {}
+        for name in "real", "gpt":
+            for folder, run in DATA[name]["runs"].items():
+                found = re.fullmatch(rf"out/(stories|steps|gpt)/ar-?(\d*)-{seed}", folder)
+                if found:
+                    losses[int(found[2] or 1250)] = -np.mean(run["scores"]["bound"])
+        counts = sorted(losses)
+        known = [losses[count] for count in counts]
+        factors.append(steps / math.exp(np.interp(-loss, known, np.log(counts), left=math.nan)))
+    return seeds(factors, digits=1)
 
 
-def times(loss: float, steps: int, *files, seed="") -> float:
-    """How many times fewer steps a GPT needs for a loss, of this seed or of all.
-
-    The losses of GPTs lie on straight lines over the logarithm of their steps. Of two files with a
-    GPT of as many steps the first counts."""
-    losses = {}
-    for file in files:
-        found = {}
-        for folder, run in file["runs"].items():
-            name = re.fullmatch(rf"out/(stories|steps|gpt)/ar-?(\d*)-{seed or '.'}", folder)
-            if name:
-                found.setdefault(int(name[2] or 1250), []).append(np.mean(run["scores"]["bound"]))
-        losses = {count: np.mean(of_seeds) for count, of_seeds in found.items()} | losses
-    counts = sorted(losses)
-    known = [-losses[count] for count in counts]
-    if not known[0] <= -loss <= known[-1]:
-        raise InputError(f"no runs of ar lie on both sides of {loss:.2f}")
-    return steps / math.exp(np.interp(-loss, known, np.log(counts)))
-
-
-def times_of_seeds(runs, steps: int) -> str:
-    return seeds([times(np.mean(run), steps, DATA["gpt"], DATA["real"], seed=seed)
-                  for seed, run in enumerate(runs, 1)], digits=1)
-
-
-def rate(name: str, lr="best") -> tuple:
-    """The losses of a run with this learning rate: the one that chooses, and on unseen stories."""
-    if lr == "best":
-        return min(rate(name, lr) for lr in ("0.002", "0.004", "0.008", "0.016"))
-    folder = "out/stories/{}-1" if lr == "0.004" else "out/rates/{}-{}-1"
-    run = DATA["rates"]["runs"][folder.format(name, lr)]
-    return run["curve"][-1][1], np.mean(run["scores"]["bound"])
+def rate(name: str) -> float:
+    """The loss of a run with the best rate, which is chosen on other stories."""
+    folders = [f"out/stories/{name}-1", *(f"out/rates/{name}-{lr}-1" for lr in RATES)]
+    runs = [DATA["rates"]["runs"][folder] for folder in folders]
+    best = min(runs, key=lambda run: run["curve"][-1][1])
+    return np.mean(best["scores"]["bound"])
 
 
 def story(recipe: str, steps: int):
-    """The scores of a recipe of mask ratios; a = 1 is of real.json, and 1/2 the paper's cosine."""
+    """The scores of a recipe of mask ratios; a = 1 is of real, and 1/2 the paper's cosine."""
     if recipe == "masked_ce-0.5":
         return scores(DATA["paper"], "paper/mdlm-loss" if steps == 1250 else recipe)
     if recipe.endswith("-1"):
@@ -170,68 +153,21 @@ def world(recipe: str, name: str):
     return np.array(values)
 
 
-def noise(network: str, recipe: str, what="noise scale"):
-    """The noise scale of a gradient, or its cosine, as far as noise lets it be known."""
-    facts = DATA["gradient"]
-    recipes, largest = facts["networks"][network], 2 * facts["batch_size"] * facts["draws"]
-    first = next(iter(recipes))
-
-    def known(name):
-        return recipes[name]["noise scale"] is not None and recipes[name]["noise scale"] < largest
-
-    if what == "cosine":
-        told = recipe != first and known(recipe) and known(first)
-        return recipes[recipe]["cosine"] if told else ""
-    if not known(recipe):
-        return f"above {largest}"
-    scale = recipes[recipe]["noise scale"]
-    return f"{scale:.{2 if scale < 10 else 0}f}"
-
-
 def gpt_of(group: str):
-    """The scores of the GPT beside a group of real.json; in 5,000 steps it overfits."""
+    """The scores of the GPT beside a group of runs; in 5,000 steps it overfits."""
     return scores(DATA["real"], {"stories": "stories/ar", "long": "steps/ar-2500"}[group])
 
 
 def change(mode: str, difference: str) -> tuple:
-    """The scores of a run with this difference from ours in paper.json, and those of ours."""
+    """The scores of a run with this difference from ours, and those of ours."""
     name = f"paper/{mode}-{difference}"
     if name == "paper/mdlm-masked_ce":
         name = "stories/masked_ce"
     return scores(DATA["paper"], name), scores(DATA["paper"], f"stories/{mode}")
 
 
-def gap_to_ar(difference: str) -> float:
-    """How far mdlm is above ar if both have this difference; what was not run counts as none."""
-    paper = DATA["paper"]
-    gap = diff(scores(paper, "stories/mdlm"), scores(paper, "stories/ar")).mean()
-    for mode, sign in ("mdlm", 1), ("ar", -1):
-        try:
-            gap += sign * diff(*change(mode, difference)).mean()
-        except KeyError:
-            pass
-    return gap
-
-
-def mapped(name: str) -> list:
-    """Runs of mapping.json: all of this size in the lab notebook, or the one of this name."""
-    of_size = [run for run in DATA["mapping"]["notebook"].values() if run["size"] == name]
-    return of_size or [DATA["mapping"]["runs"][f"out/{name}-1"]]
-
-
-def lowest_pair(name: str) -> tuple:
-    """The paper's loss and the bound where the loss of these runs is lowest."""
-    return min(min(run["pairs"]) for run in mapped(name))
-
-
-def off_the_curve(name: str) -> str:
-    """The least and the most that these runs lie above the curve."""
-    values = sorted(run["above the curve"] for run in mapped(name))
-    return " to ".join(dict.fromkeys(f"{value:z.2f}" for value in (values[0], values[-1])))
-
-
 def wrote(name: str, network: str, key: str):
-    """A column of denoiser.json: of "sampler, setting", with the law or with a trained network."""
+    """A column of denoiser.py: of "sampler, setting", with the law or with a trained network."""
     for row in DATA["denoiser"]["rows"]:
         setting = ", ".join(f"{flag} {value}" for flag, value in row["settings"].items())
         its_network = "law" if row["network"] == "the law" else "trained"
@@ -240,14 +176,8 @@ def wrote(name: str, network: str, key: str):
     raise KeyError(name)
 
 
-def oracled(recipe: str, key: str):
-    """A column of learning-toy.json, for each seed."""
-    found = [row | {"recipe": row["network"][:-2]} for row in DATA["learning_toy"]["rows"]]
-    return rows(found, key, recipe=recipe)
-
-
 def taken(name: str, key: str):
-    """A column of shakespeare-taken.json, for each seed."""
+    """A column of our ar with a difference from nanoGPT taken away, for each seed."""
     return rows(DATA["shakespeare_taken"]["results"][name], key)
 
 
@@ -256,19 +186,13 @@ def slower(name: str, ours: str) -> float:
     return median(seconds[name]) / median(seconds[ours])
 
 
-SUDOKU = "sudoku_1", "sudoku_2", "sudoku_3"        # a file for each seed
+SUDOKU = "sudoku_1", "sudoku_2", "sudoku_3", "sudoku_controls"     # one for each seed, and more
 
 
 def solved(run: str, way: str, givens: int, key="solved", files=SUDOKU):
     """A column of the tables of extras/solve.py, for each seed."""
     found = [row for file in files for row in DATA[file]["solved"]]
     return rows(found, key, run=run, way=way, givens=givens)
-
-
-def hard(run: str, way: str, givens: int) -> float:
-    """The share solved of the puzzles that need a guess, of all seeds."""
-    counts = solved(run, way, givens, "hard")
-    return solved(run, way, givens, "hard_solved") @ counts / counts.sum()
 
 
 def right(run: str, way: str):
@@ -281,19 +205,14 @@ def grid_loss(run: str, kind: str):
     return np.array([seed[run][kind][0] for seed in losses if run in seed])
 
 
-def passes(run: str, way: str, *givens, files=SUDOKU) -> str:
-    counts = [solved(run, way, count, "passes", files).mean() for count in givens]
-    return ", ".join(f"{count:.3g}" for count in counts)
-
-
 def nine(way: str, givens=0) -> dict:
-    """A row of sudoku-9.json, with so many givens or none."""
+    """A row of the 9 x 9 grids, with so many givens or none."""
     found = DATA["sudoku_9"]["solved" if givens else "grids"]
     return next(row for row in found if row["way"] == way and row.get("givens", 0) == givens)
 
 
 def dialled(file, name: str, key: str):
-    """A column of a file of dial.py, where the name is "N network", for each seed."""
+    """A column of dial.py, where the name is "N network", for each seed."""
     N, _, network = name.partition(" ")
     return rows(file["rows"], key, N=int(N), network=network)
 
@@ -305,17 +224,10 @@ def blank(file, run: str, length) -> tuple:
 
 
 def opened(way: str, writer: str, metric: str):
-    """A metric of openings.json, for each seed. Real text is not written by a rule."""
+    """A metric of the openings, for each seed. Real text is not written by a rule."""
     if writer == "real text":
         way = way.rpartition(", ")[0]
     return np.array(DATA["openings"]["cells"][f"{way}, {writer}"][metric])
-
-
-def best_few(mode: str, help: str, kind="bound") -> str:
-    """Of the runs on few stories that were best in their search: nats and epochs."""
-    steps = BEST[f"{mode}-{help}"]
-    nats = shown(scores(DATA["few"], f"few/{mode}-{help}-{steps}, {kind}"), ".2f")
-    return f"{nats} ({steps * 8 / 500:.0f} epochs)"
 
 
 # ---- Answers -------------------------------------------------------------------------------------
@@ -339,7 +251,10 @@ def answer(question: str, **names) -> str:
     """Raises InputError for what no file has."""
     python, _, form = question.partition(" : ")
     try:
-        return shown(eval(python, globals(), DATA | names), form.strip() or ".2f")
+        text = shown(eval(python, globals(), DATA | names), form.strip() or ".2f")
+        if "nan" in text:
+            raise KeyError("a mean of nothing")
+        return text
     except (KeyError, IndexError, NameError, SyntaxError) as e:
         raise InputError(f"{python} has no answer in results/data ({e!r})") from e
 
@@ -370,14 +285,11 @@ def table(spec: str) -> list:
 
 
 def filled(page: str) -> tuple:
-    """The text of a page with its numbers, and its tables. Raises InputError."""
-    tables = []
-
+    """The text of a page with its numbers. Raises InputError."""
     def fill(match):
         mark = match[1]
         if mark.startswith("table:"):
             head, *lines = table(mark.removeprefix("table:"))
-            tables.append(lines)
             wide = " | ".join(head).count("|") + 1
             text = "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * wide, *lines])
             text = f"\n\n{text}\n\n"
@@ -385,54 +297,17 @@ def filled(page: str) -> tuple:
             text = answer(mark)
         return f"<!--{mark}-->{text}<!--end-->"
 
-    return MARKED.sub(fill, page), tables
+    return MARKED.sub(fill, page)
 
 
 def pages() -> list:
     return [ROOT / "README.md", *sorted(ROOT.glob("results/*.md"))]
 
 
-# ---- Figures -------------------------------------------------------------------------------------
-
-def draw_changes(name: str, lines: list, columns: dict):
-    """For each line of a table its columns {mode: number of the column}, as marks with errors."""
-    with figure(ROOT / f"results/figures/{name}.png", (7.5, 4), grid="x") as axes:
-        for y, line in enumerate(lines):
-            for i, (mode, column) in enumerate(columns.items()):
-                if line[column]:
-                    value, _, error = line[column].partition(" ± ")
-                    axes.errorbar(float(value), y + i / 4, xerr=float(error) if error else None,
-                                  fmt="o", ms=4, capsize=3, color=COLOURS[mode], label=mode)
-        labels = [line[0].split("|")[0].replace("`", "").strip() for line in lines]
-        axes.set_yticks(range(len(lines)), labels)
-        axes.invert_yaxis()
-        axes.set(xlabel="change of the loss, nats per token")
-
-
-def draw_learning(recipes: list):
-    """How far above a GPT of 2,500 steps each recipe is, by the rows of 256 tokens it has read."""
-    ar = np.mean(gpt_of("long"))
-    with figure(ROOT / "results/figures/learning.png", (7, 4.5)) as axes:
-        for label, *bounds in recipes:
-            points = [(8 * steps, float(bound.split(" ")[0]) - ar)
-                      for steps, bound in zip((1250, 5000), bounds) if bound]
-            axes.plot(*zip(*points), "o-", ms=4, lw=1, label=label)
-        axes.set(xlabel="rows of 256 tokens read in training",
-                 ylabel="bound, above ar after 2,500 steps")
-        axes.set_xscale("log", base=2)
-        axes.set_xticks([10_000, 20_000, 40_000])
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-
-
 def main():
     parse_flags(__doc__)
-    tables = {}
     for page in pages():
-        text, tables[page.stem] = filled(page.read_text())
-        page.write_text(text)
-    draw_changes("paper", tables["paper"][0][1:], {"ar": 2, "mdlm": 1})
-    draw_changes("shakespeare", tables["shakespeare"][1][1:], {"ar": 2})
-    draw_learning([line[:3] for line in tables["learning"][0]])
+        page.write_text(filled(page.read_text()))
 
 
 if __name__ == "__main__":

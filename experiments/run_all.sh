@@ -6,11 +6,12 @@
 #     experiments/run_all.sh few real           these groups
 #     experiments/run_all.sh few --again        measures although the numbers are there
 #
-# A group trains the runs that it needs, and then each `made` makes one file in results/data. No run
-# in out/ is trained again, and a file that is there is not made again, so it can be stopped at any
-# time and goes on where it was. With --again the files go to results/again, and agree.py says
-# whether their numbers are those of results/data. The stories are downloaded; who has the corpus as
-# files calls `python -m experiments.texts --corpus=FILES` before.
+# results/data has a file for each page, and in it what each command measured, under a name. A group
+# trains the runs that it needs, and then each `made` measures and puts what it found there. No run
+# in out/ is trained again, and nothing is measured again that is there, so it can be stopped at any
+# time and goes on where it was. With --again the files go to results/again, to be compared with
+# those of results/data. The stories are downloaded; who has the corpus as files calls
+# `python -m experiments.texts --corpus=FILES` before.
 #
 # Two cores share the work best with two groups at a time, each with OMP_NUM_THREADS=1.
 set -euo pipefail
@@ -27,42 +28,46 @@ sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and
 pictures        15        1  The moving pictures of README.
 few            285       15  Does masked diffusion win when stories are few?
 few-exact       13        4  Is that so exactly from left to right, without help?
-large            7        1  The same with 28M parameters; only on a GPU, and in minutes of one.
 real           190       10  Which learns real text best, and how much more training does it take?
 rates           65        5  Is that so with other learning rates?
 orders          45       50  In which order is a story easiest?
 blanks          50       45  What is gained by seeing both sides of a blank?
 diversity       35       10  Which stories are most like real ones?
-openings        60       60  Why do a model's texts begin alike?
 overfits        20        1  After how many epochs does a GPT overfit?
 paper          170       12  What does each of the paper's differences do, alone?
-mapping         65        1  What is the loss that the paper reports, as a bound?
 learning       410       60  Which mask ratios should masked diffusion learn from?
-gradient        10       10  How noisy is what each recipe learns from?
-shakespeare      0      115  Is our GPT better than nanoGPT's own, and why?
-speed            0        6  Is others' code as fast as ours? Needs clones of it, or a GPU.
+shakespeare      0       40  Is our GPT better than nanoGPT's own? Needs a clone of it.
+speed            0        1  How fast is training? Only on a GPU.
 
-All minutes are rough, and of one core. Those of measuring, of few and of large are from logs; the
-others are reckoned from the steps, about 0.14 s each on stories and 0.08 s on the toy, and from a
-minute a run to start and evaluate. Groups share runs, so all of them take some 30 hours, and not
-the sum. The download is not counted.
+All minutes are rough, and of one core. Those of measuring and of few are from logs; the others are
+reckoned from the steps, about 0.14 s each on stories and 0.08 s on the toy, and from a minute a run
+to start and evaluate. Groups share runs, so all of them take some 27 hours, and not the sum. The
+download is not counted.
+
+Some numbers of the pages are of groups that are gone. Clone the repository at commit d012157 to
+make them again: openings, mapping, gradient, shakespeare (one difference at a time), speed (beside
+others' code), and what learning has there besides.
 END
 }
 
-# ---- One run, and one file -----------------------------------------------------------------------
+# ---- What is measured, and one run ---------------------------------------------------------------
 
-made() {        # made NAME COMMAND …: NAME.json by this command
-    local file=$data/$1.json part=$data/$1.part.json
-    if [ -e "$file" ] && [ ! "$again" ]; then return; fi
-    echo "== $1"
-    "${@:2}" --json="$part"
-    mv "$part" "$file"
-    if [ "$again" ] && [ -e "results/data/$1.json" ]; then
-        python -m experiments.agree "results/data/$1.json=$file"
-    fi
+made() {        # made PAGE NAME COMMAND …: NAME in PAGE.json, by this command
+    local file=$data/$1.json part=$data/$2.part.json
+    if grep -qs "^ \"$2\": {" $file && [ ! "$again" ]; then return; fi
+    echo "== $2"
+    "${@:3}" --json=$part
+    python -c "$PUT" $file $2 $part
+    rm $part
 }
 
-cannot_make() { echo "$1.json needs $2, and stays as it is"; }     # cannot_make NAME WHAT
+PUT='
+import json, os, sys
+file, name, part = sys.argv[1:]
+found = json.load(open(file)) if os.path.exists(file) else {}
+found[name] = json.load(open(part))
+json.dump(found, open(file, "w"), indent=1)
+'
 
 run() {         # run NAME FLAGS …: the run out/NAME, from its beginning or from where it stopped
     local folder=out/$1
@@ -133,11 +138,11 @@ group_dial() {
             for mode in mdlm aogpt; do dial $mode $N $seed; done
         done
     done
-    made dial python -m experiments.dial --plot=$figures/dial.png
+    made sampling dial python -m experiments.dial --plot=$figures/dial.png
     for mode in mdlm aogpt; do
         for N in 1 16 256; do learn dial-stories $mode-$N 1250 1 $(in_blocks $N); done
     done
-    made dial-stories python -m experiments.dial --text=stories --plot=$figures/dial-stories.png
+    made sampling dial-stories python -m experiments.dial --text=stories
 }
 
 group_sampling() {
@@ -145,8 +150,8 @@ group_sampling() {
     dial mdlm 48 1
     dial mdlm 8 1
     dial aogpt 48 1
-    made denoiser python -m experiments.denoiser ar=out/toy/ar mdlm=out/dial-toy/mdlm-48-1 \
-        blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
+    made sampling denoiser python -m experiments.denoiser ar=out/toy/ar \
+        mdlm=out/dial-toy/mdlm-48-1 blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
         --seconds=64 --plot=$figures/denoiser.png
 }
 
@@ -168,12 +173,14 @@ group_sudoku() {
     done
     sudoku pairs-deep controls ar sudoku-pairs --n_layer=4 --seed=1
     sudoku taught-first controls aogpt sudoku-moves --variant=taught --taught=left_to_right --seed=1
-    made sudoku-controls python -m extras.solve --losses=false --risks=0.001 $(sudokus controls)
+    made sudoku sudoku-controls python -m extras.solve --losses=false --risks=0.001 \
+        $(sudokus controls)
     for seed in 1 2 3; do
-        made sudoku-$seed python -m extras.solve --risks=0.001,0.01 $(sudokus $seed)
+        made sudoku sudoku-$seed python -m extras.solve --risks=0.001,0.01 $(sudokus $seed)
     done
-    made sudoku-rates python -m extras.solve --givens=12 --risks=0.001 --losses=false $(sudokus rate) \
-        mdlm-4=out/sudoku/mdlm-1 aogpt-4=out/sudoku/aogpt-1 pairs-4=out/sudoku/pairs-1
+    made sudoku sudoku-rates python -m extras.solve --givens=12 --risks=0.001 --losses=false \
+        $(sudokus rate) mdlm-4=out/sudoku/mdlm-1 aogpt-4=out/sudoku/aogpt-1 \
+        pairs-4=out/sudoku/pairs-1
 }
 
 # The data set is so large that no grid is read more than three times. It holds out what the usual
@@ -183,7 +190,7 @@ group_sudoku-nine() {
         --max_tokens=24000000
     run sudoku/nine --mode=mdlm --preset=sudoku-9 --data=sudoku-9-large --max_steps=12000 \
         --eval_interval=1000 --seed=1337
-    made sudoku-9 python -m extras.solve mdlm=out/sudoku/nine --num_puzzles=300 --risks=0.001
+    made sudoku sudoku-9 python -m extras.solve mdlm=out/sudoku/nine --num_puzzles=300 --risks=0.001
 }
 
 sudokus() {     # sudokus SUFFIX: NAME=out/sudoku/NAME-SUFFIX for each
@@ -224,7 +231,6 @@ help_flags() {  # help_flags HELP: against overfitting, or smaller batches
     case $1 in
         dropout) echo --dropout=0.3 ;;
         both) echo --dropout=0.3 --token_noise=0.3 ;;
-        eight) echo --batch_size=8 ;;
     esac
 }
 
@@ -250,43 +256,15 @@ group_few() {
         few aogpt plain 1250 $seed
         few aogpt dropout 2500 $seed
     done
-    made few python -m experiments.held_out --plot=$figures/few.png --runs="$(folders out/few/*)"
+    made real few python -m experiments.held_out --plot=$figures/few.png \
+        --runs="$(folders out/few/*)"
 }
 
 group_few-exact() {
     few masked_ce plain 2500 1
     few ar plain 250 1
-    made few-exact python -m experiments.held_out --left_to_right=true --windows=60 \
+    made real few-exact python -m experiments.held_out --left_to_right=true --windows=60 \
         --runs="$(folders out/few/masked_ce-plain-2500-1 out/few/ar-plain-250-1)"
-}
-
-large() {       # large MODE HELP STEPS SEED: the same with 28M parameters, 32 windows a step
-    real_text
-    run "large/$1-$2-$3-$4" --preset=laptop --data=stories --train_stories=500 --batch_size=32 \
-        --n_layer=8 --n_head=8 --n_embd=512 --n_hidden=1408 --lr=0.002 --eval_interval=250 \
-        --max_steps="$3" --seed="$4" $(flags_of "$1") $(help_flags "$2")
-}
-
-# Seven minutes of an H200 if a dozen runs share it, and days of a CPU.
-group_large() {
-    if ! has_gpu; then cannot_make large "a GPU"; return; fi
-    for steps in 32 125 250; do large ar plain $steps 1; done
-    large ar eight 250 1
-    large ar dropout 250 1
-    for steps in 125 500 1000; do large ar both $steps 1; done
-    large masked_ce plain 2000 1
-    for steps in 1000 2000; do large masked_ce eight $steps 1; done
-    for steps in 2000 4000; do large masked_ce dropout $steps 1; done
-    for steps in 500 1000; do large aogpt plain $steps 1; done
-    for steps in 500 1000 2000; do large aogpt dropout $steps 1; done
-    for seed in 1 2 3; do
-        large ar plain 64 $seed
-        large ar both 250 $seed
-        large masked_ce plain 500 $seed
-        large masked_ce dropout 1000 $seed
-        large aogpt plain 250 $seed
-    done
-    made large python -m experiments.held_out --runs="$(folders out/large/*)"
 }
 
 # In 5,000 steps a GPT overfits, so it has 2,500.
@@ -297,7 +275,7 @@ group_real() {
         gpt 2500 $seed
     done
     for steps in 150 300 600; do gpt $steps 1; done
-    made real python -m experiments.held_out --draws=4 --plot=$figures/real.png \
+    made real real python -m experiments.held_out --draws=4 --plot=$figures/real.png \
         --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-{1,2,3} \
         out/long/{mdlm,masked_ce,aogpt}-{1,2,3} out/steps/ar-*)"
 }
@@ -307,14 +285,14 @@ group_rates() {
         short $name 1
         for lr in 0.002 0.008 0.016; do learn rates $name-$lr 1250 1 --lr=$lr; done
     done
-    made rates python -m experiments.held_out --draws=4 \
+    made real rates python -m experiments.held_out --draws=4 \
         --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-1 out/rates/*)"
 }
 
 group_orders() {
     for name in mdlm masked_ce aogpt; do long $name 1; done
     gpt 2500 1
-    made orders python -m experiments.held_out --orders=4 --windows=60 \
+    made real orders python -m experiments.held_out --orders=4 --windows=60 \
         --runs="$(folders out/long/{mdlm,masked_ce,aogpt}-1 out/steps/ar-2500-1)"
 }
 
@@ -323,12 +301,12 @@ group_blanks() {
     toy toy/ar --mode=ar
     toy toy/infill --mode=aogpt --variant=infill
     for mode in mdlm aogpt; do dial $mode 48 1; done
-    made blanks-toy python -m experiments.blanks --data=toy --windows=100 \
+    made blanks blanks-toy python -m experiments.blanks --data=toy --windows=100 \
         --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
     gpt 2500 1
     learn steps infill-2500 2500 1
     for name in masked_ce aogpt; do long $name 1; done
-    made blanks-stories python -m experiments.blanks --data=unseen --windows=380 \
+    made blanks blanks-stories python -m experiments.blanks --data=unseen --windows=380 \
         --plot=$figures/blanks.png \
         --models="$(folders out/steps/{ar,infill}-2500-1 out/long/{aogpt,masked_ce}-1)"
 }
@@ -345,11 +323,9 @@ world() {       # world PRESET OBJECTIVE A SEED: out/PRESET-bell/OBJECTIVE-A-SEE
     run $1-bell/$2-$3-$4 --preset=$1 --seed=$4 --eval_windows=400 $(flags_of $2) $(in_bell $3)
 }
 
-wide() {        # wide NAME FLAGS …: out/learning-wide/NAME-1, of twice the width
-    learn learning-wide $1 1250 1 --n_embd=256 --n_hidden=704 --eval_windows=100 "${@:2}"
-}
-
-# Which shares of hidden tokens should masked diffusion learn from, and how should they count?
+# Which shares of hidden tokens should masked diffusion learn from, and how should they count? What
+# results/learning.md says of several masks of a window, a tenth of uniform ratios, other sizes and
+# batches is of commit d012157.
 group_learning() {
     group_real
     for seed in 1 2 3; do recipe masked_ce-4 1250 $seed $(in_bell 4); done
@@ -359,40 +335,18 @@ group_learning() {
     recipe masked_ce-8 5000 1 $(in_bell 8)
     for a in 2 16; do recipe masked_ce-$a 1250 1 $(in_bell $a); done
     for a in 2 4; do recipe mdlm-$a 1250 1 $(in_bell $a); done
-    recipe masked_ce-4-uniform 1250 1 $(in_bell 4) --uniform=0.1
-    recipe masked_ce-4-two-four 1250 1 $(in_bell 4) --draws=2 --batch_size=4
-    recipe masked_ce-4-four-two 1250 1 $(in_bell 4) --draws=4 --batch_size=2
-    recipe masked_ce-4-one-sixteen 1250 1 $(in_bell 4) --batch_size=16
-    recipe masked_ce-4-two 1250 1 $(in_bell 4) --draws=2
-    recipe masked_ce-4-four 1250 1 $(in_bell 4) --draws=4
     for steps in 150 300 600; do
         for seed in 1 2 3; do gpt_in_proportion $steps $seed; done
     done
-    made learning python -m experiments.held_out --draws=4 --runs="$(folders \
-        out/learning/masked_ce-{4,8}-{1,2,3} \
-        out/learning/masked_ce-{2,16,4-uniform}-1 \
-        out/learning/masked_ce-4-{two-four,four-two,one-sixteen,two,four}-1 \
+    made learning learning python -m experiments.held_out --draws=4 --runs="$(folders \
+        out/learning/masked_ce-{4,8}-{1,2,3} out/learning/masked_ce-{2,16}-1 \
         out/learning/mdlm-{2,4}-1 out/learning-long/masked_ce-4-{1,2,3} \
         out/learning-long/masked_ce-8-1)"
-    made learning-adamw python -m experiments.held_out --draws=4 \
+    made learning learning-adamw python -m experiments.held_out --draws=4 \
         --runs="$(folders out/learning/masked_ce-4-adamw-{1,2,3})"
-    learn few-bell masked_ce-4-2500 2500 1 --train_stories=500 $(in_bell 4)
-    for name in masked_ce-4 mdlm-1; do
-        learn large-batch $name 313 1 --batch_size=32 --warmup=25 --eval_interval=313 \
-            --eval_windows=100 $(in_bell ${name#*-})
-    done
-    wide ar
-    wide mdlm-1
-    wide masked_ce-4 $(in_bell 4)
-    made learning-others python -m experiments.held_out --draws=4 \
-        --runs="$(folders out/few-bell/* out/large-batch/* out/learning-wide/*)"
-    made learning-exact python -m experiments.held_out --left_to_right=true --windows=60 \
+    made learning learning-exact python -m experiments.held_out --left_to_right=true --windows=60 \
         --runs=out/learning-long/masked_ce-4-1
-    made gpt python -m experiments.held_out --runs="$(folders out/gpt/*)"
-    write bound stories/mdlm-1 --num_samples=64
-    write bell learning/masked_ce-4-1 --num_samples=64
-    made learning-written python diversity.py --data=unseen --judge=out/stories/ar-1 \
-        bound=out/written/bound.jsonl bell=out/written/bell.jsonl
+    made learning gpt python -m experiments.held_out --runs="$(folders out/gpt/*)"
     for seed in 1 2 3; do
         for preset in toy sudoku shakespeare; do
             world $preset mdlm 1 $seed
@@ -403,17 +357,11 @@ group_learning() {
         world $preset masked_ce 1 1
         world $preset mdlm 4 1
     done
-    made worlds python -m experiments.learning --windows=600 \
+    made learning worlds python -m experiments.learning --windows=600 \
         --runs="$(folders out/{toy,sudoku,shakespeare}-bell/*)"
-    for run in toy-bell/{mdlm-1,masked_ce-4}-{1,2,3}; do
-        write $run $run --num_samples=1000 --length=48 --seed=${run##*-}
-    done
-    made learning-toy python -m experiments.oracle $(for file in out/written/toy-bell/*; do
-        echo "$(basename "${file%.jsonl}")=$file"
-    done)
-    made blanks-bell python -m experiments.blanks --data=unseen --windows=380 \
+    made blanks blanks-bell python -m experiments.blanks --data=unseen --windows=380 \
         --models=out/learning-long/masked_ce-4-1
-    made shares python -m experiments.learning --data=unseen \
+    made learning shares python -m experiments.learning --data=unseen \
         --runs="$(folders out/learning/{mdlm,masked_ce}-4-1 out/stories/{mdlm,masked_ce}-1)"
 }
 
@@ -434,44 +382,16 @@ group_diversity() {
     write aogpt-left-to-right long/aogpt-1 --order=left_to_right
     write ar-by-the-paper steps/ar-2500-1 --protocol=paper
     write mdlm-by-the-paper long/masked_ce-1 --protocol=paper
-    made diversity python diversity.py --data=unseen --judge=out/stories/ar-2 \
+    made the-paper diversity python diversity.py --data=unseen --judge=out/stories/ar-2 \
         $(for name in ar mdlm aogpt aogpt-left-to-right ar-by-the-paper mdlm-by-the-paper; do
             echo $name=out/written/$name.jsonl
         done)
 }
 
-opening() {     # opening NAME RUN SEED: 1,000 texts of 32 tokens for each start and each rule
-    local start rule flags file
-    for start in free Once; do
-        for rule in plain paper; do
-            file=out/written/openings/$1-$start-$rule-$3.jsonl
-            [ -e $file ] && continue
-            flags="--num_samples=1000 --length=32 --full_length=true --prompt=${start#free}"
-            [ $rule = plain ] || flags+=" --protocol=paper"
-            python sample.py --out_dir=out/$2 --seed=$3 --out=$file $flags
-        done
-    done
-}
-
 # The text is that of real text, which is read eight times.
 group_overfits() {
     learn long ar 5000 1 --eval_interval=125 --eval_windows=100
-    made overfits python -m experiments.held_out --runs=out/long/ar-1
-}
-
-group_openings() {
-    mkdir -p out/written/openings
-    for seed in 1 2 3; do
-        short ar $seed
-        recipe masked_ce-4 1250 $seed $(in_bell 4)
-        learn openings ar-paper 1250 $seed --windows=paper --eval_windows=100
-        learn openings masked_ce-paper 1250 $seed --windows=paper --eval_windows=100 $(in_bell 4)
-        opening ar-aligned stories/ar-$seed $seed
-        opening mdlm-aligned learning/masked_ce-4-$seed $seed
-        opening ar-anywhere openings/ar-paper-$seed $seed
-        opening mdlm-anywhere openings/masked_ce-paper-$seed $seed
-    done
-    made openings python -m experiments.openings
+    made real overfits python -m experiments.held_out --runs=out/long/ar-1
 }
 
 differ() {      # differ RUN SEEDS FLAGS …: out/paper/RUN-SEED
@@ -507,56 +427,20 @@ group_paper() {
     for lr in 0.002 0.008; do
         for mode in ar mdlm; do differ $mode-adamw-$lr 1 --optimizer=adamw --lr=$lr; done
     done
-    made paper python -m experiments.held_out --draws=2 \
+    made paper paper python -m experiments.held_out --draws=2 \
         --runs="$(folders out/stories/{ar,mdlm,masked_ce}-{1,2,3} out/paper/*)"
 }
 
-# The curve is the lab notebook's. Compared with it are today's code, both objectives, other mask
-# ratios, and the paper's windows and vocabulary.
-group_mapping() {
-    real_text
-    short masked_ce 1
-    for name in masked_ce mdlm; do recipe $name-4 1250 1 $(in_bell 4); done
-    recipe masked_ce-4 5000 1 $(in_bell 4)
-    [ -e data/stories-50257 ] || python prepare_data.py --name=stories-50257 \
-        --text=data/stories-train.txt --val=data/stories-valid.txt
-    learn mapping masked_ce-paper 2500 1 --data=stories-50257 --windows=paper --block_size=512 \
-        --batch_size=4 --eval_interval=250 --eval_windows=48
-    made mapping python -m experiments.mapping --plot=$figures/mapping.png \
-        --runs="$(folders out/stories/masked_ce-1 out/learning/{masked_ce,mdlm}-4-1 \
-        out/learning-long/masked_ce-4-1 out/mapping/masked_ce-paper-1)"
-}
-
-group_gradient() {
-    learn steps mdlm-150 150 1
-    short mdlm 1
-    gpt_in_proportion 150 1
-    short ar 1
-    made gradient python -m experiments.gradient --draws=64 early=out/steps/mdlm-150-1 \
-        late=out/stories/mdlm-1 ar-early=out/gpt/ar-150-1 ar-late=out/stories/ar-1
-}
-
-# The first table needs a clone of github.com/karpathy/nanoGPT. Both train what they measure.
+# It needs a clone of github.com/karpathy/nanoGPT, and trains what it measures.
 group_shakespeare() {
     [ -e data/shakespeare/meta.json ] || python prepare_data.py --dataset=shakespeare
-    if [ -e nanoGPT ]; then
-        made shakespeare python -m experiments.shakespeare --table=own_code
-    else
-        cannot_make shakespeare "a clone of nanoGPT"
-    fi
-    made shakespeare-taken python -m experiments.shakespeare --table=take_away
+    if [ ! -e nanoGPT ]; then cannot_make shakespeare "a clone of nanoGPT"; return; fi
+    made shakespeare shakespeare python -m experiments.shakespeare
 }
 
-# The clones are of github.com/karpathy/nanoGPT and github.com/caiovicentino/arche. The machine must
-# be quiet.
 group_speed() {
-    if has_gpu; then made speed-gpu python bench.py; else cannot_make speed-gpu "a GPU"; fi
-    if [ -e nanoGPT ] && [ -e arche ]; then
-        made speed-others env OMP_NUM_THREADS=2 python -m experiments.others --device=cpu \
-            --repeats=12
-    else
-        cannot_make speed-others "clones of nanoGPT and arche"
-    fi
+    if ! has_gpu; then cannot_make speed-gpu "a GPU"; return; fi
+    made shakespeare speed-gpu python bench.py
 }
 
 # ---- What was asked for --------------------------------------------------------------------------
@@ -568,7 +452,7 @@ for argument; do
         --again) again=yes data=results/again figures=results/again ;;
         *)
             if ! declare -F "group_$argument" > /dev/null; then
-                echo "run_all.sh: there is no group $argument; --list shows them" >&2
+                echo "run_all.sh: there is no group $argument; --list shows them all" >&2
                 exit 2
             fi
             groups+=" $argument" ;;

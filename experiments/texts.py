@@ -3,12 +3,11 @@ The real text of the experiments, in three parts: to train on, to choose by, and
 
     python -m experiments.texts                             the very stories of results/
     python -m experiments.texts --corpus=a.txt,b.txt        the same, out of files of the corpus
-    python -m experiments.texts --train=a.txt --valid=b.txt         other stories
 
-The numbers of results/ are of 5,717 stories of TinyStories. For each of them stories.txt has a
-fingerprint, the beginning of a SHA-256, so they are known again wherever they stand in the corpus.
-Their order in stories.txt says to which part a story belongs: the last 300 choose best.pt, the 400
-before them are reported, and all others are trained on.
+run_all.sh calls it. The numbers of results/ are of 5,717 stories of TinyStories. For each of them
+stories.txt has a fingerprint, the beginning of a SHA-256, so they are known again wherever they
+stand in the corpus. Their order in stories.txt says to which part a story belongs: the last 300
+choose best.pt, the 400 before them are reported, and all others are trained on.
 
 Nothing is ever chosen by the stories that are reported. A run that is trained on data/stories can
 be scored on the validation stories of data/unseen.
@@ -36,8 +35,6 @@ WHOLE = "942196a73011e6469222170db6b879109f867cd8f0379e032a7dd89dbe340cda"
 class TextsOptions:
     """where the stories are"""
     corpus: str = flag("", "files that have the stories among others; default: a download")
-    train: str = flag("", "file of other stories, with <|endoftext|> between them")
-    valid: str = flag("", "file of those by which best.pt is chosen")
 
 
 # ---- Which stories -------------------------------------------------------------------------------
@@ -70,8 +67,7 @@ def pick(corpus, wanted: list, whole: str) -> list:
     if missing:
         first = next(mark for mark in wanted if mark in missing)
         raise InputError(f"{len(missing):,} of {len(wanted):,} stories are not in this corpus, the "
-                         f"first with the fingerprint {first}; give another --corpus, or other "
-                         "stories by --train and --valid")
+                         f"first with the fingerprint {first}; give another --corpus")
     stories = [found[mark] for mark in wanted]
     if sha256(joined(stories)) != whole:
         raise InputError("all fingerprints were found, but the stories differ; the corpus or "
@@ -132,16 +128,10 @@ def write_stories(name: str, stories: list) -> str:
 
 def main():
     o = build(TextsOptions, parse_flags(__doc__, TextsOptions))
-    if bool(o.train) != bool(o.valid):
-        raise InputError("--train and --valid need each other; give both, or neither")
-    if o.train:
-        stories, choosing = read_stories(o.train), read_stories(o.valid)
-    else:
-        stories = pick(stories_of(o.corpus), FINGERPRINTS.read_text().split(), WHOLE)
-        stories, choosing = stories[:-VALID], stories[-VALID:]
-    train = write_stories("stories-train", stories[:-UNSEEN])
-    unseen = write_stories("stories-unseen", stories[-UNSEEN:])
-    valid = write_stories("stories-valid", choosing)
+    stories = pick(stories_of(o.corpus), FINGERPRINTS.read_text().split(), WHOLE)
+    train = write_stories("stories-train", stories[:-UNSEEN - VALID])
+    unseen = write_stories("stories-unseen", stories[-UNSEEN - VALID:-VALID])
+    valid = write_stories("stories-valid", stories[-VALID:])
     for name, val in ("stories", valid), ("unseen", unseen):
         prepare(PrepareOptions(name=name, text=train, val=val, vocab_size=4096))
 

@@ -1,7 +1,7 @@
 """
 Token noise: some of the tokens that are read in training are replaced by random ones.
 
-Adds: help against overfitting when stories are few (results/few-stories.md). Costs: nothing. Plugs
+Adds: help against overfitting when stories are few (results/real.md). Costs: nothing. Plugs
 in as train.py's --token_noise=0.3, around the function that makes a batch.
 """
 import torch

@@ -10,9 +10,9 @@ import string
 
 import numpy as np
 
-from prepare_data import DATA_DIR, load_meta
-from tokenizer import EOT, Tokenizer
+from prepare_data import DATA_DIR, load_meta, load_tokens
 from support.flags import InputError
+from tokenizer import EOT, Tokenizer
 from worlds import world_of
 
 
@@ -20,7 +20,7 @@ class Corpus:
     """The data set data/<name>. Raises InputError where there is none."""
 
     def __init__(self, name: str):
-        self.folder = f"{DATA_DIR}/{name}"
+        self.name = name
         self.tokenizer = Tokenizer(**load_meta(name)["tokenizer"])
         tokens = self.read("train")
         starts = np.flatnonzero(tokens == self.tokenizer.eot)       # a mark before every story
@@ -28,7 +28,7 @@ class Corpus:
         self.words = set(bare_words(self.tokenizer.decode(tokens[:10_000_000])))
 
     def read(self, split: str) -> np.ndarray:
-        return np.fromfile(f"{self.folder}/{split}.bin", dtype=np.uint16)
+        return load_tokens(self.name, split)
 
     def texts_like(self, settings: dict) -> tuple:
         """Real texts cut like samples, as many as there are samples; and how many are held out.
@@ -43,8 +43,8 @@ class Corpus:
         if len(texts) < 2:
             whole = settings["start"] == "story"
             kind = "marked stories" if whole else f"texts of {settings['length']} tokens"
-            raise InputError(f"{self.folder} holds fewer than 2 {kind} to compare with; leave "
-                             "--data out")
+            raise InputError(f"{DATA_DIR}/{self.name} holds fewer than 2 {kind} to compare with; "
+                             "leave --data out")
         return texts, len(held_out)
 
     def pieces(self, split: str, at_most: int, settings: dict) -> list:

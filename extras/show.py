@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from support.flags import build, command, flag, parse_flags, text_width
 from support.pictures import last_step, layout, on_one_line, play
 from support.rows import usable
-from worlds import solving
-from worlds.nine import NINE
-from worlds.sudoku import GRIDS, Sudoku
+from worlds.sudoku import SUDOKU, Sudoku
+from worlds.sudoku_9 import SUDOKU_9
 
 
 # ---- As a moving picture -------------------------------------------------------------------------
@@ -30,7 +29,7 @@ COLOURS = ["#d7e3f4", "#d7ecd9", "#f8e3cf"]     # behind the tokens of the first
 GREY = "#e4e4e4"                                # of a gap, and behind a token that was given
 PALE = "#f6f6f6"                                # of a blank cell
 RED = "#f08a80"                                 # behind a digit that clashes with another
-RULES = {rules.columns: rules for rules in (GRIDS, NINE)}       # by the width of their texts
+RULES = {rules.columns: rules for rules in (SUDOKU, SUDOKU_9)}       # by the width of their texts
 
 
 def draw_moving(panels: list, path: str):
@@ -85,7 +84,7 @@ def draw_grids(panels: list, rules: Sudoku) -> tuple:
         left = i * width                            # where the panel begins
         parts.append(bold(left + xs[0], 24, title[:(width - xs[0]) // 8]))
         digits = [piece.strip() for piece in pieces]
-        clashes = solving.clashes(rules, digits)
+        clashes = rules.clashes(digits)
         cells = enumerate(itertools.product(ys, xs))
         for (cell, (y, x)), step, digit in zip(cells, steps, digits):
             box = f'x="{left + x}" y="{y}" width="{CELL - 3}" height="{CELL - 3}" rx="4"'

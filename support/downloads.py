@@ -1,6 +1,7 @@
 """
 Texts that prepare_data.py downloads: TinyStories and Tiny Shakespeare.
 """
+import http.client
 import urllib.request
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from support.flags import InputError
 
 SHAKESPEARE = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/"
                "input.txt")
+BYTES = 1_115_394       # a page that asks for a password would have others
 
 
 def download_stories(split: str):
@@ -31,9 +33,13 @@ def download_shakespeare(folder: str) -> str:
     if not path.exists():
         try:
             content = urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
-        except OSError as e:
+            if len(content) != BYTES:
+                raise OSError(f"{len(content):,} bytes came, not {BYTES:,}")
+        except (OSError, http.client.HTTPException) as e:
             raise InputError(f"Tiny Shakespeare could not be downloaded ({e}); connect, or put "
                              f"a copy at {path}") from e
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        path.parent.resolve().mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".tmp")
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
     return str(path)

@@ -278,7 +278,7 @@ def build(options_class, values):
     names = [f.name for f in fields(options_class) if f.name in values]
     try:
         return options_class(**{name: values[name] for name in names})
-    except (TypeError, ValueError) as e:        # the first, if the values come from a foreign file
+    except (TypeError, ValueError) as e:
         raise InputError(str(e)) from e
 
 

@@ -50,16 +50,22 @@ def write_rows(path: str, settings: dict, rows, total: int) -> list:
     return kept
 
 
-def files_of(paths):
-    """The paths in a text, between commas, unless the whole of it names a file."""
-    return [paths] if os.path.exists(paths) else paths.split(",")
+def files_of(names: str) -> list:
+    """The files that a flag names, with commas between them; but one may have commas itself."""
+    if os.path.exists(names):
+        return [names]
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def read_text(path: str) -> str:
-    """The text of a UTF-8 file, with "\\n" at the ends of lines. Raises InputError."""
-    if path.lower().endswith((".json", ".csv", ".tsv")):
-        raise InputError(f'{path} is a table or JSON; make a .txt of its text, or a .jsonl with a '
-                         'line {"text": "…"} for each text')
+    """The text of a file that is nothing but text, as `decoded` gives it. Raises InputError."""
+    if path.lower().endswith((".json", ".jsonl", ".ndjson", ".csv", ".tsv")):
+        raise InputError(f"{path} is a table or JSON; make a .txt of its text")
+    return decoded(path)
+
+
+def decoded(path: str) -> str:
+    """What a file of UTF-8 has, with "\\n" at the ends of lines. Raises InputError."""
     try:
         text = Path(path).read_text(encoding="utf-8")
         if text.count("\0") > 20 + len(text) // 20:
@@ -75,14 +81,26 @@ def read_rows(path: str):
     """The objects of a .jsonl file, one a line, each with a text. Raises InputError.
 
     The first line may have settings instead, as in the files of sample.py."""
-    for number, line in enumerate(read_text(path).split("\n"), 1):
+    for number, line in enumerate(decoded(path).split("\n"), 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
+            row.get("settings", {}).keys()          # this and the next line raise for what is none
             if row.keys() != {"settings"}:
-                row["text"].encode()        # raises for what is no text
+                row["text"].encode()
         except Exception as e:      # what is no such object can fail in many ways
             raise InputError(f"{path}, line {number} is not an object with a field text, which is "
                              "a string of whole characters") from e
         yield row
+
+
+def has_shape(value, example) -> bool:
+    """Whether a value of JSON has all that an example has, at any depth, and of the same types.
+
+    All entries of a list must be like the first one of the example's list."""
+    if not isinstance(value, type(example)):
+        return False
+    if isinstance(example, dict):
+        return all(key in value and has_shape(value[key], example[key]) for key in example)
+    return not isinstance(example, list) or all(has_shape(entry, example[0]) for entry in value)

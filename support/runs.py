@@ -89,7 +89,7 @@ def read_log(folder):
     """The lines of the run's log.jsonl, each {name: number}."""
     *lines, _ = Path(folder, "log.jsonl").read_text().split("\n")       # the last may be cut off
     log = list(map(json.loads, lines))
-    sum(entry["step"] + sum(entry.values()) for entry in log)       # raises where one is no number
+    sum(sum(entry.values()) for entry in log)           # raises where one is no number
     return log
 
 
@@ -104,8 +104,10 @@ def read_run(folder):
         run["final"] = next((entry for entry in log if "final_nll" in entry), None)
         if not run["curve"]:
             raise ValueError("it has no evaluation yet; let it train on")
-        for part, name in ("config", "mode"), ("settings", "data"), ("settings", "windows"):
-            run[part][name]
+        for entry in run["curve"]:
+            entry["step"], entry["seconds"], entry["val_nll_se"]        # raises where one is not
+        settings, config = run["settings"], run["config"]
+        {run["seed"], settings["data"], settings["windows"], config["mode"], config["block_size"]}
         return run
 
 

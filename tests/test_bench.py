@@ -1,21 +1,18 @@
-"""bench.py and what is timed beside it: the figures hang together, and the steps do train."""
+"""bench.py: the figures hang together, and the steps do train."""
 import json
 
 import pytest
 import torch
 
 import bench
-from bench import by_turns, training_step
+from bench import by_turns, flops_per_token, training_step
 from conftest import run, small_model
-from experiments import others
-from model import Config, flops_per_token, losses, masked_ce_batch
+from model import Config, losses
 
 SIZES = dict(vocab_size=50, block_size=8, n_layer=1, n_head=2, n_embd=16, n_hidden=16)
 FLAGS = [f"--{name}={value}" for name, value in SIZES.items()]
 CPU = torch.device("cpu")
 
-
-# ---- bench.py ------------------------------------------------------------------------------------
 
 def test_the_command(tmp_path):
     done = run("bench.py", "--modes=ar,mdlm", "--repeats=2", "--batch_size=4", "--json=b.json",
@@ -34,7 +31,7 @@ def test_the_command(tmp_path):
 def test_the_baseline_computes_every_slot():
     """And its losses are the same."""
     model = small_model("mdlm")
-    batch = masked_ce_batch(model.config, torch.randint(11, (4, 8)), None)
+    batch = model.config.row.bound_batch(model.config, torch.randint(11, (4, 8)), None)
     select = batch.select()
     predicted = []
     model.head.register_forward_hook(lambda head, inputs, logits: predicted.append(len(logits)))
@@ -68,62 +65,3 @@ def test_turns_are_taken_and_the_first_does_not_count(monkeypatch):
     seconds = by_turns(steps, 2, CPU)
     assert seconds == {"a": [0.125] * 2, "b": [0.25] * 2}
     assert "".join(order) == "ab" + 2 * "aaaabb"
-
-
-# ---- Others' code --------------------------------------------------------------------------------
-
-NANOGPT = """
-from dataclasses import dataclass
-import torch
-
-@dataclass
-class GPTConfig:
-    block_size: int
-    vocab_size: int
-    n_layer: int
-    n_head: int
-    n_embd: int
-    dropout: float
-    bias: bool
-
-class GPT(torch.nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.embed = torch.nn.Embedding(config.vocab_size, config.n_embd)
-    def forward(self, x, y):
-        logits = self.embed(x) @ self.embed.weight.T
-        return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
-    def configure_optimizers(self, weight_decay, lr, betas, device_type):
-        return torch.optim.AdamW(self.parameters(), lr=lr)
-"""
-PAPER = """
-import torch
-
-class AutoregressiveModel(torch.nn.Module):
-    def __init__(self, vocab_size, width, heads, of_a_head, hidden, layers):
-        super().__init__()
-        assert (vocab_size, width, heads, of_a_head, hidden, layers) == (50, 16, 2, 8, 16, 1)
-        self.embed = torch.nn.Embedding(vocab_size, width)
-    def compute_loss(self, tokens):
-        return self.embed(tokens).pow(2).mean()
-
-class MDLMModel(AutoregressiveModel):
-    pass
-"""
-
-
-def test_others_code_is_timed_beside_ours(tmp_path, monkeypatch, capsys):
-    """By made-up code of the same shape as nanoGPT's and the paper's."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(torch, "compile", lambda of, **_: of)
-    flags = ["--repeats=2", "--batch_size=4", "--json=o.json", "--device=cpu", *FLAGS]
-    monkeypatch.setattr("sys.argv", ["others.py", *flags])
-    (tmp_path / "nanoGPT").mkdir()
-    (tmp_path / "nanoGPT/model.py").write_text(NANOGPT)
-    (tmp_path / "arche/gpu").mkdir(parents=True)
-    (tmp_path / "arche/gpu/models.py").write_text(PAPER)
-    others.main()
-    seconds = json.load(open("o.json"))["seconds"]
-    assert list(seconds) == ["ar", "mdlm", "nanoGPT", "the paper's ar", "the paper's mdlm"]
-    assert all(len(took) == 2 for took in seconds.values())
-    assert "÷ mdlm" in capsys.readouterr().out

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import model as plain
 from conftest import run, small_model
 import diversity
 from diversity import (
@@ -99,9 +98,9 @@ def test_a_judge_scores_what_evaluation_scores():
     model = small_model("ar", vocab_size=WORDS.vocab_size, block_size=47)
     texts = list(itertools.islice(texts_of(TOY, 3), 40))
     x = torch.tensor([WORDS.encode(text) for text in texts])                    # (40, 47)
-    expected = window_losses(model, plain, x, seed=0).mean().item()
+    expected = window_losses(model, x, seed=0).mean().item()
     longer = [f"{text} She took it" for text in texts]
-    values = values_of(measure([*longer, ""], {"j": (model, plain, WORDS)}, None))
+    values = values_of(measure([*longer, ""], {"j": (model, WORDS)}, None))
     assert values["nats/token, judge j"] == pytest.approx(expected, rel=1e-5)
 
 
@@ -118,10 +117,11 @@ def test_the_toys_own_metrics(corpus):
 
 
 def test_words_that_the_training_text_does_not_have(corpus):
-    corpus.words = {"the", "cat", "sat"}
+    """With marks they are whole: the letters of हिन्दी without its vowel signs are new."""
+    corpus.words = {"the", "cat", "sat", "हिन्दी"}
     corpus.tokenizer = Tokenizer("bytes")
-    texts = ['"The cat," sat — the catter! T', "The cat zat. The c"]
-    assert values_of(measure(texts, {}, corpus))["new words"] == 2 / 9
+    texts = ['"The cat," sat — the catter! T', "The cat zat. The c", "हिन्दी, हनद T"]
+    assert values_of(measure(texts, {}, corpus))["new words"] == 3 / 11
 
 
 # ---- Real text -----------------------------------------------------------------------------------
@@ -168,15 +168,27 @@ def test_a_continuous_text_has_no_stories(workdir):
 
 # ---- The command ---------------------------------------------------------------------------------
 
-def test_samples_are_read_with_settings_and_without(workdir):
-    stories = '{"text": "x"}\n\n{"text": "y"}'
-    (workdir / "a.jsonl").write_text('{"settings": {"length": 9}}\n' + stories)
-    (workdir / "b.jsonl").write_text(stories)
-    (workdir / "c.txt").write_text(f"x\n{EOT}\ny")
-    for file, length in ("a.jsonl", 9), ("b.jsonl", None), ("c.txt", None):
-        texts, said = read_samples(file)
-        assert texts == ["x", "y"]
-        assert said["length"] == length
+STORIES = '{"text": "x"}\n\n{"text": "y"}'
+
+
+@pytest.mark.parametrize("file, content, length", [
+    ("a.jsonl", '{"settings": {"length": 9}}\n' + STORIES, 9),
+    ("a,b.jsonl", STORIES, 10 ** 9), ("c.txt", f"x\n{EOT}\ny", 10 ** 9)])
+def test_samples_are_read_with_settings_and_without(workdir, file, content, length):
+    (workdir / file).write_text(content)
+    texts, said = read_samples(file)
+    assert texts == ["x", "y"] and said["length"] == length
+
+
+@pytest.mark.parametrize("said", [
+    "5", "[]", "null", '["start"]', '{"length": "x"}', '{"length": 0}', '{"length": null}',
+    '{"start": 5}', '{"out_dir": 7}', '{"full_length": "x"}', '{"start": "anywhere"}',
+    '{"full_length": true}'])
+def test_settings_of_another_shape_are_refused_in_one_line(corpus, said):
+    with open("s.jsonl", "w") as file:
+        print('{"settings": %s}' % said, STORIES, sep="\n", file=file)
+    with pytest.raises(InputError, match="^[^\n]+$"):
+        diversity.columns_of({"mine": [read_samples("s.jsonl")]}, corpus, {})
 
 
 def test_diversity_command(trained):

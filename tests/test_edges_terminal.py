@@ -1,10 +1,12 @@
 """What people type at a terminal, and what a terminal gets to see."""
 import json
+import shutil
 import sys
 import unicodedata
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 import train
 from conftest import TINY, run
@@ -13,7 +15,8 @@ from model import Config
 from tokenizer import Tokenizer
 from sample import SampleOptions
 from support.flags import InputError, parse_flags, printable, text_width
-from support.pictures import layout
+from support.pictures import layout, play
+from support.rows import files_of
 from test_show import write_samples
 from worlds.toy import TOY
 
@@ -24,17 +27,23 @@ BYTES = Tokenizer("bytes")
 # ---- Flags ---------------------------------------------------------------------------------------
 
 def test_paths_are_read_as_a_shell_reads_them(monkeypatch):
-    """A ~ is the home folder, and a script that was edited on Windows gives the same values."""
+    """A ~ is the home folder, and a comma may be part of a file's name."""
     monkeypatch.setenv("HOME", "/home/me")
 
     def read(*arguments, **kwargs):
         monkeypatch.setattr(sys, "argv", ["x.py", *arguments])
         return parse_flags("", train.Settings, SampleOptions, **kwargs)
 
-    assert read("--out_dir=~/x\r", "--data=a,~/b, c", "--resume\r", "--seed=3\r", "\r") == {
-        "out_dir": "/home/me/x", "data": "a,/home/me/b, c", "resume": True, "seed": 3}
-    assert read("a=~/x\r", "b=y", named="NAME=FILE") == {"named": {"a": "/home/me/x", "b": "y"}}
+    assert read("--out_dir=~/x", "--data=a,~/b", "--resume", "--seed", "3") == {
+        "out_dir": "/home/me/x", "data": "a,/home/me/b", "resume": True, "seed": 3}
+    assert read("a=~/x", "b=y", named="NAME=FILE") == {"named": {"a": "/home/me/x", "b": "y"}}
     assert read("--data=a~b", "--prompt= ~ a,~ ") == {"data": "a~b", "prompt": " ~ a,~ "}
+
+
+def test_a_comma_may_be_part_of_a_file_s_name(workdir):
+    assert files_of("a,b.txt") == ["a", "b.txt"]
+    (workdir / "a,b.txt").write_text("")
+    assert files_of("a,b.txt") == ["a,b.txt"]
 
 
 # ---- What reaches the terminal -------------------------------------------------------------------
@@ -55,39 +64,59 @@ def test_printable():
     assert printable(fine) == fine
 
 
-def test_no_text_of_a_model_commands_the_terminal(workdir):
-    def said(script, *flags):
-        done = run(script, *flags)
-        assert done.returncode == 0, done.stderr
-        assert is_harmless(done.stdout)
-        return done.stdout
-
-    (workdir / "a.txt").write_text("To be, or not to be. " * 500)
-    said("prepare_data.py", "--text=a.txt", "--tokenizer=bytes", "--name=t")
-    short = [*TINY, "--block_size=200", "--max_steps=1", "--quiet=false", "--out_dir=out"]
-    assert "before training" in said("train.py", *short)
-    said("sample.py", "--out_dir=out", "--show")
-    said("sample.py", "--out_dir=out")
-    lines = (workdir / "out/samples.jsonl").read_text().splitlines()
-    texts = "".join(json.loads(line)["text"] for line in lines[1:])
-    assert not is_harmless(texts)           # the file has what the model wrote
-
-
-def test_no_file_commands_the_terminal(tmp_path):
-    write_samples(tmp_path / "a.jsonl", ["One", HOSTILE, "\n", "\tday"], [0, 1, 2, 2], mode=HOSTILE,
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """A folder with a model of bytes, which writes anything, and files that have hostile texts."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "a.txt").write_text("To be, or not to be. " * 500)
+    assert run("prepare_data.py", "--text=a.txt", "--tokenizer=bytes", "--name=t",
+               cwd=folder).returncode == 0
+    flags = [*TINY, "--block_size=200", "--max_steps=1", "--quiet=false", "--out_dir=out"]
+    done = run("train.py", *flags, cwd=folder)
+    assert "before training" in done.stdout and is_harmless(done.stdout)
+    for name in "config", "log":                # compare shows what these have
+        shutil.copytree(folder / "out", folder / name)
+    config = json.loads((folder / "out/config.json").read_text())
+    config["settings"] |= {"data": HOSTILE, "windows": HOSTILE}
+    config["config"]["mode"] = HOSTILE
+    (folder / "config/config.json").write_text(json.dumps(config))
+    entry = {"step": 1, "seconds": 1, "val_nll": 1, "val_nll_se": 1, "val_floor": HOSTILE}
+    (folder / "log/log.jsonl").write_text(json.dumps(entry) + "\n")
+    saved = torch.load(folder / "out/ckpt.pt")
+    saved["settings"] |= {"preset": HOSTILE, "max_steps": 2}
+    (folder / "preset").mkdir()
+    torch.save(saved, folder / "preset/ckpt.pt")
+    shutil.copy(folder / "out/log.jsonl", folder / "preset")
+    write_samples(folder / "s.jsonl", ["One", HOSTILE, "\n", "\tday"], [0, 1, 2, 2], mode=HOSTILE,
                   order=HOSTILE)
-    done = run("extras/show.py", "a=a.jsonl", "--story=1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert is_harmless(done.stdout)
-    done = run("extras/show.py", "a=a.jsonl", "--story=1", "--picture=a.svg", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    ElementTree.parse(tmp_path / "a.svg")
+    return folder
 
 
-def test_a_message_cannot_command_the_terminal(tmp_path):
-    done = run("extras/show.py", "--\x1b]0;title\x07", cwd=tmp_path)
-    assert done.returncode == 2
-    assert is_harmless(done.stderr)
+@pytest.mark.parametrize("code, call", [
+    (0, "sample.py --out_dir=out --show"), (0, "sample.py --out_dir=out --out=a.jsonl"),
+    (0, "extras/show.py a=s.jsonl --story=1"), (0, "train.py --out_dir=preset --resume --quiet"),
+    (0, "extras/compare.py a=config b=out"), (2, "extras/compare.py a=log b=out"),
+    (2, "extras/show.py --\x1b]0;title\x07"), (2, "train.py --data=\x1b[31m\nx")])
+def test_nothing_commands_the_terminal(hostile, code, call):
+    script, *arguments = call.split(" ")
+    done = run(script, *arguments, cwd=hostile)
+    assert done.returncode == code, done.stderr
+    assert is_harmless(done.stdout + done.stderr)
+    if code:
+        assert done.stderr.count("\n") == 1
+
+
+def test_the_file_has_what_the_model_wrote(hostile):
+    assert run("sample.py", "--out_dir=out", "--out=b.jsonl", cwd=hostile).returncode == 0
+    _, *lines = (hostile / "b.jsonl").read_text().splitlines()
+    assert not is_harmless("".join(json.loads(line)["text"] for line in lines))
+
+
+def test_a_moving_picture_is_well_formed(hostile):
+    done = run("extras/show.py", "a=s.jsonl", "--story=1", "--picture=a.svg", cwd=hostile)
+    assert done.returncode == 0, done.stderr
+    ElementTree.parse(hostile / "a.svg")
+
 
 # ---- Columns -------------------------------------------------------------------------------------
 
@@ -108,6 +137,21 @@ def test_lines_are_as_wide_as_the_panel(pieces):
     assert max(ends.values()) <= 21
     *whole, _ = ends.values()
     assert min(whole[-2:]) >= 20            # a wide character does not fit into the last column
+
+
+def test_lines_break_between_words():
+    lines = ["", "", "", ""]
+    for line, column, text in layout(["ab", " cd", " e", "f", " ghijkl", ".", " m"], 7):
+        lines[line] = lines[line].ljust(column) + text
+    assert lines == ["ab cd", "ef", "ghijkl.", "m"]
+
+@pytest.mark.parametrize("size, count", [((1, 24), 1), ((80, 24), 41), ((80, 1), 1), ((9, 3), 2)])
+def test_a_terminal_that_is_too_small_shows_the_text_alone(monkeypatch, capsys, size, count):
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: size)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    play([("title", ["One", " day"], [0, 1], 0)] * count)
+    assert capsys.readouterr().out == "One day\n\n" * count
+
 
 # ---- Prompts -------------------------------------------------------------------------------------
 
@@ -142,25 +186,23 @@ def test_blanks_around_a_gap(gpt2, capsys):
     assert "blank at the end of --prompt" in capsys.readouterr().err
 
 
-def test_a_single_underscore_is_a_blank_between_words_alone():
-    one, day = WORDS.encode("One day")
-    assert prompt_ids("One __ day_______.", [-1, -1], WORDS)[:5] == [one, -1, -1, day, -1]
-    assert prompt_ids("_ One _______ day", [-1, -1], WORDS) == [-1, one, -1, -1, -1, -1, -1, day]
-    assert ids_of("a _ b", BYTES) == list(b"a _ b")
-
-
-def test_end_of_text_in_a_prompt():
-    """Every window begins with it, so at the beginning it says nothing new."""
-    one, day = WORDS.encode("One day")
-    assert ids_of("<|endoftext|>") == []
-    assert ids_of("<|endoftext|>One day") == [one, day]
-    assert ids_of("One <|endoftext|> day") == [one, WORDS.eot, day]
-    assert ids_of("<|endoftext|>a b", BYTES) == list(b"a b")
-
-
-def test_a_prompt_in_a_file(workdir):
+@pytest.mark.parametrize("prompt, expected", [
+    ("One __ day___.", "One ? ? day ? ? ."),                # between words _ is a blank of one
+    ("_ One _______ day", "? One ? ? ? ? ? day"),
+    ("<|endoftext|>", ""),                                  # with which every window begins
+    ("<|endoftext|>One day", "One day"),
+    ("One <|endoftext|> day", "One <|endoftext|> day"),
+    ("FILE:prompt.txt", "One day , a")])
+def test_a_prompt_of_words(workdir, prompt, expected):
     (workdir / "prompt.txt").write_text("One day, a\n")
-    assert ids_of("FILE:prompt.txt") == WORDS.encode("One day, a")
+    ids = {"?": -1, "<|endoftext|>": WORDS.eot}
+    expected = [ids.get(word) or WORDS.encode(word)[0] for word in expected.split()]
+    assert prompt_ids(prompt, [-1, -1], WORDS) == expected
+
+
+def test_a_prompt_of_bytes():
+    assert ids_of("a _ b", BYTES) == list(b"a _ b")
+    assert ids_of("<|endoftext|>a b", BYTES) == list(b"a b")
 
 
 @pytest.mark.parametrize("flags, windows, said", [

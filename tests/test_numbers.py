@@ -8,7 +8,7 @@ from support.flags import InputError
 @pytest.mark.parametrize("page", report.pages(), ids=lambda page: page.name)
 def test_a_page_has_the_numbers_of_the_data(page):
     text = page.read_text()
-    assert report.filled(text)[0] == text, "run python -m experiments.report"
+    assert report.filled(text) == text, "run python -m experiments.report"
 
 
 def test_questions_are_answered():
@@ -20,9 +20,9 @@ N || 1 a pass := one | 2 a pass := two | none
 1
 2 := second
 -->gone<!--end-->"""
-    text, [table] = report.filled(wrong)
+    text = report.filled(wrong)
     assert text.startswith('<!--mapping["bound"] : .3f-->1.967<!--end-->')
-    assert "| N | one | two | none |" in text
-    assert table == [["1", "98% ± 0", "", ""], ["second", "98%", "9%", ""]]
+    for line in "| N | one | two | none |", "| 1 | 98% ± 0 |  |  |", "| second | 98% | 9% |  |":
+        assert line in text
     with pytest.raises(InputError, match="no answer"):
         report.answer('mapping["gap"]')

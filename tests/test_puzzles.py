@@ -10,22 +10,23 @@ from scipy.stats import chisquare
 
 import model as plain
 from conftest import small_model
-from extras import solve as puzzles
-from samplers import adaptive
-from variants import answers, taught
-from worlds import solving
-from worlds.nine import NINE
-from worlds.solved import MOVES, PAIRS
-from model import Config, read_slots
+from extras import solve
+from model import Config, draw_with, read_next
 from prepare_data import PrepareOptions, Windows, prepare
 from sample import SampleOptions, generate
-from worlds.sudoku import GRIDS, Sudoku
+from samplers import adaptive
 from support.flags import InputError
 from support.runs import save
 from tokenizer import Tokenizer
+from variants import answers, taught
+from worlds.sudoku import SUDOKU, AllGrids
+from worlds.sudoku_9 import SUDOKU_9
+from worlds.sudoku_moves import SUDOKU_MOVES
+from worlds.sudoku_pairs import SUDOKU_PAIRS
 
 KNOWN_OF_9 = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
-GRIDS_OF_4 = list(Sudoku(2, 2).solutions([0] * 16))
+SMALL = AllGrids(2, 2)
+GRIDS_OF_4 = list(SMALL.solutions([0] * 16))
 
 
 class Perfect(torch.nn.Module):
@@ -50,14 +51,25 @@ class Perfect(torch.nn.Module):
 @pytest.mark.parametrize("way", ["left to right", "random order", "surest first"])
 def test_every_order_keeps_the_law(way):
     model = Perfect()
-    flags, sampler = puzzles.ways_of(model.config, GRIDS, [])[way]
-    n = 20 * len(GRIDS_OF_4)
+    flags, sampler = solve.ways_of(model.config, SUDOKU, [], 0)[way]
     blank = torch.full((16,), model.config.mask_id)
     o = SampleOptions(full_length=True, **flags)
-    tokens, _ = generate(model, range(n), blank, o, sampler=sampler)
+    tokens, _ = generate(model, range(20 * 288), blank, o, sampler=sampler)
     number = {grid: i for i, grid in enumerate(GRIDS_OF_4)}
     found = [number[tuple(grid)] for grid in (tokens + 1).tolist()]     # KeyError: not a grid
     assert chisquare(np.bincount(found, minlength=288)).pvalue > 0.001
+
+
+def test_the_surest_cell_comes_first():
+    """Of a puzzle that needs no guess, a perfect network fills only cells without a choice."""
+    model = Perfect()
+    rng = random.Random(0)
+    for solution in rng.sample(GRIDS_OF_4, 20):
+        tokens = solve.patterns_of(SMALL, [SMALL.draw_puzzle(solution, 6, rng)], model.config)
+        u = torch.rand(tokens.shape, dtype=torch.float64)
+        decide = draw_with(u, SampleOptions(temperature=0))
+        *_, last = adaptive.write(model, tokens, u, decide, None, risk=0.0)
+        assert solve.grid_of(SMALL, last[0].tolist()) == solution
 
 
 def test_aogpt_reads_all_places_that_are_left_in_one_pass():
@@ -70,194 +82,25 @@ def test_aogpt_reads_all_places_that_are_left_in_one_pass():
     masked = appeared >= torch.tensor([[2.0], [0.0], [L - 1.0]])        # rows know different many
     tokens[masked] = config.mask_id
     with torch.no_grad():
-        found = adaptive.logits_of_masked(model, tokens, masked, appeared).split(
-            masked.sum(dim=1).tolist())
+        at = masked.nonzero(as_tuple=True)
+        found = adaptive.logits_of(model, tokens, *at, appeared).split(masked.sum(dim=1).tolist())
         for row in range(3):
             order = appeared[row:row + 1].long().argsort(dim=1)
             known = int((~masked[row]).sum())
-            expected = read_slots(model, tokens[row:row + 1], order, known, L)[0]
+            expected = read_next(model, tokens[row:row + 1], order, known, L)[0]
             place = order[0, known:].argsort()
             torch.testing.assert_close(found[row], expected[place], atol=1e-5, rtol=1e-5)
-
-
-def test_the_surest_cell_comes_first():
-    """Of a puzzle that singles solve, a perfect network fills only cells without a choice."""
-    world, model = Sudoku(2, 2), Perfect()
-    rng = random.Random(0)
-    for solution in rng.sample(GRIDS_OF_4, 20):
-        puzzle = solving.draw_puzzle(world, solution, 6, rng)
-        tokens = torch.tensor([[digit - 1 if digit else model.config.mask_id for digit in puzzle]])
-        noise = lambda n: torch.rand(1, n, dtype=torch.float64)
-        states = adaptive.write(model, tokens, None, noise, SampleOptions(temperature=0), risk=0.0)
-        *_, last = states
-        assert tuple((last[0] + 1).tolist()) == solution
-
-
-# ---- Puzzles -------------------------------------------------------------------------------------
-
-def test_drawn_puzzles_have_one_solution_and_so_many_givens():
-    rng = random.Random(3)
-    grids = [GRIDS.draw_grid(rng) for _ in range(50)]
-    for givens in 9, 14:
-        for puzzle, solution in puzzles.drawn_puzzles(grids, givens, 10, seed=1):
-            assert list(GRIDS.solutions(puzzle)) == [solution] and solution in grids
-            assert GRIDS.cells - puzzle.count(0) == givens
-
-
-@pytest.fixture
-def puzzle():
-    rng = random.Random(4)
-    return solving.draw_puzzle(GRIDS, GRIDS.draw_grid(rng), 12, rng)
-
-
-def test_puzzles_are_of_grids_that_training_has_not(models, monkeypatch):
-    monkeypatch.chdir(models)
-    grids = puzzles.held_out_grids()
-    train = Windows("sudoku", "train", 36)
-    assert len(grids) > 1 and len(train) > 50
-    trained = {tuple(digit + 1 for digit in grid) for grid in train.spread(99).tolist()}
-    assert not trained & set(grids)
-
-
-def test_a_file_of_puzzles_may_have_many_forms(workdir, puzzle):
-    line = "".join(map(str, puzzle))
-    rows = [line[i:i + 6] for i in range(0, 36, 6)]
-    forms = [line, line.replace("0", "."), " ".join(line), "\n".join(rows), "\n".join(
-        f"|{row[:3]}|{row[3:]}|" + ("\n+---+---+" if i % 2 else "") for i, row in enumerate(rows))]
-    Path("p.txt").write_text("\n\n".join(forms).replace("\n", "\r\n"))
-    [solution] = GRIDS.solutions(puzzle)
-    assert puzzles.read_puzzles("p.txt") == [(puzzle, solution)] * 5
-
-
-@pytest.mark.parametrize("width", [9, 81])
-def test_a_file_may_have_puzzles_of_9_x_9(workdir, width):
-    Path("p.txt").write_text("\n".join(KNOWN_OF_9[i:i + width] for i in range(0, 81, width)))
-    [(puzzle, solution)] = puzzles.read_puzzles("p.txt", NINE)
-    assert puzzle[:5] == (5, 3, 0, 0, 7) and NINE.is_grid(solution)
-    assert all(given in (0, digit) for given, digit in zip(puzzle, solution))
-
-
-@pytest.mark.parametrize("text, message", [
-    ("12345x", "line 1 has the character x"),
-    ("7" * 36, "line 1 has the character 7"),
-    ("." * 35, "line 1 has 35 cells"),
-    ("." * 36, "puzzle 1 has several solutions"),
-    ("11" + "." * 34, "puzzle 1 has no solution"),
-    ("123456\n" * 5, "ends before a puzzle is complete"),
-    ("", "ends before a puzzle is complete")])
-def test_what_is_no_puzzle_is_refused(workdir, text, message):
-    Path("p.txt").write_text(text)
-    with pytest.raises(InputError, match=message):
-        puzzles.read_puzzles("p.txt")
-
-
-# ---- The command ---------------------------------------------------------------------------------
-
-RUNS = {
-    "mdlm": ("mdlm", plain, GRIDS),
-    "aogpt": ("aogpt", plain, GRIDS),
-    "ar": ("ar", plain, GRIDS),
-    "pairs": ("ar", answers, PAIRS),
-    "taught": ("aogpt", taught, MOVES),
-    "nine": ("mdlm", plain, NINE)}
-
-MARKS = {"pairs": {"mark": 7}, "taught": {"mark": 216}}
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """A folder with grids held out, and a small model of random weights for each of RUNS."""
-    folder = tmp_path_factory.mktemp("sudoku")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        prepare(PrepareOptions("sudoku", max_tokens=3000))
-        prepare(PrepareOptions("sudoku-9", max_tokens=3000))
-        for name, (mode, variant, world) in RUNS.items():
-            tokenizer = Tokenizer("words", words=world.words())
-            model = small_model(mode, variant=variant, vocab_size=tokenizer.vocab_size,
-                                block_size=int(world.mean_words()),
-                                **MARKS.get(name, {}))
-            Path("out", name).mkdir(parents=True)
-            save(f"out/{name}/best.pt", model, variant=variant.__name__, windows="aligned",
-                 tokenizer=tokenizer.to_dict())
-    return folder
-
-
-@pytest.fixture
-def sudoku(models, monkeypatch, capsys):
-    """What `python -m extras.solve` prints with these arguments."""
-    monkeypatch.chdir(models)
-
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["solve.py", *arguments])
-        puzzles.main()
-        return capsys.readouterr().out
-
-    return call
-
-
-def test_the_table_has_every_model_in_every_order(sudoku):
-    of_6 = RUNS.keys() - {"nine"}
-    sudoku(*(f"{name}=out/{name}" for name in of_6), "--num_puzzles=5", "--givens=12,16",
-           "--risks=5", "--json=s.json", "--plot=s.png")
-    found = json.loads(Path("s.json").read_text())
-    assert found["runs"].keys() == of_6
-    rows = {(row["run"], row["way"], row["givens"]): row for row in found["solved"]}
-    assert len(rows) == len(found["solved"]) == 2 * (4 + 4 + 1 + 1)
-    for (run_name, way, givens), row in rows.items():
-        passes = 36 if run_name == "pairs" else 36 - givens
-        assert row["passes"] == (row["passes"] if "risk" in way else passes)
-        assert 1 <= row["passes"] <= 36
-        assert row["puzzles"] == 5 and row["solved"][0] < 1
-    assert {row["run"] for row in found["grids"]} == {"mdlm", "aogpt", "ar"}
-    assert found["losses"].keys() == {"mdlm", "aogpt", "ar"}
-    assert Path("s.png").stat().st_size > 10_000
-
-
-def test_own_puzzles_are_answered_in_the_terminal(sudoku, puzzle):
-    shown = " ".join(map(str, puzzle)).replace("0", ".")
-    Path("p.txt").write_text(shown)
-    said = sudoku("mdlm=out/mdlm", "--puzzles=p.txt")
-    assert "cells wrong" in said and shown in said
-
-
-def test_a_model_of_9_x_9_gets_puzzles_of_its_size(sudoku):
-    said = sudoku("nine=out/nine", "--num_puzzles=2", "--risks=5", "--json=s.json")
-    found = json.loads(Path("s.json").read_text())
-    assert {(row["way"], row["givens"]) for row in found["solved"]} == {
-        (way, givens) for way in ("left to right", "random order", "surest first", "risk 5")
-        for givens in (28, 32, 40)}
-    assert len(found["grids"]) == 4 and found["losses"]["nine"]["loss"][0] > 1.5
-    assert "nats per cell (" in said            # the law is not known
-    Path("p.txt").write_text(KNOWN_OF_9)
-    assert "cells wrong" in sudoku("nine=out/nine", "--puzzles=p.txt")
-    with pytest.raises(InputError, match="different sizes"):
-        sudoku("nine=out/nine", "mdlm=out/mdlm")
-
-
-@pytest.mark.parametrize("flag", ["--risks=-1", "--risks=nan", "--givens=x", "--givens=7"])
-def test_numbers_that_mean_nothing_are_refused(sudoku, flag):
-    with pytest.raises(InputError, match=flag.split("=")[0]):
-        sudoku("mdlm=out/mdlm", flag)
-
-
-def test_a_model_of_stories_is_refused(sudoku):
-    Path("out/toy").mkdir()
-    save("out/toy/best.pt", small_model("ar"), variant="model", windows="aligned",
-         tokenizer=Tokenizer("bytes").to_dict())
-    with pytest.raises(InputError, match="was not trained on Sudokus"):
-        sudoku("toy=out/toy")
 
 
 def test_a_taught_model_learns_the_order_of_its_text():
     """The loss is that of a chain rule in the order of the moves, on the cells after the mark."""
     rng = random.Random(2)
-    ids = {word: i for i, word in enumerate(MOVES.words())}
-    x = torch.tensor([[ids[word] for word in MOVES.draw(rng).split()] for _ in range(5)])
+    ids = {word: i for i, word in enumerate(SUDOKU_MOVES.words())}
+    x = torch.tensor([[ids[word] for word in SUDOKU_MOVES.draw(rng).split()] for _ in range(5)])
     for order in "solver", "left_to_right":
         config = taught.Config("aogpt", vocab_size=218, block_size=37, mark=216, taught=order,
                                n_embd=8, n_head=1)
-        batch = taught.training_batch(config, x, None)
+        batch = config.row.training_batch(config, x, None)
         for row, tokens, pos, target, weight in zip(x.tolist(), *batch[:1], *batch[2:]):
             given = row.index(216)
             moves = [divmod(word, 6) for word in row if word != 216]
@@ -269,14 +112,114 @@ def test_a_taught_model_learns_the_order_of_its_text():
             torch.testing.assert_close(weight, expected)
 
 
-def test_patterns_are_the_beginnings_of_texts(puzzle):
-    row = puzzles.patterns_of(PAIRS, [puzzle], answers.Config("ar", vocab_size=9, mark=7))[0]
-    text = " ".join(PAIRS.words()[i] for i in row[:37])
-    assert text == " ".join(map(str, [*puzzle, "|"])) and len(row) == 73
-    config = Config("mdlm", vocab_size=7)
-    [solution] = GRIDS.solutions(puzzle)
-    filled = [digit - 1 for digit in solution]
-    row = puzzles.patterns_of(GRIDS, [puzzle], config)[0].tolist()
-    assert all(i == j or i == config.mask_id for i, j in zip(row, filled))
-    assert puzzles.grid_of(GRIDS, filled) == solution
-    assert puzzles.grid_of(PAIRS, [*puzzle, 7, *solution]) == solution
+# ---- Files of puzzles ----------------------------------------------------------------------------
+
+@pytest.mark.parametrize("blank", ".0_-")
+@pytest.mark.parametrize("between", ["", " "])
+def test_a_file_of_puzzles(workdir, blank, between):
+    line = between.join(KNOWN_OF_9.replace(".", blank))
+    Path("p.txt").write_text(f"{line}\r\n\r\n{line}")
+    (puzzle, solution), again = solve.read_puzzles("p.txt", SUDOKU_9)
+    assert puzzle[:5] == (5, 3, 0, 0, 7) and again == (puzzle, solution)
+    assert list(SUDOKU_9.solutions(puzzle)) == [solution]
+
+
+@pytest.mark.parametrize("name, text", [
+    ("p.txt", "12345x" + "." * 30), ("p.txt", "7" * 36), ("p.txt", "." * 35), ("p.txt", "." * 36),
+    ("p.txt", "11" + "." * 34), ("p.txt", "123456\n" * 6), ("p.txt", ""),
+    ("p.txt", "123456456123231564564231312645645312"), ("p.csv", "." * 36),
+    ("p.jsonl", '{"text": "x"}')])
+def test_what_is_no_puzzle_is_refused(workdir, name, text):
+    Path(name).write_text(text)
+    with pytest.raises(InputError, match=f"^{name}[^\n]*$"):
+        solve.read_puzzles(name, SUDOKU)
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+RUNS = {
+    "mdlm": ("mdlm", plain, SUDOKU, {}),
+    "aogpt": ("aogpt", plain, SUDOKU, {}),
+    "ar": ("ar", plain, SUDOKU, {}),
+    "pairs": ("ar", answers, SUDOKU_PAIRS, {"mark": 7}),
+    "taught": ("aogpt", taught, SUDOKU_MOVES, {"mark": 216}),
+    "first": ("aogpt", taught, SUDOKU_MOVES, {"mark": 216, "taught": "left_to_right"}),
+    "untaught": ("aogpt", plain, SUDOKU_MOVES, {}),
+    "nine": ("mdlm", plain, SUDOKU_9, {}),
+    "bytes": ("ar", plain, None, {})}
+OF_6 = ["mdlm", "aogpt", "ar", "pairs", "taught", "first"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A folder with grids held out, and a small model of random weights for each of RUNS."""
+    folder = tmp_path_factory.mktemp("sudoku")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        prepare(PrepareOptions("sudoku", max_tokens=3000))
+        prepare(PrepareOptions("sudoku-9", max_tokens=3000))
+        for name, (mode, variant, world, fields) in RUNS.items():
+            tokenizer = Tokenizer("words", words=world.words()) if world else Tokenizer("bytes")
+            model = small_model(mode, variant=variant, vocab_size=tokenizer.vocab_size,
+                                block_size=int(world.mean_words()) if world else 9, **fields)
+            Path("out", name).mkdir(parents=True)
+            save(f"out/{name}/best.pt", model, variant=variant.__name__, windows="aligned",
+                 tokenizer=tokenizer.to_dict())
+    return folder
+
+
+@pytest.fixture
+def call(models, monkeypatch, capsys):
+    """What `python -m extras.solve` prints, and writes, of these runs with these flags."""
+    monkeypatch.chdir(models)
+
+    def run(runs, *flags):
+        named = [f"{name}=out/{name}" for name in runs]
+        monkeypatch.setattr("sys.argv", ["solve.py", *named, *flags, "--json=s.json"])
+        solve.main()
+        return capsys.readouterr().out, json.loads(Path("s.json").read_text())
+
+    return run
+
+
+def test_puzzles_are_of_grids_that_training_has_not(models, monkeypatch):
+    monkeypatch.chdir(models)
+    train = Windows("sudoku", "train", 36)
+    grids = solve.held_out_grids()
+    trained = {tuple(digit + 1 for digit in grid) for grid in train.spread(99).tolist()}
+    assert len(grids) > 1 and len(trained) > 50 and not trained & set(grids)
+    for puzzle, solution in solve.drawn_puzzles(grids, 12, 10, seed=1):
+        assert puzzle.count(0) == 24 and solution in grids
+        assert list(SUDOKU.solutions(puzzle)) == [solution]
+
+
+@pytest.mark.parametrize("runs, cells, givens, rows", [
+    (OF_6, 36, "12,16", 22), (["nine"], 81, "28,32", 8)])
+def test_the_table_has_every_model_in_every_order(call, runs, cells, givens, rows):
+    _, found = call(runs, "--num_puzzles=5", f"--givens={givens}", "--risks=5")
+    assert found["runs"].keys() == set(runs)
+    table = {(row["run"], row["way"], row["givens"]): row for row in found["solved"]}
+    assert len(table) == len(found["solved"]) == rows
+    for (name, way, givens), row in table.items():
+        passes = 36 if name == "pairs" else cells - givens
+        assert row["passes"] == passes or "risk" in way and 1 <= row["passes"] <= passes
+        assert row["puzzles"] == 5 and row["solved"][0] < 1
+    of_grids = set(runs) & {"mdlm", "aogpt", "ar", "nine"}
+    assert {row["run"] for row in found["grids"]} == found["losses"].keys() == of_grids
+    assert all(losses["loss"][0] > 1 for losses in found["losses"].values())
+
+
+def test_own_puzzles_are_answered_in_the_terminal(call):
+    Path("p.txt").write_text(KNOWN_OF_9)
+    said, _ = call(["nine"], "--puzzles=p.txt", "--risks=")
+    assert said.count(" ".join(KNOWN_OF_9)) == 3 == said.count(": wrong")
+
+
+@pytest.mark.parametrize("runs, flag, named", [
+    (["mdlm"], "--risks=-1", "--risks"), (["mdlm"], "--risks=nan", "--risks"),
+    (["mdlm"], "--givens=x", "--givens"), (["mdlm"], "--givens=7", "--givens"),
+    (["nine", "mdlm"], "--risks=", "sizes"), (["bytes"], "--risks=", "out/bytes"),
+    (["untaught"], "--risks=", "out/untaught")])
+def test_what_means_nothing_is_refused(call, runs, flag, named):
+    with pytest.raises(InputError, match=f"^[^\n]*{named}[^\n]*$"):
+        call(runs, flag)

@@ -138,7 +138,7 @@ class Transformer(model.Transformer):
     def logits(self, batch, select: Tensor) -> Tensor:
         """As model.py's; the network is told the time, if the batch has one."""
         t = getattr(batch, "t", None)
-        return self(batch.tokens, batch.key_pos, batch.target_pos, select, t=t)
+        return self(*batch[:3], select, t=t)
 
     @torch.no_grad()
     def init_weights(self):

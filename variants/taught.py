@@ -3,7 +3,7 @@ An any-order GPT that is told where to go next: the order of each text stands in
 
 Adds: cells are predicted in the order in which somebody would solve the puzzle, or from left to
 right after what is given, and never the givens. So it shows what a GPT can do if a good order is
-known. Costs: data whose words are moves, as those of MOVES in worlds/solved.py. Plugs in as
+known. Costs: data whose words are moves, as those of worlds/sudoku_moves.py. Plugs in as
 
     python train.py --mode=aogpt --preset=sudoku-moves      the preset chooses --variant=taught
 
@@ -19,8 +19,8 @@ import model
 from extras.cache import Cache
 from model import MODES, order_batch, write
 from support.flags import InputError, flag
-from worlds.solved import MOVES
-from worlds.sudoku import GRIDS
+from worlds.sudoku import SUDOKU
+from worlds.sudoku_moves import SUDOKU_MOVES
 
 
 @dataclass
@@ -67,8 +67,8 @@ def in_solvers_order(model, tokens, times, decide, noise, seed: int = 0):
     for grid in tokens.tolist():
         puzzle = [0 if digit == model.config.mask_id else digit + 1 for digit in grid]
         givens = [cell for cell, digit in enumerate(puzzle) if digit]
-        solution = next(GRIDS.solutions(puzzle))
-        orders.append([*givens, *MOVES.order_of_solving(puzzle, solution, rng)])
+        solution = next(SUDOKU.solutions(puzzle))
+        orders.append([*givens, *SUDOKU_MOVES.order_of_solving(puzzle, solution, rng)])
     order = torch.tensor(orders, device=tokens.device)                          # (B, 36)
     edges = range(len(givens), len(puzzle) + 1)
     yield from write(model, tokens, order, edges, decide, Cache(model))

@@ -1,7 +1,8 @@
 """
 Worlds: data whose texts are made here, by rules that tell what is right.
 
-A world is an object with these methods, and a line of the table below:
+Yours is one file: what --data=sums asks for is the object SUMS of worlds/sums.py, and that of
+sudoku-9 is SUDOKU_9 of worlds/sudoku_9.py. It must have
 
     words()         its vocabulary
     draw(rng)       a random text
@@ -15,21 +16,17 @@ A world is an object with these methods, and a line of the table below:
 import random
 from importlib import import_module
 
-WORLDS = {
-    "toy": "worlds.toy.TOY",
-    "sudoku": "worlds.sudoku.GRIDS",
-    "sudoku-9": "worlds.nine.NINE",
-    "sudoku-pairs": "worlds.solved.PAIRS",
-    "sudoku-moves": "worlds.solved.MOVES",
-}
+from support.flags import names_in
+
+WORLDS = [file.replace("_", "-") for file in names_in("worlds")]
 
 
 def world_named(name: str):
     """The world of that name, which is the name of its data set too; None for any other data."""
     if name not in WORLDS:
         return None
-    module, _, variable = WORLDS[name].rpartition(".")
-    return getattr(import_module(module), variable)
+    file = name.replace("-", "_")
+    return getattr(import_module(f"worlds.{file}"), file.upper())
 
 
 def world_of(tokenizer):

@@ -6,10 +6,10 @@ A grid has 6 x 6 cells. In each row, each column and each box of 2 x 3 cells sta
 exact as the toy's: a grid costs ln 28,200,960 / 36 = 0.4765 nats per word, and what is no grid
 has the probability 0.
 
-    python train.py --mode=mdlm --preset=sudoku                 prepares the grids, and trains
-    python -m extras.solve mdlm=out/sudoku-mdlm                       which puzzles does it solve?
-    python -m extras.solve mdlm=out/sudoku-mdlm --puzzles=mine.txt    your own
-    python train.py --mode=mdlm --preset=sudoku-9               9 x 9: see worlds/nine.py
+    python train.py --mode=mdlm --preset=sudoku                     prepares the grids, and trains
+    python -m extras.solve mdlm=out/sudoku-mdlm                     which puzzles does it solve?
+    python -m extras.solve mdlm=out/sudoku-mdlm --puzzles=mine.txt  your own
+    python train.py --mode=mdlm --preset=sudoku-9                   9 x 9: see worlds/sudoku_9.py
 
 A puzzle is a grid of which some cells, the givens, are left, so many that it has one solution.
 """
@@ -21,19 +21,23 @@ import random
 
 import numpy as np
 
+from support.flags import InputError
+
+MOST_TRIES = 50_000     # for each solution of a puzzle: some seconds. Usual ones take a hundred
+
 
 class Sudoku:
-    """All grids of n x n digits with boxes of height x width, where n = height · width.
+    """Grids of n x n digits with boxes of height x width, where n = height · width.
 
     A grid is a tuple of n² numbers from 1 to n, row after row; of a puzzle some are 0. Its text has
     a word for each number. The 3n units are rows, columns and boxes. A set of digits is a number,
-    in which bit d stands for the digit d."""
+    in which bit d stands for the digit d. A world of grids has a draw_grid(rng) too."""
 
     def __init__(self, height: int, width: int):
         self.height, self.width = height, width
         self.n = n = height * width
         self.cells = n * n
-        self.columns = 2 * n - 1        # of the screen, to show a text as a grid
+        self.digits = range(1, n + 1)
         self.all_digits = 2 ** (n + 1) - 2
         self.units_of = []              # of each cell its row, its column and its box
         for cell in range(self.cells):
@@ -45,9 +49,14 @@ class Sudoku:
 
     def is_grid(self, grid) -> bool:
         """Whether every unit has every digit."""
-        found = {(unit, digit) for digit, units in zip(grid, self.units_of) for unit in units}
-        wanted = itertools.product(range(3 * self.n), range(1, self.n + 1))
-        return len(grid) == self.cells and found == set(wanted)
+        return (len(grid) == self.cells and set(grid) <= set(self.digits)
+                and self.used_in(grid) is not None)
+
+    def clashes(self, grid) -> set:
+        """The cells whose digit stands twice in one of their units."""
+        pairs = itertools.permutations(zip(itertools.count(), grid, self.units_of), 2)
+        return {cell for (cell, digit, units), (_, other, others) in pairs
+                if digit == other and {*units} & {*others}}
 
     def used_in(self, puzzle) -> list:
         """The set of digits that stand in each unit; None, if a digit stands in a unit twice."""
@@ -56,7 +65,7 @@ class Sudoku:
             for unit in units:
                 if digit and used[unit] >> digit & 1:
                     return None
-                used[unit] |= 1 << digit & self.all_digits
+                used[unit] |= 1 << digit
         return used
 
     def candidates(self, puzzle, used) -> dict:
@@ -68,26 +77,51 @@ class Sudoku:
                 found[cell] = self.all_digits & ~(used[row] | used[column] | used[box])
         return found
 
+    def digits_in(self, found: int) -> list:
+        """The digits of a set."""
+        return [digit for digit in self.digits if found >> digit & 1]
+
+    def places(self, candidates, used) -> dict:
+        """For each (unit, digit) that is still missing the cells of the unit where it may stand."""
+        found = {(unit, digit): [] for unit, digits in enumerate(used)
+                 for digit in self.digits_in(~digits)}
+        for cell, digits in candidates.items():
+            for unit, digit in itertools.product(self.units_of[cell], self.digits_in(digits)):
+                found[unit, digit].append(cell)
+        return found
+
     def solutions(self, puzzle, rng: random.Random = None):
-        """Yields all grids that a puzzle can become, with rng in random order."""
+        """Yields all grids that a puzzle can become, with rng in random order.
+
+        Raises InputError where it finds no further one within MOST_TRIES."""
         grid = list(puzzle)
         used = self.used_in(grid)
+        tries = 0
 
         def fill():
-            # The blank cell with the fewest candidates leaves the fewest ways to go wrong.
+            nonlocal tries
+            tries += 1
+            if tries > MOST_TRIES:
+                raise InputError("this puzzle takes too long to solve; give another")
             candidates = self.candidates(grid, used)
             if not candidates:
+                tries = 0
                 yield tuple(grid)
                 return
+            # The blank cell with the fewest candidates leaves the fewest ways to go wrong. Where
+            # these are many, a unit may have fewer places for a digit.
             cell = min(candidates, key=lambda cell: candidates[cell].bit_count())
-            digits = range(1, self.n + 1)
-            if rng:
-                digits = rng.sample(digits, self.n)
-            for digit in digits:
-                if candidates[cell] >> digit & 1:
-                    self.toggle(grid, used, cell, digit)
-                    yield from fill()
-                    self.toggle(grid, used, cell, digit)
+            digits = rng.sample(self.digits, self.n) if rng else self.digits
+            moves = [(cell, digit) for digit in digits if candidates[cell] >> digit & 1]
+            if len(moves) > 2 and not rng:
+                places = self.places(candidates, used)
+                (_, digit), cells = min(places.items(), key=lambda place: len(place[1]))
+                if len(cells) < len(moves):
+                    moves = [(cell, digit) for cell in cells]
+            for cell, digit in moves:
+                self.toggle(grid, used, cell, digit)
+                yield from fill()
+                self.toggle(grid, used, cell, digit)
 
         return fill() if used else iter(())
 
@@ -97,37 +131,87 @@ class Sudoku:
         for unit in self.units_of[cell]:
             used[unit] ^= 1 << digit
 
-    # ---- Random grids ----------------------------------------------------------------------------
+    # ---- Random puzzles --------------------------------------------------------------------------
 
-    @functools.cached_property
-    def first_row_sorted(self) -> list:
-        """The grids whose first row is 1 … n, sorted. New names for the digits give all others."""
-        return sorted(self.solutions([*range(1, self.n + 1)] + [0] * (self.cells - self.n)))
+    def draw_puzzle(self, grid, givens: int, rng: random.Random) -> tuple:
+        """A puzzle of which this grid is the only solution, with so many givens, or a few more.
 
-    def number_of_grids(self) -> int:
-        return len(self.first_row_sorted) * math.factorial(self.n)
+        Cells are emptied in random order, unless a second solution would appear."""
+        puzzle = list(grid)
+        for cell in rng.sample(range(self.cells), self.cells):
+            if self.cells - puzzle.count(0) == givens:
+                break
+            puzzle[cell] = 0
+            if len(list(itertools.islice(self.solutions(puzzle), 2))) > 1:
+                puzzle[cell] = grid[cell]
+        return tuple(puzzle)
 
-    def draw_grid(self, rng: random.Random) -> tuple:
-        """A random grid, each as likely as any other."""
-        grid = rng.choice(self.first_row_sorted)
-        names = rng.sample(range(1, self.n + 1), self.n)
-        return tuple(names[digit - 1] for digit in grid)
+    def shuffled(self, grids, rng: random.Random) -> list:
+        """Grids or puzzles with the digits renamed, and rows and columns in another order.
 
-    # ---- The world of grids: see __init__.py -----------------------------------------------------
+        The units stay units. All the grids are changed in the same way."""
+        names = [0, *rng.sample(self.digits, self.n)]
+        rows = self.reordered(self.height, rng)
+        columns = self.reordered(self.width, rng)
+        cells = [row * self.n + column for row in rows for column in columns]
+        return [tuple(names[grid[cell]] for cell in cells) for grid in grids]
+
+    def reordered(self, together: int, rng: random.Random) -> list:
+        """All rows, or all columns, in a random order that keeps those of a box together."""
+        groups = [range(first, first + together) for first in range(0, self.n, together)]
+        return [line for group in rng.sample(groups, len(groups))
+                for line in rng.sample(group, together)]
+
+    # ---- The world of grids, whose law is not known: see __init__.py -----------------------------
+
+    @property
+    def columns(self) -> int:
+        return 2 * self.n - 1
 
     def words(self) -> list:
-        return [str(digit) for digit in range(1, self.n + 1)]
+        return [str(digit) for digit in self.digits]
 
     def draw(self, rng: random.Random) -> str:
         """The text of a random grid."""
         return " ".join(map(str, self.draw_grid(rng)))
 
-    def entropy(self) -> float:
-        """Nats per text."""
-        return math.log(self.number_of_grids())
+    def entropy(self):
+        return None
 
     def mean_words(self) -> float:
         return float(self.cells)
+
+    def log_probs(self, text: str):
+        return None
+
+    def grid_of(self, text: str) -> tuple:
+        """The grid that a text stands for; a word that is no number counts as a blank."""
+        return tuple(int(word) if word.isdecimal() else 0 for word in text.split())
+
+    def is_right(self, text: str) -> bool:
+        """Whether the text is that of a grid."""
+        return self.is_grid(self.grid_of(text))
+
+
+class AllGrids(Sudoku):
+    """All grids, each as likely as any other. So there must be few enough for a list."""
+
+    @functools.cached_property
+    def first_row_sorted(self) -> list:
+        """The grids whose first row is 1 … n, sorted. New names for the digits give all others."""
+        return sorted(self.solutions([*self.digits] + [0] * (self.cells - self.n)))
+
+    def number_of_grids(self) -> int:
+        return len(self.first_row_sorted) * math.factorial(self.n)
+
+    def draw_grid(self, rng: random.Random) -> tuple:
+        grid = rng.choice(self.first_row_sorted)
+        names = rng.sample(self.digits, self.n)
+        return tuple(names[digit - 1] for digit in grid)
+
+    def entropy(self) -> float:
+        """Nats per text."""
+        return math.log(self.number_of_grids())
 
     def log_probs(self, text: str):
         """(n²,) ln p of every word given the words before it; None if the text is no grid."""
@@ -148,13 +232,5 @@ class Sudoku:
         left[:self.n] *= len(self.first_row_sorted)
         return np.diff(np.log(left))
 
-    def grid_of(self, text: str) -> tuple:
-        """The grid that a text stands for; a word that is no number counts as a blank."""
-        return tuple(int(word) if word.isdecimal() else 0 for word in text.split())
 
-    def is_right(self, text: str) -> bool:
-        """Whether the text is that of a grid."""
-        return self.is_grid(self.grid_of(text))
-
-
-GRIDS = Sudoku(2, 3)
+SUDOKU = AllGrids(2, 3)

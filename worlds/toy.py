@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-from tokenizer import join_words, split_words
+from tokenizer import WORD, join_words, split_words
 
 
 # ---- A grammar and its law -----------------------------------------------------------------------
@@ -34,7 +34,7 @@ class Grammar:
 
     columns = 0             # a story has no shape on the screen
     REFERENCE = re.compile(r"{(=?)(\w+)}")
-    PART = re.compile(REFERENCE.pattern + r"|(\w+|[^\w\s])")
+    PART = re.compile(rf"{REFERENCE.pattern}|({WORD})")
 
     def __init__(self, rules: dict):
         self.rules = rules

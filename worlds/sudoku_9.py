@@ -1,9 +1,6 @@
 """
 Sudokus of 9 x 9 cells, as they stand in newspapers.
 
-Adds: the data set sudoku-9, whose texts are grids. Costs: a millisecond or two for each. Plugs in
-as a world of worlds.py:
-
     python train.py --mode=mdlm --preset=sudoku-9
     python -m extras.solve mdlm=out/sudoku-9-mdlm
     python -m extras.solve mdlm=out/sudoku-9-mdlm --puzzles=mine.txt      your own
@@ -12,10 +9,8 @@ There are 6.67e21 such grids (Felgenhauer & Jarvis 2006), too many for a list fr
 here they are not equally likely, and their law is not known. If they were, a grid would cost
 ln 6.67e21 / 81 = 0.6204 nats per word; under a law of unequal grids they cost less.
 """
-import itertools
 import random
 
-from worlds import solving
 from worlds.sudoku import Sudoku
 
 
@@ -25,17 +20,11 @@ class FilledGrids(Sudoku):
     def draw_grid(self, rng: random.Random) -> tuple:
         first_row = range(1, self.n + 1)        # which gets other digits and another place below
         grid = next(self.solutions([*first_row] + [0] * (self.cells - self.n), rng))
-        [grid] = solving.shuffled(self, [grid], rng)
+        [grid] = self.shuffled([grid], rng)
         if rng.random() < 0.5:                  # rows become columns
-            columns = [grid[column::self.n] for column in range(self.n)]
-            grid = tuple(itertools.chain(*columns))
+            grid = tuple(grid[column + row] for column in range(self.n)
+                         for row in range(0, self.cells, self.n))
         return grid
 
-    def entropy(self):
-        return None
 
-    def log_probs(self, text: str):
-        return None
-
-
-NINE = FilledGrids(3, 3)
+SUDOKU_9 = FilledGrids(3, 3)
