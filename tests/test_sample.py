@@ -21,7 +21,7 @@ import extras.cache
 import model as plain
 from conftest import Running, run
 from extras import score
-from model import Config, Drawing, draw, draw_with, probabilities, read_next
+from model import Config, Drawing, draw, draw_with, probabilities, read_masked, read_next
 from sample import (
     SampleOptions, check_flags, check_pattern, generate, noise_of, pattern_of, rows_of, sampler_of,
     times_of)
@@ -394,12 +394,11 @@ def test_an_end_of_text_in_a_blank_ends_no_story():
 
 
 @torch.no_grad()
-@kinds(lambda kind, row: row.whole and not row.causal)
-def test_a_short_text_is_read_as_if_the_rest_of_the_window_were_masked(kind):
-    model, short = make(kind), torch.tensor([[4, 7, 11]])           # 11 is [MASK]
-    whole, order = torch.nn.functional.pad(short, (0, 5), value=11), torch.arange(8)[None]
-    found = read_next(model, short, order[:, :3], 2, 3)
-    assert torch.equal(found, read_next(model, whole, order, 2, 3))
+def test_a_short_text_is_read_as_if_the_rest_of_the_window_were_masked():
+    model, whole = make("mdlm"), torch.tensor([[4, 7] + 6 * [11]])          # 11 is [MASK]
+    row, place = torch.tensor([0]), torch.tensor([2])
+    found, expected = (read_masked(model, x, row, place) for x in (whole[:, :3], whole))
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("kind", ["ar", "aogpt"])
