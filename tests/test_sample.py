@@ -91,7 +91,7 @@ every_way = pytest.mark.parametrize("way", FEW.values())
 
 def four_tokens(kind):
     """Of four words, so that there are 256 texts."""
-    return make(kind, vocab_size=4, block_size=T, n_embd=8, n_layer=1)
+    return make(kind, vocab_size=4, block_size=T)
 
 
 def costs(case, x=every_text(4, T), new=T):
@@ -158,8 +158,7 @@ SHARPER = "--temperature=0.7 --top_p=0.9"
 @torch.no_grad()
 @pytest.mark.parametrize("way", [way for way in WAYS if "/" not in way or way in FEW.values()])
 def test_texts_are_written_as_often_as_their_score_says(way):
-    """And the scores of all texts are those of a law, in which top_p makes some cost infinitely
-    much. Drafts have the law of one token a pass. What looks at what it drew is refused a score."""
+    """And the scores of all texts are those of a law. Drafts have the law of one token a pass. What looks at what it drew is refused a score."""
     case = f"{way} {SHARPER}"
     model, pattern, o, make_sampler = setting(case, four_tokens)
     if "adaptive" in way:
@@ -175,7 +174,6 @@ def test_texts_are_written_as_often_as_their_score_says(way):
     else:
         law = costs(case).neg().exp()
     assert law.sum().item() == pytest.approx(1, abs=1e-9)
-    assert 0 < (law == 0).sum() < 256
     N, numbers = 5000, rng()
     times = times_of(model.config, o, noise_of(o.seed, [7], CPU)(T)).expand(N, -1)
 
@@ -191,7 +189,9 @@ def test_texts_are_written_as_often_as_their_score_says(way):
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["mdlm", "aogpt"])
 def test_random_order_is_a_bound_and_the_mean_over_orders(kind):
-    """Of the last three tokens after the first, both as a sampler writes and by the quick way."""
+    """Of the last three tokens after the first, both as a sampler writes and by the quick way. What
+    top_p forbids costs infinitely much."""
+    assert costs(f"{kind} .... --top_p=0.5").isinf().any()
     texts = every_text(4, T)
     orders = list(itertools.permutations(range(1, T)))
     nats = torch.stack([costs(f"{kind} .... --order=0,{','.join(map(str, order))}", new=3)
