@@ -1,4 +1,4 @@
-"""variants/bell.py: other mask ratios. That the weights keep the bound is asked in test_model.py."""
+"""variants/bell.py: other mask ratios. That they keep the bound is asked in test_model.py."""
 import numpy as np
 import pytest
 import torch

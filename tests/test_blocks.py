@@ -1,4 +1,4 @@
-"""variants/blocks.py, besides what test_model.py asks of every variant: fast forms against plain."""
+"""variants/blocks.py, besides what test_model.py asks of every variant: fast is plain."""
 import collections
 import math
 

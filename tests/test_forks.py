@@ -8,7 +8,15 @@ import pytest
 
 from conftest import ROOT, TINY, run
 
-HEAD = "import torch\nimport model\nfrom model import MODES\n\nclass Config(model.Config):\n    ''\n\n"
+HEAD = """
+import torch
+import model
+from model import MODES
+
+class Config(model.Config):
+    "a file of one's own"
+
+"""
 FILES = {
     "variants/rtl.py": """
 def times(config, u):

@@ -38,8 +38,8 @@ def kinds(holds=lambda kind, row: row.whole):
     """A test of all kinds of which this holds."""
     names = ["", *(f"/{name}" for name in names_in("variants"))]
     found = [mode + name for name in names for mode in module_of(name).Config.modes]
-    found = [kind for kind in found if holds(kind, module_of(kind).Config.modes[kind.split("/")[0]])]
-    return pytest.mark.parametrize("kind", found)
+    rows = {kind: module_of(kind).Config.modes[kind.split("/")[0]] for kind in found}
+    return pytest.mark.parametrize("kind", [kind for kind in found if holds(kind, rows[kind])])
 
 
 modes = pytest.mark.parametrize("kind", MODES)

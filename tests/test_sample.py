@@ -158,7 +158,8 @@ SHARPER = "--temperature=0.7 --top_p=0.9"
 @torch.no_grad()
 @pytest.mark.parametrize("way", [way for way in WAYS if "/" not in way or way in FEW.values()])
 def test_texts_are_written_as_often_as_their_score_says(way):
-    """And the scores of all texts are those of a law. Drafts have the law of one token a pass. What looks at what it drew is refused a score."""
+    """And the scores of all texts are those of a law. What looks at what it drew has no score, but
+    drafts have the law of one token a pass."""
     case = f"{way} {SHARPER}"
     model, pattern, o, make_sampler = setting(case, four_tokens)
     if "adaptive" in way:
@@ -269,7 +270,10 @@ def ways_with(texts, ways=FEW.values()):
     return pytest.mark.parametrize("case", list(filter(is_accepted, cases)))
 
 
-@ways_with(TEXTS, [way for way in WAYS if "sampler" not in way and is_accepted(f"{way} --cache=false")])
+PLAIN = [way for way in WAYS if "sampler" not in way]
+
+
+@ways_with(TEXTS, [way for way in PLAIN if is_accepted(f"{way} --cache=false")])
 def test_a_memory_gives_what_the_network_gives(monkeypatch, case):
     """In every pass the logits are those of model.py's read_next, which reads all slots anew."""
     checked = []
