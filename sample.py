@@ -119,8 +119,6 @@ def sampler_of(config, o, flags: dict) -> tuple:
         return plain_sampler(config, o), {}
     file = plugin("samplers", o.sampler)
     sampler = file.sampler(config, o, flags)
-    if not sampler:
-        raise InputError(f"sampler() of samplers/{o.sampler}.py must return a function")
     return sampler, asdict(build(file.Options, flags)) if hasattr(file, "Options") else {}
 
 
@@ -205,16 +203,11 @@ def check_pattern(config, pattern: torch.Tensor):
 
 def check_flags(o: SampleOptions, config):
     """Raises InputError for a flag that would do nothing."""
-    row = config.row
-    useless = {
-        "steps": row.orders == "one",
-        "order": row.orders != "any",
-        "cache": not row.causal and not row.reader,
-        "blank": not o.prompts and "___" not in o.prompt and not o.prompt.startswith("FILE:")}
-    for name, in_vain in useless.items():
-        if in_vain and getattr(o, name) != getattr(type(o), name):
-            raise InputError(f"--{name}={getattr(o, name)} means nothing for this model and "
-                             "prompt; leave it out")
+    in_vain = {"steps": config.row.orders == "one", "order": config.row.orders != "any"}
+    for name in in_vain:
+        if in_vain[name] and getattr(o, name):
+            raise InputError(f"--{name}={getattr(o, name)} means nothing for this model, which "
+                             "has an order of its own; leave it out")
 
 
 # ---- The command ---------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ MOST_USED = ("mode", "preset", "data", "out_dir", "resume", "max_steps", "batch_
 
 
 def resolve(flags: dict):
-    """What the flags ask for: Settings, Config, and with --resume the checkpoint.
+    """What the flags ask for: Settings and Config.
 
     The Config is that of model.py, or with --variant that of a file of variants/. A flag wins over
     the preset. A resumed run keeps most of its settings. Raises InputError."""
@@ -206,9 +206,8 @@ def resolve(flags: dict):
     if not values.get("out_dir"):
         mode = values.get("mode", config_class(values.get("variant", "")).mode)
         values["out_dir"] = os.path.join("out", f"{values['data']}-{mode}")
-    checkpoint = None
     if flags.get("resume"):
-        checkpoint, values = past_of(values["out_dir"], flags)
+        values = past_of(values["out_dir"], flags)
     vocab_size = vocabulary_of(values["data"])
     if values.get("vocab_size", vocab_size) != vocab_size:
         raise InputError(f"--vocab_size={values['vocab_size']}: data/{values['data']} has "
@@ -224,13 +223,13 @@ def resolve(flags: dict):
     if s.batch_size % rows:
         raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "
                          "--grad_accum times the processes, and times 2 for mdlm")
-    return s, config, checkpoint
+    return s, config
 
 
 def main():
     flags = parse_flags(__doc__, Config, Settings, first=MOST_USED,
                         plugins={"variant": "variants"}, implied=IMPLIED)
-    s, config, checkpoint = resolve(flags)
+    s, config = resolve(flags)
     device = join_processes(s.device)           # the one of this process, if there are several
     check_folder(s.out_dir, s.resume)           # no run is overwritten
     machine.prepare(s, device)
@@ -265,8 +264,7 @@ def main():
     trained_on = {"variant": type(config).__module__, "tokenizer": tokenizer.to_dict(),
                   "windows": s.windows, "data": val.meta["splits"],
                   "checksum": zlib.crc32(windows.tokens, zlib.crc32(val.tokens))}
-    run = Run(s, model, optimizers, trained_on, checkpoint)
-    del checkpoint      # It holds a copy of all weights and moments.
+    run = Run(s, model, optimizers, trained_on)
     announce(run, windows, law)
     if run.step == 0:
         print_story(run, tokenizer, "before training: ")
@@ -307,8 +305,8 @@ def announce(run: Run, windows, law):
     s, config = run.s, run.model.config
     parameters = run.model.count_parameters()
     epochs = s.max_steps * s.batch_size / len(windows)
-    print(f"preset {s.preset}: {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
-          f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
+    run.say(f"preset {s.preset}: {config.mode} on data/{s.data}, {s.max_steps:,} steps of "
+            f"{s.batch_size} windows of {config.block_size} tokens, {epochs:.1f} epochs")
     print(f"{parameters:,} parameters; {WORLD_SIZE} x {run.device_name()}, {s.dtype}")
     if s.windows != "aligned":
         print("windows and samples begin anywhere in the text")

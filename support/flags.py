@@ -177,7 +177,8 @@ def comments_of(options_class):
     """{field: the comment after it}, which is the help of a field that has no other."""
     classes = options_class.__mro__[-2::-1]             # all but `object`, the eldest first
     lines = "".join(map(inspect.getsource, classes)).splitlines()
-    return {line.split(":")[0].strip(): line.partition("  # ")[2] for line in lines}
+    commented = [line.split("  # ") for line in lines if "  # " in line]
+    return {code.split(":")[0].strip(): comment for code, comment in commented}
 
 
 def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
@@ -211,7 +212,7 @@ def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
                 continue
             names.add(f.name)
             kind, words = type_of(f)
-            help = f.metadata.get("help") or comments[f.name]
+            help = f.metadata.get("help") or comments.get(f.name, "")
             if f.name in plugins:
                 help += f": {', '.join(names_in(plugins[f.name]))}"
             if f.default not in ("", None):

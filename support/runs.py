@@ -70,7 +70,7 @@ def config_class(variant):
     """The Config of model.py, or of the file of variants/ with this name. Raises InputError."""
     if variant in ("", "model"):
         return import_module("model").Config
-    return import_module("variants").config_of(variant.rpartition(".")[2])
+    return import_module("variants").config_of(variant.removeprefix("variants."))
 
 
 def load(path, device="cpu"):
@@ -137,7 +137,7 @@ def check_folder(folder, resume):
 
 
 def past_of(folder, flags):
-    """The checkpoint of a run that is to go on, and its settings, with the flags in their place.
+    """The settings of a run that is to go on, with the flags in their place.
 
     Raises InputError for flags that contradict the settings that the run began with. A setting that
     was added to the code since then may be given."""
@@ -154,7 +154,7 @@ def past_of(folder, flags):
     if max_steps <= step and max_steps != past["max_steps"]:
         raise InputError(f"--max_steps={max_steps}: {path} has made {step} steps; give more")
     decided = {name: flags[name] for name in flags.keys() - fixed}
-    return checkpoint, past | decided | {"out_dir": folder}
+    return past | decided | {"out_dir": folder}
 
 
 # ---- The run -------------------------------------------------------------------------------------
@@ -171,10 +171,10 @@ class Run:
     """A run under way: how far it is, its log, and its files.
 
     s is train.py's Settings. trained_on has plain values that sampling needs and that a resumed run
-    must find unchanged: the tokenizer and the like. With a checkpoint the run goes on, from the
-    newest one there is. Raises InputError where the folder is in use, or does not fit."""
+    must find unchanged: the tokenizer and the like. With s.resume the run goes on, from its newest
+    checkpoint. Raises InputError where the folder is in use, or does not fit."""
 
-    def __init__(self, s, model, optimizers, trained_on, checkpoint):
+    def __init__(self, s, model, optimizers, trained_on):
         self.s, self.model, self.optimizers, self.trained_on = s, model, optimizers, trained_on
         self.path = Path(s.out_dir).joinpath
         self.step = 0                   # steps done
@@ -190,7 +190,7 @@ class Run:
             self.log_file = open_locked(self.path("log.jsonl"))
             check_folder(s.out_dir, s.resume)       # another run may have begun and ended meanwhile
         wait_for_processes()
-        if checkpoint:                              # or may have gone on, so it is read again
+        if s.resume:                                # or may have gone on
             self.restore(read_checkpoint(self.path("ckpt.pt")))
         elif RANK == 0:
             self.log_file.truncate(0)

@@ -76,7 +76,7 @@ def test_help_shows_every_flag(script, folder, classes):
     assert ", ".join(names_in(folder)) in said
     for options in classes[:2]:
         for f in fields(options):
-            assert f.metadata.get("help", comments_of(options).get(f.name)) in said
+            assert f.metadata.get("help", comments_of(options).get(f.name, "")) in said
     assert "(1337)" in words
 
 
@@ -107,8 +107,8 @@ train.py --variant=blocks.py    blocks?
 train.py --variant=muon
 train.py --preset=paper --variant=blocks
 train.py --preset=paper --schedule=linear
-train.py --variant=blocks
-train.py --mode=mdlm --variant=infill
+train.py --mode=ar --variant=blocks    --mode
+train.py --mode=mdlm --variant=infill    --mode
 train.py --variant=paper --time_embedding=add
 train.py --mode=mdlm --variant=paper --schedule=cosine
 train.py --mode=mdlm --variant=blocks --block_length=0

@@ -94,7 +94,7 @@ def test_the_command_that_goes_on_asks_for_it_once(monkeypatch, tmp_path, capsys
     resumed = argument in ("--resume", "--resume=true")
     s = Settings(out_dir=str(tmp_path / "r"), resume=resumed)
     with pytest.raises(SystemExit):
-        Run(s, small_model(), [], {}, None).exit_stopped()
+        Run(s, small_model(), [], {}).exit_stopped()
     *_, last = capsys.readouterr().err.split()
     assert last == argument if resumed else "--resume"
 
@@ -131,7 +131,7 @@ def test_what_a_signal_does(tmp_path, monkeypatch):
     def write(*_):
         raise BrokenPipeError
 
-    run = Run(Settings(out_dir=str(tmp_path / "r")), small_model(), [], {}, None)
+    run = Run(Settings(out_dir=str(tmp_path / "r")), small_model(), [], {})
     monkeypatch.setattr(runs.os, "write", write)
     before = {signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
               signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler)}
@@ -221,14 +221,15 @@ runpy.run_path(script, run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
-@pytest.mark.parametrize("line", [
-    "train.py {tiny} --out_dir={out}",
-    "sample.py --out_dir=out/ar --out={out}.jsonl",
-    "prepare_data.py --name={out} --max_tokens=2000",
-    "extras/compare.py ar=out/ar --json={out}.json",
-    "extras/show.py ar={samples} --picture={out}.svg",
-    "diversity.py ar={samples} --data=t --json={out}.json"])
+@pytest.mark.parametrize("stream, line", [
+    ("stdin", "train.py {tiny} --out_dir={out}"),
+    ("stdout", "train.py {tiny} --out_dir={out}"),
+    ("stderr", "train.py {tiny} --out_dir={out}"),
+    ("stderr", "sample.py --out_dir=out/ar --out={out}.jsonl"),
+    ("stderr", "prepare_data.py --name={out} --max_tokens=2000"),
+    ("stderr", "extras/compare.py ar=out/ar --json={out}.json"),
+    ("stdout", "extras/show.py ar={samples} --picture={out}.svg"),
+    ("stderr", "diversity.py ar={samples} --data=t --json={out}.json")])
 def test_a_command_does_its_work_with_a_closed_stream(trained, workdir, samples, line, stream):
     (workdir / "closed.py").write_text(CLOSED)
     line = line.format(tiny=" ".join(TINY), out=workdir / "done", samples=samples)

@@ -124,11 +124,14 @@ def test_a_file_of_puzzles(workdir, blank, between):
     assert list(SUDOKU_9.solutions(puzzle)) == [solution]
 
 
+RIGHT = ".23456456123231564564231312645645312"
+
+
 @pytest.mark.parametrize("name, text", [
     ("p.txt", "12345x" + "." * 30), ("p.txt", "7" * 36), ("p.txt", "." * 35), ("p.txt", "." * 36),
     ("p.txt", "11" + "." * 34), ("p.txt", "123456\n" * 6), ("p.txt", ""),
-    ("p.txt", "123456456123231564564231312645645312"), ("p.csv", "." * 36),
-    ("p.jsonl", '{"text": "x"}')])
+    ("p.txt", RIGHT.replace(".", "1")), ("p.txt", f"{RIGHT}\n{RIGHT}.")]
+    + [(f"p.{ending}", RIGHT) for ending in ("csv", "tsv", "json", "jsonl", "ndjson", "CSV")])
 def test_what_is_no_puzzle_is_refused(workdir, name, text):
     Path(name).write_text(text)
     with pytest.raises(InputError, match=f"^{name}[^\n]*$"):

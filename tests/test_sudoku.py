@@ -209,9 +209,9 @@ def test_wrong_answers_are_noticed(world, wrong):
 
 def test_moves_are_those_of_somebody_who_solves():
     """A cell without a choice comes first: it has one candidate, or is a unit's only place."""
-    rng = random.Random(11)
-    for _ in range(20):
-        before, after = (part.split() for part in SUDOKU_MOVES.draw(rng).split(" | "))
+    for seed in range(20):
+        text = SUDOKU_MOVES.draw(random.Random(seed))
+        before, after = (part.split() for part in text.split(" | "))
         puzzle = [0] * 36
         for move in before:
             puzzle[CELL_NAMES.index(move[:2])] = int(move[2])
