@@ -174,7 +174,7 @@ def test_its_windows(trained, monkeypatch):
 def test_the_preset_and_its_schedule(trained, monkeypatch):
     """500 steps of warm-up, counted from 1, then a cosine to 5%, in which ours is a step behind."""
     monkeypatch.chdir(trained)
-    s, config, _ = resolve({"preset": "paper", "mode": "mdlm", "data": "t"})
+    s, config = resolve({"preset": "paper", "mode": "mdlm", "data": "t"})
     assert type(config) is paper.Config
     expected = dict(paper.OF_MDLM, init="paper", shared_init=False, target_embedding=False)
     assert vars(config) | expected == vars(config)
