@@ -15,7 +15,8 @@ from support.flags import InputError
 from test_sample import WORDS, every_way, make, setting
 
 PROMPTS = """One|One day|the girl|day One a|One _ day|One day _ a|One ___ day|day ____ a|One __ a
-One day __ a|_ One _ day|One _ _ day|___|_ One day|One day _|__ One|One day a _ ___""".replace("\n", "|").split("|")
+One day __ a|_ One _ day|One _ _ day|___|_ One day|One day _|__ One|One day a _ ___"""
+PROMPTS = PROMPTS.replace("\n", "|").split("|")
 make_for_words = functools.partial(make, vocab_size=WORDS.vocab_size, block_size=9)
 
 
