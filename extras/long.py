@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 
-def generate_in_parts(generate, model, stories, pattern, o, sampler):
+def generate_in_parts(generate, model, stories, pattern, o, make_sampler):
     """What `generate` returns, for a pattern of more than T tokens.
 
     Rotary positions and target embeddings end with the window. So each part after the first is the
@@ -30,7 +30,7 @@ def generate_in_parts(generate, model, stories, pattern, o, sampler):
             seed = (o.seed + 10 ** 6 * end) % 10 ** 15      # other random numbers for each part
             part = replace(o, steps=steps, seed=seed)
             tokens[:, window], when = generate(
-                model, stories, tokens[:, window], part, sampler)
+                model, stories, tokens[:, window], part, make_sampler=make_sampler)
             appeared[:, window] = torch.where(when < 0, appeared[:, window], passes + when)
             passes += when.amax(dim=1, keepdim=True) + 1
         if (tokens[:, window] == mask_id).any():            # ar has ended

@@ -55,8 +55,8 @@ def write(model, tokens, times, decide, noise, o, final: float, penalty: float):
         p = probabilities(logits, replace(o, temperature=temperature))          # (n, V)
         u = noise(tokens.size(1))                                               # (B, L)
         drawn = draw(p, u[row.to(u.device), place.to(u.device)])                # (n,)
-        if temperature == 0:
-            p = logits.softmax(dim=-1)
+        # Those that a low temperature makes certain are told apart by the model's own law.
+        p = torch.where(p == 1, 1 + logits.softmax(dim=-1), p)                  # (n, V)
         chance = p.new_full(tokens.shape, -1.0)                                 # (B, L)
         chance[row, place] = p.gather(-1, drawn[:, None])[:, 0]
         keep = left // (steps - step)

@@ -3,16 +3,15 @@ import pytest
 import torch
 
 from extras.noise import noisy
-from model import Config, training_batch
-from test_model import modes, rng
+from test_model import make, modes, rng
 
 
 @modes
-def test_token_noise(mode):
-    config = Config(mode, vocab_size=60, block_size=40)
+def test_token_noise(kind):
+    config = make(kind, vocab_size=60, block_size=40).config
     x = torch.randint(59, (400, 40), generator=rng())
-    clean = training_batch(config, x, rng())
-    changed_some = noisy(training_batch, 0.25)(config, x, rng())
+    clean = config.row.training_batch(config, x, rng())
+    changed_some = noisy(config.row.training_batch, 0.25)(config, x, rng())
     for before, after in zip(clean[1:], changed_some[1:]):
         assert torch.equal(before, after)
     words = clean.tokens < 59       # neither BOS nor [MASK]

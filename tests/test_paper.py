@@ -12,13 +12,13 @@ from torch.testing import assert_close      # in float64 within 1e-7
 
 import model as plain
 from conftest import run, small_model
-from samplers import confidence
-from variants import paper
 from prepare_data import open_windows
 from sample import SampleOptions, generate
+from samplers import confidence
 from support.flags import build
-from test_model import check_step, predict, rng, row_losses, tokens
+from test_model import in_float64, predict, rng, row_losses, tokens
 from train import Settings, learning_rate, resolve
+from variants import paper
 
 
 # ---- The network ---------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_ar_is_the_papers_network():
     """Its queries turn by where they stand; ours do with target_rotation=False."""
     model = exact_model("ar", target_rotation=False)
     x = tokens(model)
-    batch = paper.training_batch(model.config, x, rng())
+    batch = model.config.row.training_batch(model.config, x, rng())
     ours = predict(model, batch)                                                # (3, 8, V)
     for row, logits, loss, targets in zip(batch.tokens, ours, row_losses(model, batch), x):
         theirs = network(model, row)                                            # (8, V)
@@ -110,24 +110,18 @@ def test_ar_is_the_papers_network():
         assert_close(loss, F.cross_entropy(theirs, targets))
 
 
-def timed_batch(model):
-    batch = paper.training_batch(model.config, tokens(model, rows=8), rng(2))
-    return batch._replace(t=batch.t.double(), weight=batch.weight.double())
-
-
 @torch.no_grad()
 def test_mdlm_is_the_papers_network():
     """With an untied head and the timestep; BOS is one more visible token at its left."""
     model = exact_model("mdlm", **paper.OF_MDLM)
-    batch = timed_batch(model)
+    batch = in_float64(paper.training_batch(model.config, tokens(model, rows=8), rng(2)))
     rows = zip(batch.tokens, batch.t.tolist())
     theirs = torch.stack([network(model, row, t) for row, t in rows])           # (8, 9, V)
     masked = batch.tokens == model.config.mask_id                               # (8, 9)
     slots = masked.flatten().nonzero()[:, 0]
     assert_close(model(*batch[:3], slots, t=batch.t), theirs[masked])
     loss = F.cross_entropy(theirs[masked], batch.targets[masked])       # pooled over the batch
-    ours = paper.losses(model, batch, batch.select())
-    assert_close(ours.mean(), loss, atol=1e-6, rtol=0)
+    assert_close(row_losses(model, batch).mean(), loss, atol=1e-6, rtol=0)
 
 
 @torch.no_grad()
@@ -136,8 +130,9 @@ def test_without_flags_it_is_the_plain_network(mode):
     found = []
     for variant in paper, plain:
         torch.manual_seed(0)
-        model = variant.Transformer(variant.Config(mode, vocab_size=11, n_layer=2))
-        batch = variant.training_batch(model.config, tokens(model, rows=2), rng())
+        config = variant.Config(mode, vocab_size=11, n_layer=1, block_size=8)
+        model = config.row.network(config)
+        batch = config.row.training_batch(config, tokens(model, rows=2), rng())
         found.append(torch.cat([p.flatten() for p in model.parameters()]))
         found.append(predict(model, batch))
     assert torch.equal(found[0], found[2])
@@ -153,19 +148,14 @@ def test_parameter_counts():
 def test_its_masks_and_what_the_network_is_told():
     config = paper.Config("mdlm", vocab_size=11, **paper.OF_MDLM)
     x = torch.zeros(2000, 512, dtype=torch.long)
-    batch = paper.cosine_batch(config, x, rng())
+    batch = paper.timed_batch(config, x, rng())
     assert kstest(batch.t.numpy(), "uniform").pvalue > 1e-3
     share = (batch.tokens == config.mask_id)[:, 1:].double().mean(dim=1)
     ratio = torch.sin(math.pi / 2 * batch.t).square()
     assert (share - ratio).abs().max() < 0.12       # 5 standard deviations at a ratio of one half
     assert_close(paper.timestep(config, ratio), batch.t, atol=1e-3, rtol=0)
-    for found, expected in zip(batch, plain.masked_ce_batch(config, x, rng())):
+    for found, expected in zip(batch, plain.cosine_batch(config, x, rng())):
         assert torch.equal(found, expected)
-
-
-def test_a_step_is_the_same_in_parts_and_compiled():
-    model = exact_model("mdlm", **paper.OF_MDLM)
-    check_step(model, timed_batch(model), paper.losses)
 
 
 def test_its_windows(trained, monkeypatch):
@@ -184,8 +174,8 @@ def test_its_windows(trained, monkeypatch):
 def test_the_preset_and_its_schedule(trained, monkeypatch):
     """500 steps of warm-up, counted from 1, then a cosine to 5%, in which ours is a step behind."""
     monkeypatch.chdir(trained)
-    s, variant, config, _ = resolve({"preset": "paper", "mode": "mdlm", "data": "t"})
-    assert variant is paper
+    s, config = resolve({"preset": "paper", "mode": "mdlm", "data": "t"})
+    assert type(config) is paper.Config
     expected = dict(paper.OF_MDLM, init="paper", shared_init=False, target_embedding=False)
     assert vars(config) | expected == vars(config)
     recipe = dict(dtype="float32", windows="paper", batch_size=32, weight_decay=0.01, grad_clip=1.0)
@@ -237,12 +227,12 @@ def test_its_sampler(steps, kept):
     blank = torch.full((16,), model.config.mask_id)
     flags = paper.protocol_of(model.config) | dict(protocol="paper", steps=steps)
     o = build(SampleOptions, flags)
-    write = confidence.sampler(model.config, o, flags)
+    sampler = confidence.sampler(model.config, o, flags)
     theirs = [papers_sampler(model, o.seed, story, 16, steps) for story in range(20)]
     model.float()
-    ours, appeared = generate(model, range(20), blank, o, paper, write)
+    ours, appeared = generate(model, range(20), blank, o, sampler)
     assert torch.equal(ours, torch.stack(theirs))
     assert torch.bincount(appeared[0]).tolist() == kept
     o.protocol = "own"      # without the bug
-    changed, _ = generate(model, range(20), blank, o, paper, write)
+    changed, _ = generate(model, range(20), blank, o, sampler)
     assert not torch.equal(ours, changed)
