@@ -1,0 +1,107 @@
+"""
+A page in which the network itself runs, so that a hand can hide words and see what it guesses.
+
+Adds: one HTML file that holds the weights of trained runs, their vocabulary, texts or puzzles to
+begin with, and the network in JavaScript. It opens in any browser, without a server or a
+connection. Costs: nothing elsewhere. Plugs in as
+
+    python -m extras.page mdlm=out/toy-mdlm
+    python -m extras.page mdlm=out/toy-mdlm ar=out/toy-ar --out=toy.html
+    python -m extras.page mdlm=out/sudoku-mdlm --out=sudoku.html
+
+Networks that share a page have learned the same data. page.js is model.py told again, page.html
+all that is seen.
+"""
+import base64
+import json
+import random
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import model as plain
+from prepare_data import Windows, prepare_if_missing
+from sample import open_model
+from support.flags import InputError, build, command, flag, parse_flags
+from support.pictures import on_one_line
+from support.runs import read_run
+from worlds import columns_of, solving, world_of
+
+
+@dataclass
+class PageOptions:
+    """what is on the page"""
+    out: str = flag("page.html", "file of the page", file=(".html",))
+    examples: int = flag(20, "texts or puzzles to begin with", low=1)
+
+
+def as_plain(model) -> dict:
+    """What JSON can hold of a model: its configuration, and its weights as base64 of float16.
+
+    Rows of the embedding that only pad the vocabulary are left out, and the head is the embedding.
+    """
+    config = model.config
+    weights = {name: p.detach().cpu() for name, p in model.named_parameters()}
+    weights["embed.weight"] = weights["embed.weight"][:config.mask_id + 1]
+    halves = {name: p.half().numpy().astype("<f2") for name, p in weights.items()}
+    return {
+        "config": asdict(config) | {"bos_id": config.bos_id, "mask_id": config.mask_id},
+        "weights": {name: base64.b64encode(p.tobytes()).decode() for name, p in halves.items()},
+    }
+
+
+def begin_with(folder: str, tokenizer, T: int, count: int) -> list:
+    """Lists of T tokens: puzzles, in which -1 is a blank, or texts that training has not seen.
+
+    Raises InputError."""
+    if columns_of(tokenizer):
+        rules = world_of(tokenizer)
+        rng = random.Random(1337)
+        puzzles = [solving.draw_puzzle(rules, rules.draw_grid(rng), rules.cells // 3, rng)
+                   for _ in range(count)]
+        return [[digit - 1 for digit in puzzle] for puzzle in puzzles]
+    data = read_run(folder)["settings"]["data"]
+    prepare_if_missing(data)
+    return Windows(data, "val", T).spread(count).tolist()
+
+
+def page_of(runs: dict, count: int) -> str:
+    """The page of the networks of {name: folder}. Raises OSError, InputError."""
+    networks = []
+    shared = None
+    for name, folder in runs.items():
+        model, variant, tokenizer, _ = open_model(folder, "cpu")
+        if variant.Transformer is not plain.Transformer or model.config.mode == "aogpt":
+            raise InputError(f"{folder} has not the network of ar or mdlm in model.py, which is "
+                             "all that runs in a page; give another run")
+        facts = tokenizer.to_dict() | {"T": model.config.block_size}
+        if shared not in (None, facts):
+            raise InputError(f"{folder} has other words or windows than the first run; give it "
+                             "a page of its own")
+        shared = facts
+        networks.append(as_plain(model) | {"name": name})
+    pieces = [tokenizer.pieces([i])[0] for i in range(tokenizer.eot)]
+    rules = columns_of(tokenizer) and world_of(tokenizer)
+    content = {
+        "vocabulary": [on_one_line(piece) for piece in pieces] + [" ∎"],
+        "box": rules and [rules.height, rules.width],
+        "units": rules and rules.units_of,
+        "examples": begin_with(folder, tokenizer, shared["T"], count),
+        "networks": networks,
+    }
+    here = Path(__file__)
+    page = here.with_suffix(".html").read_text(encoding="utf-8")
+    page = page.replace("NETWORK", here.with_suffix(".js").read_text(encoding="utf-8"))
+    # In a page "</script>" would end the data, wherever it stands.
+    return page.replace("DATA", json.dumps(content).replace("<", r"\u003c"))
+
+
+def main():
+    flags = parse_flags(__doc__, PageOptions, named="NAME=DIR")
+    o = build(PageOptions, flags)
+    page = page_of(flags["named"], o.examples)
+    Path(o.out).write_text(page, encoding="utf-8")
+    print(f"{o.out}, {len(page.encode()) / 1e6:.1f} MB; open it in a browser")
+
+
+if __name__ == "__main__":
+    command(main, "nothing was written")
