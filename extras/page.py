@@ -24,14 +24,16 @@ from sample import open_model
 from support.flags import InputError, build, command, flag, parse_flags
 from support.pictures import on_one_line
 from support.runs import read_run
-from worlds import columns_of, solving, world_of
+from worlds import solving, world_of
+from worlds.toy import TOY
+
+EXAMPLES = 20
 
 
 @dataclass
 class PageOptions:
-    """what is on the page"""
+    """what is written"""
     out: str = flag("page.html", "file of the page", file=(".html",))
-    examples: int = flag(20, "texts or puzzles to begin with", low=1)
 
 
 def as_plain(model) -> dict:
@@ -40,7 +42,7 @@ def as_plain(model) -> dict:
     Rows of the embedding that only pad the vocabulary are left out, and the head is the embedding.
     """
     config = model.config
-    weights = {name: p.detach().cpu() for name, p in model.named_parameters()}
+    weights = {name: p.detach() for name, p in model.named_parameters()}
     weights["embed.weight"] = weights["embed.weight"][:config.mask_id + 1]
     halves = {name: p.half().numpy().astype("<f2") for name, p in weights.items()}
     return {
@@ -49,22 +51,22 @@ def as_plain(model) -> dict:
     }
 
 
-def begin_with(folder: str, tokenizer, T: int, count: int) -> list:
-    """Lists of T tokens: puzzles, in which -1 is a blank, or texts that training has not seen.
+def puzzles_of(rules) -> list:
+    """Puzzles to begin with, a third of whose cells are given, as tokens; a blank is -1."""
+    rng = random.Random(1337)
+    grids = [rules.draw_grid(rng) for _ in range(EXAMPLES)]
+    puzzles = [solving.draw_puzzle(rules, grid, rules.cells // 3, rng) for grid in grids]
+    return [[digit - 1 for digit in puzzle] for puzzle in puzzles]
 
-    Raises InputError."""
-    if columns_of(tokenizer):
-        rules = world_of(tokenizer)
-        rng = random.Random(1337)
-        puzzles = [solving.draw_puzzle(rules, rules.draw_grid(rng), rules.cells // 3, rng)
-                   for _ in range(count)]
-        return [[digit - 1 for digit in puzzle] for puzzle in puzzles]
+
+def texts_of(folder: str, T: int) -> list:
+    """Windows to begin with, from what the run in this folder has not trained on."""
     data = read_run(folder)["settings"]["data"]
     prepare_if_missing(data)
-    return Windows(data, "val", T).spread(count).tolist()
+    return Windows(data, "val", T).spread(EXAMPLES).tolist()
 
 
-def page_of(runs: dict, count: int) -> str:
+def page_of(runs: dict) -> str:
     """The page of the networks of {name: folder}. Raises OSError, InputError."""
     networks = []
     shared = None
@@ -80,12 +82,14 @@ def page_of(runs: dict, count: int) -> str:
         shared = facts
         networks.append(as_plain(model) | {"name": name})
     pieces = [tokenizer.pieces([i])[0] for i in range(tokenizer.eot)]
-    rules = columns_of(tokenizer) and world_of(tokenizer)
+    world = world_of(tokenizer)
+    grid = world if getattr(world, "columns", 0) else None
     content = {
         "vocabulary": [on_one_line(piece) for piece in pieces] + [" ∎"],
-        "box": rules and [rules.height, rules.width],
-        "units": rules and rules.units_of,
-        "examples": begin_with(folder, tokenizer, shared["T"], count),
+        "toy": world is TOY,
+        "box": grid and [grid.height, grid.width],
+        "units": grid and grid.units_of,
+        "examples": puzzles_of(grid) if grid else texts_of(folder, shared["T"]),
         "networks": networks,
     }
     here = Path(__file__)
@@ -98,7 +102,7 @@ def page_of(runs: dict, count: int) -> str:
 def main():
     flags = parse_flags(__doc__, PageOptions, named="NAME=DIR")
     o = build(PageOptions, flags)
-    page = page_of(flags["named"], o.examples)
+    page = page_of(flags["named"])
     Path(o.out).write_text(page, encoding="utf-8")
     print(f"{o.out}, {len(page.encode()) / 1e6:.1f} MB; open it in a browser")
 
