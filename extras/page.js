@@ -1,11 +1,8 @@
-// model.py once more: the same network with the same weights, and how it writes. The letters of
-// shapes are model.py's: S slots, C = n_embd, D = C / n_head, V words; n rows, m columns. A matrix
-// is one Float64Array, row after row.
+// model.py once more: the same network with the same weights, and how it writes. Letters of shapes are those of model.py:
+// S slots, C = n_embd, D = C / n_head, V words; n rows, m columns. A matrix is one Float64Array, row after row.
 
-// ---- Matrices -----------------------------------------------------------------------------------
-
-/** x (n, C) · Wᵀ, of W (m, C): (n, m). Two columns and four rows go together, because each number
- *  that is read then serves several sums. At an edge the last column or row is done once more. */
+/** x (n, C) · Wᵀ, of W (m, C): (n, m). Two columns and four rows go together, because each number that is read then
+ *  serves several sums. At an edge the last column or row is done once more. */
 function linear(x, W, C) {
   const n = x.length / C, m = W.length / C, y = new Float64Array(n * m);
   for (let a = 0; a < m; a += 2) {
@@ -34,29 +31,32 @@ function matrix(n, m, f) {
   return y;
 }
 
+/** f(values, number) of each row of x (n, C), as rows of C. Where f gives fewer, zeros follow. */
+function byRow(x, C, f) {
+  const y = new Float64Array(x.length);
+  for (let r = 0; r * C < x.length; r++) y.set(f(x.subarray(r * C, r * C + C), r), r * C);
+  return y;
+}
+
+const total = numbers => numbers.reduce((a, b) => a + b);
+const most = numbers => numbers.reduce((a, b) => Math.max(a, b));
 const sum = (x, y) => x.map((value, i) => value + y[i]);
 const rowsOf = (x, rows, C) => matrix(rows.length, C, (r, c) => x[rows[r] * C + c]);
 
 function softmax(logits) {
-  const most = logits.reduce((a, b) => Math.max(a, b)), p = logits.map(x => Math.exp(x - most));
-  const total = p.reduce((a, b) => a + b);
-  return p.map(share => share / total);
+  const top = most(logits), p = logits.map(x => Math.exp(x - top)), all = total(p);
+  return p.map(share => share / all);
 }
 
 /** RMSNorm of each row of x (n, C), with the gain (C,). */
-function norm(x, gain) {
-  const C = gain.length, size = matrix(x.length / C, 1, r => {
-    let squares = 0;
-    for (let i = r * C; i < r * C + C; i++) squares += x[i] ** 2;
-    return Math.sqrt(squares / C + 1e-6);
-  });
-  return matrix(x.length / C, C, (r, c) => x[r * C + c] / size[r] * gain[c]);
-}
+const norm = (x, gain) => byRow(x, gain.length, row => {
+  const size = Math.sqrt(total(row.map(value => value ** 2)) / gain.length + 1e-6);
+  return row.map((value, c) => value / size * gain[c]);
+});
 
 /** Cosine and sine by which slots at these positions are turned: (S, D) each. */
 function rotary(position, D) {
-  const frequency = d => 10000 ** (-2 * (d % (D / 2)) / D);
-  const angle = matrix(position.length, D, (s, d) => position[s] * frequency(d));
+  const angle = matrix(position.length, D, (s, d) => position[s] * 10000 ** (-2 * (d % (D / 2)) / D));
   return [angle.map(Math.cos), angle.map(Math.sin)];
 }
 
@@ -65,8 +65,6 @@ function rotate(x, [cos, sin], D) {
   const other = i => i % D < D / 2 ? -x[i + D / 2] : x[i - D / 2];
   return x.map((value, i) => value * cos[i] + other(i) * sin[i]);
 }
-
-// ---- The network --------------------------------------------------------------------------------
 
 /** The weights that page.py wrote, base64 of float16. */
 function decode(text) {
@@ -86,84 +84,74 @@ class Network {
   /** softmax(q kᵀ / √D) v of each head. A GPT's slot does not see those after it. */
   attention(x, w, rotaryQ, rotaryK) {
     const C = this.n_embd, D = C / this.n_head, S = x.length / C, y = new Float64Array(S * C);
-    const qkv = linear(x, w("attention.qkv"), C);                                       // (S, 3C)
+    const seen = (row, s) => this.mode == "ar" ? row.subarray(0, s + 1) : row;
+    const qkv = linear(x, w("attention.qkv"), C);                                               // (S, 3C)
     for (let head = 0; head < C; head += D) {
-      const part = first => matrix(S, D, (s, d) => qkv[s * 3 * C + first + head + d]);  // (S, D)
+      const part = first => matrix(S, D, (s, d) => qkv[s * 3 * C + first + head + d]);          // (S, D)
       const q = rotate(part(0), rotaryQ, D), k = rotate(part(C), rotaryK, D);
-      const v = matrix(D, S, (d, s) => qkv[s * 3 * C + 2 * C + head + d]);              // (D, S)
-      const scores = linear(q, k, D).map(score => score / Math.sqrt(D));                // (S, S)
-      const shares = new Float64Array(S * S);
-      for (let s = 0; s < S; s++) {
-        const seen = this.mode == "ar" ? s + 1 : S;
-        shares.set(softmax(scores.subarray(s * S, s * S + seen)), s * S);
-      }
+      const v = matrix(D, S, (d, s) => qkv[s * 3 * C + 2 * C + head + d]);                      // (D, S)
+      const scores = linear(q, k, D).map(score => score / Math.sqrt(D));                        // (S, S)
+      const shares = byRow(scores, S, (row, s) => softmax(seen(row, s)));                       // (S, S)
       linear(shares, v, S).forEach((value, i) => y[Math.floor(i / D) * C + head + i % D] = value);
     }
-    return linear(y, w("attention.proj"), C);                                           // (S, C)
+    return linear(y, w("attention.proj"), C);                                                   // (S, C)
   }
 
   /** SwiGLU: proj(silu(gate(x)) · up(x)), of x (n, C). */
   mlp(x, w) {
-    const C = this.n_embd, H = this.n_hidden, both = linear(x, w("mlp.gate_up"), C);    // (n, 2H)
+    const C = this.n_embd, H = this.n_hidden, both = linear(x, w("mlp.gate_up"), C);            // (n, 2H)
     const hidden = matrix(x.length / C, H, (r, h) => {
       const gate = both[r * 2 * H + h], up = both[r * 2 * H + H + h];
       return gate / (1 + Math.exp(-gate)) * up;
     });
-    return linear(hidden, w("mlp.proj"), H);                                            // (n, C)
+    return linear(hidden, w("mlp.proj"), H);                                                    // (n, C)
   }
 
   /** Logits (n, V) of what the n slots of `select` predict. */
   forward(tokens, keyPos, targetPos, select) {
     const C = this.n_embd, W = name => this.W[`${name}.weight`];
-    let x = sum(rowsOf(W("embed"), tokens, C),
-                rowsOf(W("embed_target"), targetPos.map(p => Math.max(p, 0)), C));      // (S, C)
-    const [rotaryQ, rotaryK] = [targetPos, keyPos].map(at => rotary(at, C / this.n_head));
+    const [rotaryQ, rotaryK] = [targetPos, keyPos].map(position => rotary(position, C / this.n_head));
+    const targets = rowsOf(W("embed_target"), targetPos.map(position => Math.max(position, 0)), C);
+    let x = sum(rowsOf(W("embed"), tokens, C), targets);                                        // (S, C)
     for (let layer = 0; layer < this.n_layer; layer++) {
       const w = name => W(`blocks.${layer}.${name}`);
-      x = sum(x, this.attention(norm(x, w("norm1")), w, rotaryQ, rotaryK));              // (S, C)
-      if (layer == this.n_layer - 1) x = rowsOf(x, select, C);                          // (n, C)
+      x = sum(x, this.attention(norm(x, w("norm1")), w, rotaryQ, rotaryK));                     // (S, C)
+      if (layer == this.n_layer - 1) x = rowsOf(x, select, C);                                  // (n, C)
       x = sum(x, this.mlp(norm(x, w("norm2")), w));
     }
-    return linear(norm(x, W("norm")), W("embed").subarray(0, this.vocab_size * C), C);  // (n, V)
+    return linear(norm(x, W("norm")), W("embed").subarray(0, this.vocab_size * C), C);          // (n, V)
   }
 
-  /** {place: logits (V,)} of the hidden places of a text, which has -1 there. Masked diffusion
-   *  predicts all of them, a GPT the first. The slots are those of the table in model.py. */
+  /** {gap: logits (V,)} of a text, which has -1 in its gaps. Masked diffusion predicts all of them, a GPT the first. The
+   *  slots are those of the table in model.py. */
   logits(text) {
-    const V = this.vocab_size, hidden = [...text.keys()].filter(i => text[i] < 0);
+    const V = this.vocab_size, ar = this.mode == "ar", hidden = [...text.keys()].filter(i => text[i] < 0);
     if (!hidden.length) return new Map();
-    const targets = this.mode == "ar" ? hidden.slice(0, 1) : hidden;
-    const held = this.mode == "ar" ? text.slice(0, hidden[0]) : text;
+    const targets = ar ? hidden.slice(0, 1) : hidden, held = ar ? text.slice(0, hidden[0]) : text;
     const tokens = [this.bos_id, ...held.map(token => token < 0 ? this.mask_id : token)];
-    const keyPos = tokens.map((_, s) => s - 1);
-    const targetPos = this.mode == "ar" ? tokens.map((_, s) => s) : keyPos;
-    const select = targets.map(i => targetPos.indexOf(i));
-    const logits = this.forward(tokens, keyPos, targetPos, select);
-    return new Map(targets.map((place, i) => [place, logits.subarray(i * V, i * V + V)]));
+    const keyPos = tokens.map((_, slot) => slot - 1), targetPos = ar ? tokens.map((_, slot) => slot) : keyPos;
+    const logits = this.forward(tokens, keyPos, targetPos, targets.map(i => targetPos.indexOf(i)));
+    return new Map(targets.map((gap, i) => [gap, logits.subarray(i * V, i * V + V)]));
   }
 }
-
-// ---- How a model writes -------------------------------------------------------------------------
 
 /** Nats of a law (V,): 0 if it is sure of a word. */
-const entropy = p => p.reduce((nats, share) => nats - (share && share * Math.log(share)), 0);
+const entropy = p => -total(p.map(share => share && share * Math.log(share)));
 
-/** A word drawn from a law (V,) by a number u from 0 to 1; by 1 or more it is the likeliest. */
+/** A word drawn from a law (V,) by a number u from 0 to 1; by 1 it is the likeliest. */
 function draw(p, u) {
   const word = u < 1 ? p.findIndex(share => (u -= share) < 0) : -1;
-  return word < 0 ? p.indexOf(p.reduce((a, b) => Math.max(a, b))) : word;
+  return word < 0 ? p.indexOf(most(p)) : word;
 }
 
-/** The places that a pass writes, of those that have a law. `when` has random times. The way "sure"
- *  is samplers/adaptive.py: a place is written if the entropies of all surer ones sum to at most
- *  the dial, a risk in nats. "several" writes as many as the dial says, the others one. */
+/** The gaps that a pass writes, of those that have a law. `when` has random times. "sure" is samplers/adaptive.py: a gap
+ *  is written if the entropies of all surer ones sum to at most the dial, in nats. "several" writes as many as the dial
+ *  says, the other ways one. */
 function chosen(laws, way, dial, when) {
   const nats = new Map([...laws].map(([i, p]) => [i, entropy(p)]));
-  const byTime = i => when[i], bySureness = i => nats.get(i);
-  const rank = {left: i => i, random: byTime, several: byTime}[way] || bySureness;
-  const order = [...laws.keys()].sort((a, b) => rank(a) - rank(b));
+  const rank = {left: i => i, random: i => when[i], several: i => when[i]}[way] || (i => nats.get(i));
   let surer = 0;
-  return order.filter((i, n) => {
+  return [...laws.keys()].sort((a, b) => rank(a) - rank(b)).filter((i, n) => {
     const within = surer <= dial;
     surer += nats.get(i);
     return n < (way == "several" ? dial : 1) || way == "sure" && within;

@@ -9,8 +9,7 @@ connection. Costs: nothing elsewhere. Plugs in as
     python -m extras.page mdlm=out/toy-mdlm ar=out/toy-ar --out=toy.html
     python -m extras.page mdlm=out/sudoku-mdlm --out=sudoku.html
 
-Networks that share a page have learned the same data. page.js is model.py told again, page.html
-all that is seen.
+Networks of one page have learned the same data. page.js is model.py told again, page.html the rest.
 """
 import base64
 import json
@@ -39,8 +38,7 @@ class PageOptions:
 def as_plain(model) -> dict:
     """What JSON can hold of a model: its configuration, and its weights as base64 of float16.
 
-    Rows of the embedding that only pad the vocabulary are left out, and the head is the embedding.
-    """
+    The embedding, which is the head too, is left without the rows that only pad it."""
     config = model.config
     weights = {name: p.detach() for name, p in model.named_parameters()}
     weights["embed.weight"] = weights["embed.weight"][:config.mask_id + 1]
@@ -59,8 +57,8 @@ def puzzles_of(rules) -> list:
     return [[digit - 1 for digit in puzzle] for puzzle in puzzles]
 
 
-def texts_of(folder: str, T: int) -> list:
-    """Windows to begin with, from what the run in this folder has not trained on."""
+def windows_of(folder: str, T: int) -> list:
+    """Texts to begin with, as tokens, from what the run in this folder has not trained on."""
     data = read_run(folder)["settings"]["data"]
     prepare_if_missing(data)
     return Windows(data, "val", T).spread(EXAMPLES).tolist()
@@ -89,7 +87,7 @@ def page_of(runs: dict) -> str:
         "toy": world is TOY,
         "box": grid and [grid.height, grid.width],
         "units": grid and grid.units_of,
-        "examples": puzzles_of(grid) if grid else texts_of(folder, shared["T"]),
+        "examples": puzzles_of(grid) if grid else windows_of(folder, shared["T"]),
         "networks": networks,
     }
     here = Path(__file__)
