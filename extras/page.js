@@ -31,28 +31,29 @@ function matrix(n, m, f) {
   return y;
 }
 
-/** f(values, number) of each row of x (n, C), as rows of C. Where f gives fewer, zeros follow. */
-function byRow(x, C, f) {
-  const y = new Float64Array(x.length);
-  for (let r = 0; r * C < x.length; r++) y.set(f(x.subarray(r * C, r * C + C), r), r * C);
-  return y;
-}
-
-const total = numbers => numbers.reduce((a, b) => a + b);
-const most = numbers => numbers.reduce((a, b) => Math.max(a, b));
 const sum = (x, y) => x.map((value, i) => value + y[i]);
 const rowsOf = (x, rows, C) => matrix(rows.length, C, (r, c) => x[rows[r] * C + c]);
 
-function softmax(logits) {
-  const top = most(logits), p = logits.map(x => Math.exp(x - top)), all = total(p);
-  return p.map(share => share / all);
+/** RMSNorm of each row of x (n, C), with the gain (C,). */
+function norm(x, gain) {
+  const C = gain.length, y = new Float64Array(x.length);
+  for (let row = 0; row < x.length; row += C) {
+    let squares = 0;
+    for (let i = row; i < row + C; i++) squares += x[i] * x[i];
+    for (let c = 0; c < C; c++) y[row + c] = x[row + c] / Math.sqrt(squares / C + 1e-6) * gain[c];
+  }
+  return y;
 }
 
-/** RMSNorm of each row of x (n, C), with the gain (C,). */
-const norm = (x, gain) => byRow(x, gain.length, row => {
-  const size = Math.sqrt(total(row.map(value => value ** 2)) / gain.length + 1e-6);
-  return row.map((value, c) => value / size * gain[c]);
-});
+/** The softmax of as many logits as `seen`; zeros for the others. */
+function softmax(logits, seen = logits.length) {
+  const p = new Float64Array(logits.length);
+  let most = -Infinity, total = 0;
+  for (let i = 0; i < seen; i++) most = Math.max(most, logits[i]);
+  for (let i = 0; i < seen; i++) total += p[i] = Math.exp(logits[i] - most);
+  for (let i = 0; i < seen; i++) p[i] /= total;
+  return p;
+}
 
 /** Cosine and sine by which slots at these positions are turned: (S, D) each. */
 function rotary(position, D) {
@@ -68,8 +69,8 @@ function rotate(x, [cos, sin], D) {
 
 /** The weights that page.py wrote, base64 of float16. */
 function decode(text) {
-  const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
-  return Float64Array.from(new Uint16Array(bytes.buffer), half => {
+  const letters = atob(text), bytes = new Uint8Array(letters.length).map((_, i) => letters.charCodeAt(i));
+  return new Float64Array(new Uint16Array(bytes.buffer)).map(half => {
     const sign = half >> 15 ? -1 : 1, exponent = half >> 10 & 31, fraction = half & 1023;
     return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
   });
@@ -84,14 +85,15 @@ class Network {
   /** softmax(q kᵀ / √D) v of each head. A GPT's slot does not see those after it. */
   attention(x, w, rotaryQ, rotaryK) {
     const C = this.n_embd, D = C / this.n_head, S = x.length / C, y = new Float64Array(S * C);
-    const seen = (row, s) => this.mode == "ar" ? row.subarray(0, s + 1) : row;
     const qkv = linear(x, w("attention.qkv"), C);                                               // (S, 3C)
     for (let head = 0; head < C; head += D) {
       const part = first => matrix(S, D, (s, d) => qkv[s * 3 * C + first + head + d]);          // (S, D)
       const q = rotate(part(0), rotaryQ, D), k = rotate(part(C), rotaryK, D);
       const v = matrix(D, S, (d, s) => qkv[s * 3 * C + 2 * C + head + d]);                      // (D, S)
       const scores = linear(q, k, D).map(score => score / Math.sqrt(D));                        // (S, S)
-      const shares = byRow(scores, S, (row, s) => softmax(seen(row, s)));                       // (S, S)
+      const shares = new Float64Array(S * S);                                                   // (S, S)
+      for (let s = 0; s < S; s++)
+        shares.set(softmax(scores.subarray(s * S, s * S + S), this.mode == "ar" ? s + 1 : S), s * S);
       linear(shares, v, S).forEach((value, i) => y[Math.floor(i / D) * C + head + i % D] = value);
     }
     return linear(y, w("attention.proj"), C);                                                   // (S, C)
@@ -136,12 +138,12 @@ class Network {
 }
 
 /** Nats of a law (V,): 0 if it is sure of a word. */
-const entropy = p => -total(p.map(share => share && share * Math.log(share)));
+const entropy = p => p.reduce((nats, share) => nats - (share && share * Math.log(share)), 0);
 
 /** A word drawn from a law (V,) by a number u from 0 to 1; by 1 it is the likeliest. */
 function draw(p, u) {
   const word = u < 1 ? p.findIndex(share => (u -= share) < 0) : -1;
-  return word < 0 ? p.indexOf(most(p)) : word;
+  return word < 0 ? p.indexOf(p.reduce((a, b) => Math.max(a, b))) : word;
 }
 
 /** The gaps that a pass writes, of those that have a law. `when` has random times. "sure" is samplers/adaptive.py: a gap
