@@ -1,15 +1,16 @@
 """
 A page in which the network itself runs, so that a hand can hide words and see what it guesses.
 
-Adds: one HTML file that holds the weights of trained runs, their vocabulary, texts or puzzles to
-begin with, and the network in JavaScript. It opens in any browser, without a server or a
-connection. Costs: nothing elsewhere. Plugs in as
+Adds: one HTML file with the weights of trained runs and the network in JavaScript, which opens in
+any browser, without a server or a connection. Costs: nothing elsewhere. One of the toy's networks
+takes 1.2 MB and 20 ms a pass; 1.4M weights with windows of 256 tokens take 3.7 MB and half a
+second. Plugs in as
 
     python -m extras.page mdlm=out/toy-mdlm
     python -m extras.page mdlm=out/toy-mdlm ar=out/toy-ar --out=toy.html
     python -m extras.page mdlm=out/sudoku-mdlm --out=sudoku.html
 
-Networks of one page have learned the same data. page.js is model.py told again, page.html the rest.
+Networks of one page have learned the same data. page.js is model.py told again.
 """
 import base64
 import json
@@ -90,11 +91,10 @@ def page_of(runs: dict) -> str:
         "examples": puzzles_of(grid) if grid else windows_of(folder, shared["T"]),
         "networks": networks,
     }
-    here = Path(__file__)
-    page = here.with_suffix(".html").read_text(encoding="utf-8")
-    page = page.replace("NETWORK", here.with_suffix(".js").read_text(encoding="utf-8"))
+    page, network = [Path(__file__).with_suffix(end).read_text("utf-8") for end in (".html", ".js")]
     # In a page "</script>" would end the data, wherever it stands.
-    return page.replace("DATA", json.dumps(content).replace("<", r"\u003c"))
+    data = json.dumps(content).replace("<", r"\u003c")
+    return page.replace("NETWORK", network).replace("DATA", data)
 
 
 def main():

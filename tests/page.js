@@ -21,14 +21,15 @@ class Element {
     return child;
   }
   querySelectorAll(tag) {
-    return this.children.flatMap(child => [...child.tag == tag ? [child] : [], ...child.querySelectorAll(tag)]);
+    const within = child => [...child.tag == tag ? [child] : [], ...child.querySelectorAll(tag)];
+    return this.children.flatMap(within);
   }
   focus() { this.onfocus(); }
   click() { this.onclick(); }
 }
 
 const scripts = [...page.matchAll(/<script(?: id="(\w+)")?.*?>(.*?)<\/script>/gs)];
-const elements = {table: new Element("table")}, root = {};
+const elements = {};
 const element = id => elements[id] ??= new Element(id);
 for (const [, id, text] of scripts) if (id) element(id).textContent = text;
 element("dial").appendChild(new Element("input"));
@@ -47,9 +48,9 @@ const document = {
   querySelector: element,
   querySelectorAll: () => [],
 };
-const browser = vm.createContext({document, Worker, performance, setTimeout, console,
-                                  Blob: class { constructor(parts) { this.text = parts.join("\n"); } },
-                                  URL: {createObjectURL: blob => blob.text}});
+class Blob { constructor(parts) { this.text = parts.join("\n"); } }
+const URL = {createObjectURL: blob => blob.text};
+const browser = vm.createContext({document, Worker, Blob, URL, performance, setTimeout});
 for (const [, id, text] of scripts) if (id != "data") vm.runInContext(text, browser);
 
 (async () => {

@@ -1,4 +1,4 @@
-"""The page in which a network runs: page.js computes what model.py does, and a hand can drive it."""
+"""The page in which a network runs: it computes what model.py does, and a hand can drive it."""
 import json
 import random
 import re
@@ -140,7 +140,8 @@ def test_a_hand_hides_words_and_the_list_changes(odd_page):
 ORACLE = """
 Network.prototype.logits = function (text) {     // it knows the rules, and looks one step ahead
   const taken = i => text.filter((_, j) => UNITS[i].some(unit => UNITS[j].includes(unit)));
-  const law = i => Float64Array.from({length: 7}, (_, digit) => taken(i).includes(digit) || digit > 5 ? -30 : 0);
+  const logit = (i, word) => word > 5 || taken(i).includes(word) ? -30 : 0;
+  const law = i => Float64Array.from({length: 7}, (_, word) => logit(i, word));
   return new Map([...text.keys()].filter(i => text[i] < 0).map(i => [i, law(i)]));
 };
 """
