@@ -14,6 +14,7 @@ samplers/, which --sampler chooses. A story ends at the first end-of-text after 
 import os
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -112,24 +113,24 @@ def plain_sampler(config, o):
 
 
 def sampler_of(config, o, flags: dict) -> tuple:
-    """What writes, the plain sampler or that of --sampler, and the values of the flags it has.
+    """What makes a sampler, the plain one or that of --sampler, and the values of its own flags.
 
-    Raises InputError."""
+    Raises InputError where that cannot write with this model and these options."""
     if not o.sampler:
-        return plain_sampler(config, o), {}
+        return plain_sampler, {}
     file = plugin("samplers", o.sampler)
-    sampler = file.sampler(config, o, flags)
-    return sampler, asdict(build(file.Options, flags)) if hasattr(file, "Options") else {}
+    file.sampler(config, o, flags)
+    own = asdict(build(file.Options, flags)) if hasattr(file, "Options") else {}
+    return partial(file.sampler, flags=flags), own
 
 
-def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, sampler=None,
-             make_sampler=plain_sampler):
+def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, make_sampler=plain_sampler):
     """Tokens (B, L) of the stories with these numbers, and the pass (B, L) at which each appeared.
 
     The latter is -1 where a token was given. pattern (L,) or (B, L) has the tokens that are given,
-    and [MASK] elsewhere. The sampler is make_sampler(config, o), which is asked anew for each part
-    of a text beyond the window, if none is given. Without o.full_length a GPT stops when every
-    story has ended, and leaves [MASK] from there on."""
+    and [MASK] elsewhere. The sampler is make_sampler(config, o), and a new one for each part of a
+    text beyond the window. Without o.full_length a GPT stops when every story has ended, and leaves
+    [MASK] from there on."""
     config, device = model.config, model.head.weight.device
     if pattern.size(-1) > config.block_size:
         from extras.long import generate_in_parts
@@ -138,10 +139,9 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, sampler=No
     tokens = pattern.to(device).expand(len(stories), -1)                            # (B, L)
     times = times_of(config, o, noise(tokens.size(1)))                              # (B, L)
     decide = draw_with(noise(tokens.size(1)), o)
-    sampler = sampler or make_sampler(config, o)
     free = tokens == config.mask_id                                                 # (B, L)
     appeared = torch.where(free, 0, -1)                                             # (B, L)
-    for tokens in sampler(model, tokens, times, decide, noise):
+    for tokens in make_sampler(config, o)(model, tokens, times, decide, noise):
         masked = tokens == config.mask_id                                           # (B, L)
         appeared += masked          # it counts the passes that left a token masked
         # A story has ended if it has an end-of-text, and no [MASK] before that.
@@ -281,7 +281,7 @@ def main():
         pattern = pattern_of(o, config, tokenizer, windows)
         batches = [(range(o.num_samples)[first:first + o.batch_size], pattern)
                    for first in range(0, o.num_samples, o.batch_size)]
-    _, own = sampler_of(config, o, flags)
+    make_sampler, own = sampler_of(config, o, flags)
     out = o.out or os.path.join(o.out_dir, "shown.jsonl" if o.show else "samples.jsonl")
     length = min(pattern.size(-1) for _, pattern in batches)
     o = replace(o, out=out, length=length, full_length=o.full_length or windows == "paper")
@@ -292,13 +292,9 @@ def main():
         "start": start, "mode": config.mode, "vocab_size": config.vocab_size, "columns": columns}
     began = time.perf_counter()
 
-    def make_sampler(config, o):
-        sampler, _ = sampler_of(config, o, flags)
-        return sampler
-
     def each_row():
         for stories, pattern in batches:
-            tokens, appeared = generate(model, stories, pattern, o, make_sampler=make_sampler)
+            tokens, appeared = generate(model, stories, pattern, o, make_sampler)
             yield from rows_of(stories, tokens, appeared, config, tokenizer, o)
 
     in_turn = in_order(each_row(), o) if o.prompts else each_row()

@@ -28,6 +28,7 @@ mdlm's samplers without blocks.
 import itertools
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ import torch
 from experiments.held_out import Output, finished_run
 from experiments.oracle import distance, toy_oracle
 from samplers import adaptive, ancestral, confidence, drafts
-from sample import SampleOptions, generate, open_model
+from sample import SampleOptions, generate, open_model, plain_sampler
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure
 from support.runs import origin_of
@@ -73,11 +74,11 @@ class DenoiserOptions(Output):
 def written_by(model, stories, sampler: str, settings: dict) -> tuple:
     """What `generate` returns of the stories with these numbers."""
     o = build(SampleOptions, settings | {"seed": SEED, "full_length": True})
-    function = None         # that of the model
+    make_sampler = plain_sampler
     if sampler in EXTRAS:
-        function = EXTRAS[sampler].sampler(model.config, o, settings)
+        make_sampler = partial(EXTRAS[sampler].sampler, flags=settings)
     blank = torch.full((model.config.block_size,), model.config.mask_id)
-    return generate(model, stories, blank, o, function)
+    return generate(model, stories, blank, o, make_sampler)
 
 
 def write(model, tokenizer, num_samples: int, sampler: str, settings: dict) -> dict:

@@ -93,7 +93,8 @@ def score_files(folder: str, o: CompareOptions, flags: dict) -> dict:
     exact = not model.config.row.drawn
     if WAYS & flags.keys():
         way = build(SampleOptions, flags)
-        sampler, _ = sampler_of(model.config, way, flags)
+        make_sampler, _ = sampler_of(model.config, way, flags)
+        sampler = make_sampler(model.config, way)
         exact = writes_in_one_way(model, encoded[0], sampler, way)
         scores = score_writing(model, encoded, sampler, way, 1 if exact else o.draws, o.stride)
     else:

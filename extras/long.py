@@ -30,7 +30,7 @@ def generate_in_parts(generate, model, stories, pattern, o, make_sampler):
             seed = (o.seed + 10 ** 6 * end) % 10 ** 15      # other random numbers for each part
             part = replace(o, steps=steps, seed=seed)
             tokens[:, window], when = generate(
-                model, stories, tokens[:, window], part, make_sampler=make_sampler)
+                model, stories, tokens[:, window], part, make_sampler)
             appeared[:, window] = torch.where(when < 0, appeared[:, window], passes + when)
             passes += when.amax(dim=1, keepdim=True) + 1
         if (tokens[:, window] == mask_id).any():            # ar has ended

@@ -125,18 +125,21 @@ def read_puzzles(path: str, rules: Sudoku) -> list:
 # ---- Solving -------------------------------------------------------------------------------------
 
 def ways_of(config, world, risks: list, seed: int) -> dict:
-    """{name: (flags of sample.py, sampler)} of the orders in which a model can write."""
+    """{name: (flags of sample.py, what makes a sampler)} of the orders in which it can write."""
+    def adaptively(risk: float):
+        return partial(adaptive.sampler, flags={"risk": risk})
+
     taught = getattr(config, "taught", "")
     if taught == "solver":
-        return {"a solver's order": ({}, partial(in_solvers_order, seed=seed))}
+        return {"a solver's order": ({}, lambda config, o: partial(in_solvers_order, seed=seed))}
     if config.row.orders == "one":
-        return {"left to right": ({}, None)}
-    ways = {"left to right": ({"order": "left_to_right"}, None)}
+        return {"left to right": ({}, plain_sampler)}
+    ways = {"left to right": ({"order": "left_to_right"}, plain_sampler)}
     if not taught:
-        ways["random order"] = {"order": "random"}, None
-        ways["surest first"] = {}, partial(adaptive.write, risk=0.0)
+        ways["random order"] = {"order": "random"}, plain_sampler
+        ways["surest first"] = {}, adaptively(0.0)
         for risk in risks:
-            ways[f"risk {risk:g}"] = {}, partial(adaptive.write, risk=risk)
+            ways[f"risk {risk:g}"] = {}, adaptively(risk)
     return ways
 
 
@@ -164,14 +167,14 @@ def solve(name: str, opened: tuple, puzzles: list, risks: list, o: PuzzleOptions
     model, tokenizer, _ = opened
     world = world_of(tokenizer)
     patterns = patterns_of(world, puzzles, model.config)                        # (N, L)
-    for way, (flags, sampler) in ways_of(model.config, world, risks, o.seed).items():
+    for way, (flags, make_sampler) in ways_of(model.config, world, risks, o.seed).items():
         options = SampleOptions(temperature=o.temperature, seed=o.seed, full_length=True, **flags)
         grids, passes = [], []
         for first in tqdm(range(0, len(patterns), o.batch_size), f"{name}, {way}", leave=False,
                           disable=None):
             part = patterns[first:first + o.batch_size]
             stories = range(first, first + len(part))
-            tokens, appeared = generate(model, stories, part, options, sampler)
+            tokens, appeared = generate(model, stories, part, options, make_sampler)
             grids += [grid_of(world, ids) for ids in tokens.tolist()]
             passes += [len(set(row) - {-1}) for row in appeared.tolist()]
         yield {"run": name, "way": way, "passes": sum(passes) / len(passes)}, grids

@@ -2,6 +2,7 @@
 
 All is in float64: the network, the losses, the schedule, and the sampler, its bug included."""
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -227,12 +228,12 @@ def test_its_sampler(steps, kept):
     blank = torch.full((16,), model.config.mask_id)
     flags = paper.protocol_of(model.config) | dict(protocol="paper", steps=steps)
     o = build(SampleOptions, flags)
-    sampler = confidence.sampler(model.config, o, flags)
+    make_sampler = partial(confidence.sampler, flags=flags)
     theirs = [papers_sampler(model, o.seed, story, 16, steps) for story in range(20)]
     model.float()
-    ours, appeared = generate(model, range(20), blank, o, sampler)
+    ours, appeared = generate(model, range(20), blank, o, make_sampler)
     assert torch.equal(ours, torch.stack(theirs))
     assert torch.bincount(appeared[0]).tolist() == kept
     o.protocol = "own"      # without the bug
-    changed, _ = generate(model, range(20), blank, o, sampler)
+    changed, _ = generate(model, range(20), blank, o, make_sampler)
     assert not torch.equal(ours, changed)

@@ -51,10 +51,10 @@ class Perfect(torch.nn.Module):
 @pytest.mark.parametrize("way", ["left to right", "random order", "surest first"])
 def test_every_order_keeps_the_law(way):
     model = Perfect()
-    flags, sampler = solve.ways_of(model.config, SUDOKU, [], 0)[way]
+    flags, make_sampler = solve.ways_of(model.config, SUDOKU, [], 0)[way]
     blank = torch.full((16,), model.config.mask_id)
     o = SampleOptions(full_length=True, **flags)
-    tokens, _ = generate(model, range(20 * 288), blank, o, sampler=sampler)
+    tokens, _ = generate(model, range(20 * 288), blank, o, make_sampler)
     number = {grid: i for i, grid in enumerate(GRIDS_OF_4)}
     found = [number[tuple(grid)] for grid in (tokens + 1).tolist()]     # KeyError: not a grid
     assert chisquare(np.bincount(found, minlength=288)).pvalue > 0.001
