@@ -358,8 +358,10 @@ def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
     run.log(**final)
     for story in sample_stories(model, tokenizer, 3 if row.whole else 0, s):
         print(in_shape(printable(story), columns_of(tokenizer)), end="\n\n")
+    folder = shlex.quote(s.out_dir)
     print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python "
-          f"{script_here('sample.py')} --out_dir={shlex.quote(s.out_dir)} --show")
+          f"{script_here('sample.py')} --out_dir={folder} --show")
+    print(f"or hide words yourself, in a browser: python -m extras.page mine={folder}")
 
 
 if __name__ == "__main__":

@@ -12,19 +12,17 @@ second. Plugs in as
 
 Networks of one page have learned the same data. page.js is model.py told again.
 """
-import base64
 import json
-import random
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-import model as plain
+from model import Transformer
 from prepare_data import Windows, prepare_if_missing
 from sample import open_model
 from support.flags import InputError, build, command, flag, parse_flags
 from support.pictures import on_one_line
-from support.runs import read_run
-from worlds import solving, world_of
+from support.runs import as_plain, read_run
+from worlds import world_of
 from worlds.toy import TOY
 
 EXAMPLES = 20
@@ -34,28 +32,6 @@ EXAMPLES = 20
 class PageOptions:
     """what is written"""
     out: str = flag("page.html", "file of the page", file=(".html",))
-
-
-def as_plain(model) -> dict:
-    """What JSON can hold of a model: its configuration, and its weights as base64 of float16.
-
-    The embedding, which is the head too, is left without the rows that only pad it."""
-    config = model.config
-    weights = {name: p.detach() for name, p in model.named_parameters()}
-    weights["embed.weight"] = weights["embed.weight"][:config.mask_id + 1]
-    halves = {name: p.half().numpy().astype("<f2") for name, p in weights.items()}
-    return {
-        "config": asdict(config) | {"bos_id": config.bos_id, "mask_id": config.mask_id},
-        "weights": {name: base64.b64encode(p.tobytes()).decode() for name, p in halves.items()},
-    }
-
-
-def puzzles_of(rules) -> list:
-    """Puzzles to begin with, a third of whose cells are given, as tokens; a blank is -1."""
-    rng = random.Random(1337)
-    grids = [rules.draw_grid(rng) for _ in range(EXAMPLES)]
-    puzzles = [solving.draw_puzzle(rules, grid, rules.cells // 3, rng) for grid in grids]
-    return [[digit - 1 for digit in puzzle] for puzzle in puzzles]
 
 
 def windows_of(folder: str, T: int) -> list:
@@ -70,8 +46,9 @@ def page_of(runs: dict) -> str:
     networks = []
     shared = None
     for name, folder in runs.items():
-        model, variant, tokenizer, _ = open_model(folder, "cpu")
-        if variant.Transformer is not plain.Transformer or model.config.mode == "aogpt":
+        model, tokenizer, _ = open_model(folder, "cpu")
+        row = model.config.row
+        if type(model) is not Transformer or (row.causal and row.orders != "one"):
             raise InputError(f"{folder} has not the network of ar or mdlm in model.py, which is "
                              "all that runs in a page; give another run")
         facts = tokenizer.to_dict() | {"T": model.config.block_size}
@@ -88,7 +65,7 @@ def page_of(runs: dict) -> str:
         "toy": world is TOY,
         "box": grid and [grid.height, grid.width],
         "units": grid and grid.units_of,
-        "examples": puzzles_of(grid) if grid else windows_of(folder, shared["T"]),
+        "examples": grid.examples(EXAMPLES) if grid else windows_of(folder, shared["T"]),
         "networks": networks,
     }
     page, network = [Path(__file__).with_suffix(end).read_text("utf-8") for end in (".html", ".js")]

@@ -5,6 +5,7 @@ A checkpoint is whole or not there (save), a damaged file is named (usable), two
 train in one folder (open_locked), a resumed run goes on as it began (past_of), numbers that are not
 finite stop it (Run.log), and a run that is told to stop saves first (Run.training).
 """
+import base64
 import contextlib
 import json
 import math
@@ -49,6 +50,20 @@ def save(path, model, **extra):
         raise OSError(f"{path} could not be written ({e}); is the disk full? An older one, "
                       "if any, is kept") from e
     unfinished.replace(path)
+
+
+def as_plain(model) -> dict:
+    """What JSON can hold of a model: its configuration, and its weights as base64 of float16.
+
+    The embedding, which is the head too, is left without the rows that only pad it."""
+    config = model.config
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    weights["embed.weight"] = weights["embed.weight"][:config.mask_id + 1]
+    halves = {name: p.half().numpy().astype("<f2") for name, p in weights.items()}
+    return {
+        "config": asdict(config) | {"bos_id": config.bos_id, "mask_id": config.mask_id},
+        "weights": {name: base64.b64encode(p.tobytes()).decode() for name, p in halves.items()},
+    }
 
 
 def read_checkpoint(path):

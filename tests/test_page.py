@@ -12,14 +12,13 @@ import torch
 import model as plain
 from conftest import ROOT, small_model
 from extras import page
-from model import read_slots
+from model import read_next
 from prepare_data import PrepareOptions, prepare
 from support.flags import InputError
-from support.runs import save
+from support.runs import as_plain, save
 from tokenizer import Tokenizer
 from variants import paper
-from worlds import solving
-from worlds.sudoku import GRIDS
+from worlds.sudoku import SUDOKU
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(not NODE, reason="no node here, which runs the page's JavaScript")
@@ -48,8 +47,12 @@ def write_run(folder, mode, words, variant=plain, **sizes):
     model = rounded(small_model(mode, **sizes))
     save(folder / "best.pt", model, variant=variant.__name__, windows="aligned",
          tokenizer=tokenizer.to_dict())
-    (folder / "config.json").write_text(json.dumps({"settings": {"data": "t"}}))
-    (folder / "log.jsonl").write_text('{"val_nll": 1}\n')
+    settings = {"data": "t", "windows": "aligned"}
+    config = {"mode": mode, "block_size": model.config.block_size}
+    run = {"seed": 1, "settings": settings, "config": config}
+    (folder / "config.json").write_text(json.dumps(run))
+    (folder / "log.jsonl").write_text(
+        '{"step": 1, "seconds": 1, "val_nll": 1, "val_nll_se": 1}\n')
     return model
 
 
@@ -71,7 +74,7 @@ def test_logits_are_those_of_torch(mode):
     texts = torch.randint(config.vocab_size, (20, config.block_size))
     texts[torch.rand(texts.shape).argsort(dim=1) < torch.arange(20)[:, None] % 8 + 1] = -1
     source = (Path(ROOT) / "extras/page.js").read_text()
-    given = {"saved": page.as_plain(model), "texts": texts.tolist()}
+    given = {"saved": as_plain(model), "texts": texts.tolist()}
     for text, answer in zip(texts, in_node(["-e", source + LOGITS], given)):
         [hidden] = (text < 0).nonzero(as_tuple=True)
         if mode == "ar":
@@ -79,7 +82,7 @@ def test_logits_are_those_of_torch(mode):
         tokens = text.where(text >= 0, config.mask_id)
         known = torch.arange(int(hidden[0]))
         order = torch.cat([known, hidden])[None]
-        logits = read_slots(model, tokens[None], order, len(known), order.size(1))[0]
+        logits = read_next(model, tokens[None], order, len(known), order.size(1))[0]
         assert [place for place, _ in answer] == hidden.tolist()
         found = torch.tensor([logits for _, logits in answer])
         assert (found - logits).abs().max() < 1e-4
@@ -152,18 +155,18 @@ Network.prototype.logits = function (text) {     // it knows the rules, and look
 def test_surest_first_solves_what_left_to_right_does_not(workdir, monkeypatch, way, solved):
     """By a network that has not learned it, but computes which digits the rules leave to a cell."""
     grid = [1 + (column + 3 * row + row // 2) % 6 for row in range(6) for column in range(6)]
-    assert GRIDS.is_grid(grid)
-    puzzle = [digit - 1 for digit in solving.draw_puzzle(GRIDS, grid, 16, random.Random(0))]
-    write_run("out/s", "mdlm", GRIDS.words(), block_size=36)
-    monkeypatch.setattr(page, "puzzles_of", lambda rules: [puzzle])
+    assert SUDOKU.is_grid(grid)
+    puzzle = [digit - 1 for digit in SUDOKU.draw_puzzle(grid, 16, random.Random(0))]
+    write_run("out/s", "mdlm", SUDOKU.words(), block_size=36)
+    monkeypatch.setattr(type(SUDOKU), "examples", lambda rules, count: [puzzle])
     html = page.page_of({"mdlm": "out/s"})
-    oracle = ORACLE.replace("UNITS", json.dumps(GRIDS.units_of))
+    oracle = ORACLE.replace("UNITS", json.dumps(SUDOKU.units_of))
     html = html.replace("/** Nats of a law", oracle + "\n/** Nats of a law")
     press = "$('{}').children.find(button => button.textContent == '{}').click()".format
     passes = [press("do", "Write one pass")] * 20
     *_, text, status = drive(html, press("ways", way), *passes, "text", "$('status').textContent")
     assert -1 not in text
-    assert GRIDS.is_grid([digit + 1 for digit in text]) == solved
+    assert SUDOKU.is_grid([digit + 1 for digit in text]) == solved
     assert ("✗" in status) != solved
 
 

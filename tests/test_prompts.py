@@ -41,11 +41,11 @@ def test_a_text_is_the_same_whatever_else_is_in_the_file(workdir, way, length):
     (workdir / "p.txt").write_text("\n\n".join(patterns))
     for stories, together in batches_of(o, config, pattern):
         assert len(stories) <= 5
-        tokens, _ = generate(model, stories, together, o, make_sampler=make_sampler)
+        tokens, _ = generate(model, stories, together, o, make_sampler)
         found |= zip(stories, tokens.tolist())
     assert sorted(found) == [(i, k) for i in range(len(patterns)) for k in range(3)]
     for number, given in enumerate(patterns.values()):
-        alone, _ = generate(model, [(number, 2)], given, o, make_sampler=make_sampler)
+        alone, _ = generate(model, [(number, 2)], given, o, make_sampler)
         n = len(given)
         if not o.full_length:       # ar leaves what comes after the end, and others may go on
             n = [*alone[0].tolist(), config.bos_id].index(config.bos_id) + 1

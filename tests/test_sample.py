@@ -46,14 +46,14 @@ def setting(case, make=make):
     with mock.patch.object(sys, "argv", ["sample.py", *arguments]):
         flags = parse_flags("", SampleOptions, plugins={"sampler": "samplers"})
     o = build(SampleOptions, {"full_length": True} | flags)
-    return model, pattern, o, lambda config, o: sampler_of(config, o, flags)[0]
+    return model, pattern, o, sampler_of(model.config, o, flags)[0]
 
 
 def write(case, stories=range(20), make=make, seed=5):
     """The tokens (B, L) of the stories, and the pass (B, L) at which each appeared."""
     model, pattern, o, make_sampler = setting(case, make)
     o = replace(o, seed=seed)
-    return generate(model, stories, pattern, o, make_sampler=make_sampler)
+    return generate(model, stories, pattern, o, make_sampler)
 
 
 def is_accepted(case):
@@ -325,7 +325,7 @@ def test_a_text_longer_than_the_window_goes_on(way):
     prompts = torch.cat([tokens[:, 4:8], pattern[:4].expand(6, -1)], dim=1)
     o = replace(o, seed=5 + 12 * 10 ** 6, steps=math.ceil(o.steps * 4 / 17))
     if is_accepted(way.replace("....", "4444....")):
-        again, _ = generate(model, range(6), prompts, o, make_sampler=make_sampler)
+        again, _ = generate(model, range(6), prompts, o, make_sampler)
         assert torch.equal(again, tokens[:, 4:12])
 
 

@@ -146,6 +146,13 @@ class Sudoku:
                 puzzle[cell] = grid[cell]
         return tuple(puzzle)
 
+    def examples(self, count: int) -> list:
+        """Puzzles to begin with, a third of whose cells are given, as tokens; a blank is -1."""
+        rng = random.Random(1337)
+        grids = [self.draw_grid(rng) for _ in range(count)]
+        puzzles = [self.draw_puzzle(grid, self.cells // 3, rng) for grid in grids]
+        return [[digit - 1 for digit in puzzle] for puzzle in puzzles]
+
     def shuffled(self, grids, rng: random.Random) -> list:
         """Grids or puzzles with the digits renamed, and rows and columns in another order.
 
