@@ -15,7 +15,6 @@ import os
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
@@ -63,8 +62,6 @@ class SampleOptions(Drawing):
         "", "file of stories; default: in out_dir samples.jsonl, with --show shown.jsonl",
         file=(".jsonl",))
     json: str = flag("", "file for settings, seconds, passes, grammatical share", file=(".json",))
-    protocol: Literal["own", "paper"] = flag(
-        "own", "paper: what arXiv 2603.22075 did, for flags that are not given")
     seed: int = flag(1337, "of the stories", low=0, high=10 ** 15)
     device: str = flag("auto", "auto, cpu, cuda or mps")
 
@@ -261,16 +258,13 @@ def summary_of(rows: list, tokenizer, o: SampleOptions, start: str) -> dict:
 
 def main():
     flags = parse_flags(__doc__, SampleOptions, first=MOST_USED,
-                        plugins={"sampler": "samplers"}, implied={"--protocol=paper": "confidence"})
+                        plugins={"sampler": "samplers"})
     if "out_dir" not in flags:
         raise InputError("which model? give --out_dir=DIR, the folder that train.py wrote")
     model, tokenizer, windows = open_model(flags["out_dir"], flags.get("device", "auto"))
     config = model.config
     if flags.get("prompts"):
         flags = {"num_samples": 1, "prompt": ""} | flags
-    if flags.get("protocol") == "paper":
-        from variants.paper import protocol_of
-        flags = protocol_of(config) | flags
     o = build(SampleOptions, flags)
     check_flags(o, config)
     # The stories of each batch, and what is given of them.

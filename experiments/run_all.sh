@@ -391,8 +391,9 @@ group_diversity() {
     write mdlm long/masked_ce-1
     write aogpt long/aogpt-1
     write aogpt-left-to-right long/aogpt-1 --order=left_to_right
-    write ar-by-the-paper steps/ar-2500-1 --protocol=paper
-    write mdlm-by-the-paper long/masked_ce-1 --protocol=paper
+    write ar-by-the-paper steps/ar-2500-1 --temperature=0.8 --full_length --length=128 --prompt=Once
+    write mdlm-by-the-paper long/masked_ce-1 --sampler=confidence --by_the_paper --temperature=0.8 \
+        --final_temperature=0.32 --repetition_penalty=1.3 --full_length --length=128
     made the-paper diversity python diversity.py --data=unseen --judge=out/stories/ar-2 \
         $(for name in ar mdlm aogpt aogpt-left-to-right ar-by-the-paper mdlm-by-the-paper; do
             echo $name=out/written/$name.jsonl

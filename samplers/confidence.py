@@ -6,7 +6,8 @@ Adds: each step draws a token for every masked place, and keeps the likeliest of
 the model's law, and its text is monotonous (results/sampling.md). Plugs in as
 
     python sample.py --out_dir=out/toy-mdlm --sampler=confidence --steps=24
-    python sample.py --out_dir=out/toy-mdlm --protocol=paper
+    python sample.py --out_dir=out/toy-mdlm --sampler=confidence --by_the_paper --temperature=0.8 \
+        --final_temperature=0.32 --repetition_penalty=1.3 --full_length
 """
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +23,7 @@ class Options:
     """--sampler=confidence (mdlm): keep the likeliest of the tokens that were drawn"""
     final_temperature: float | None = flag(None, "the temperature falls to this one", low=0)
     repetition_penalty: float = flag(1.0, "tokens that occur become rarer", low=1)
+    by_the_paper: bool = flag(False, "at most 100 steps, and what else the paper's code does")
 
 
 def sampler(config, o, flags: dict):
@@ -30,16 +32,16 @@ def sampler(config, o, flags: dict):
         raise InputError("--sampler=confidence is for --mode=mdlm, without blocks and --order")
     own = build(Options, flags)
     final = o.temperature if own.final_temperature is None else own.final_temperature
-    return partial(write, o=o, final=final, penalty=own.repetition_penalty)
+    return partial(
+        write, o=o, final=final, penalty=own.repetition_penalty, paper=own.by_the_paper)
 
 
 @torch.no_grad()
-def write(model, tokens, times, decide, noise, o, final: float, penalty: float):
+def write(model, tokens, times, decide, noise, o, final: float, penalty: float, paper: bool):
     """Yields tokens (B, L) after each step, which keeps equally many, but more in the last steps.
 
-    By the paper's protocol the network reads these L tokens alone, and is told the time. It has at
+    By the paper the network reads these L tokens alone, and is told the time. It has at
     most 100 steps, which for 128 tokens keep one 72 times, then two 28 times."""
-    paper = o.protocol == "paper"
     left = int((tokens[0] == model.config.mask_id).sum())       # every row has as many
     steps = o.steps or (min(100, left) if paper else left)
     for step in range(steps):

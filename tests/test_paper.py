@@ -226,7 +226,8 @@ def papers_sampler(model, seed, story, length, steps):
 def test_its_sampler(steps, kept):
     model = exact_model("mdlm", block_size=20, vocab_size=5, **paper.OF_MDLM)
     blank = torch.full((16,), model.config.mask_id)
-    flags = paper.protocol_of(model.config) | dict(protocol="paper", steps=steps)
+    flags = dict(temperature=0.8, final_temperature=0.32, repetition_penalty=1.3,
+                 by_the_paper=True, full_length=True, steps=steps)
     o = build(SampleOptions, flags)
     make_sampler = partial(confidence.sampler, flags=flags)
     theirs = [papers_sampler(model, o.seed, story, 16, steps) for story in range(20)]
@@ -234,6 +235,6 @@ def test_its_sampler(steps, kept):
     ours, appeared = generate(model, range(20), blank, o, make_sampler)
     assert torch.equal(ours, torch.stack(theirs))
     assert torch.bincount(appeared[0]).tolist() == kept
-    o.protocol = "own"      # without the bug
+    flags["by_the_paper"] = False       # without the bug
     changed, _ = generate(model, range(20), blank, o, make_sampler)
     assert not torch.equal(ours, changed)

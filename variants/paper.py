@@ -7,7 +7,7 @@ in as the variant of a run, and as presets for training and for sampling:
 
     python train.py --mode=mdlm --preset=paper
     python train.py --mode=mdlm --variant=paper --init=paper        one difference alone
-    python sample.py --out_dir=out/tinystories-mdlm --protocol=paper
+    python sample.py --out_dir=out/tinystories-mdlm --sampler=confidence --by_the_paper
     python -m variants.paper                                          its table of sizes
 
 Where its text and its code differ, this follows its code.
@@ -72,16 +72,6 @@ def preset_of(mode: str) -> dict:
         eval_windows=1600,
     )
     return preset | (OF_MDLM if mode == "mdlm" else {})
-
-
-def protocol_of(config) -> dict:
-    """What --protocol=paper of sample.py stands for: how the paper sampled."""
-    flags = dict(temperature=0.8, full_length=True, length=min(128, config.block_size))
-    if config.mode == "ar":
-        return flags | dict(prompt="Once")
-    if config.mode == "mdlm":
-        return flags | dict(sampler="confidence", repetition_penalty=1.3, final_temperature=0.32)
-    raise InputError("--protocol=paper is for --mode=ar or mdlm")
 
 
 # ---- The network ---------------------------------------------------------------------------------
