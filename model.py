@@ -4,21 +4,24 @@ One Transformer, three ways to read a sentence: the network, what it learns, and
 This file is the whole method, and needs torch alone. Every mode trains p(token | some of the other
 tokens), and they differ in which others these are:
 
-    ar     autoregressive, that is, left to right: a GPT. Its loss is exactly −log p(text).
+    ar     autoregressive, that is, left to right: a GPT. Its loss is exactly −log p(text) / T.
     mdlm   masked diffusion (Sahoo et al. 2024, arXiv 2406.07524). Any number of the tokens, from
            one to all, are replaced by [MASK] and predicted from the visible ones. Its loss is an
-           upper bound on −log p(text), see `mask_batch`.
+           upper bound on −log p(text) / T, see `mask_batch`.
     aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935). It predicts the tokens in a random
            order σ, at σ(0) first, at σ(T-1) last. Its loss is an upper bound too: `order_batch`.
 
+p(text) is the chance that a model writes this text, token by token, and in the latter two modes in
+an order that is drawn at random.
+
 *Diffusion* means to learn to undo noise. Noise is added to a text, a little at a time, until
 nothing is left of it; a network that has learned to take a step back can make texts out of noise.
-Here noise replaces tokens, one after another at random places, by [MASK]. The network sees how many
-are replaced, and needs no clock; nor does it matter how fast that went, so there is no schedule.
+Here noise replaces tokens, one after another at random places, by [MASK]. Other diffusion models
+must be told how much noise there is, and when it comes; this one sees how many tokens are [MASK].
 
 A *slot* is one column of the sequence that the network reads. It holds a token, knows that token's
-position (key_pos), and predicts the token at another position or the same one (target_pos). A mode
-is a row of this table, and nothing else:
+position (key_pos), and predicts the token at another position or the same one (target_pos). Here is
+what differs from mode to mode; `Mode`, at the end, says it in code:
 
            attention      the slots hold             key_pos            target_pos
     ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1
@@ -26,8 +29,8 @@ is a row of this table, and nothing else:
     aogpt  causal         BOS, x_σ(0) … x_σ(T-2)     -1, σ(0) … σ(T-2)  σ(0) … σ(T-1)
 
 So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask, in
-which each slot predicts its own position. BOS, which begins every window, is the end-of-text token;
-in mdlm it predicts nothing. All losses are in nats per token of the same T tokens.
+which each slot predicts its own position. BOS, which tells where a window begins, is the
+end-of-text token; in mdlm it predicts nothing. All losses are in nats per token.
 
 Shapes: B rows of a batch, T positions of a window, L positions of a text to be written, S slots,
 C = n_embd, H = n_head, D = C / H, V = vocab_size, n predictions.
@@ -55,8 +58,8 @@ class Config:
     n_embd: int = 768               # C, the width of the residual stream
     n_hidden: int = 2048            # width of the SwiGLU layer
     dropout: float = 0.0            # share of what each layer adds that training drops
-    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: the bound, or equal weights
-    l2r_fraction: float = 0.1       # aogpt: share of the rows that it learns from left to right
+    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: the bound, or its plain mean
+    l2r_fraction: float = 0.1       # aogpt: share of rows from left to right, as published
 
     def __post_init__(self):
         """Raises ValueError, which names the flag."""
@@ -97,7 +100,8 @@ def rotary_table(block_size, head_dim):
 
 
 def rotate(x, rotary):
-    """Rotary position embedding (Su et al. 2021, arXiv 2104.09864), convention of two halves.
+    """Turns q or k by angles that grow with position, so that q·k sees the distance alone. That is
+    rotary position embedding (Su et al. 2021, arXiv 2104.09864), in its convention of two halves.
 
     x (B, H, S, D); rotary (2, 1 or B, 1, S, D/2) has the cosine and the sine for each slot."""
     cos, sin = rotary
@@ -184,16 +188,16 @@ class Transformer(nn.Module):
         key_pos, target_pos     (B, S), or (1, S) for all rows alike: see the table at the top
         select      (n,) the slots to be predicted, counted over all rows: slot s of row b is b·S+s
         attend      who sees whom, if not as the mode has it"""
-        # Where the order is random, a slot must be told what to predict. The target embedding tells
-        # it the position; any will do for mdlm's BOS, which predicts nothing. Keys turn by where a
-        # token stands, queries by what they predict, so each head sees the distance between them.
+        # aogpt must be told which position to predict, and all modes have this embedding of it. As
+        # mdlm's BOS predicts nothing, position 0 will do there. Rotary turns keys by where a token
+        # stands, queries by what they predict, so each head sees the distance between them.
         x = self.embed(tokens) + self.embed_target(target_pos.clamp(min=0))     # (B, S, C)
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                 # (2, B or 1, 1, S, D/2)
         rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)              # (2, B or 1, 1, S, D/2)
         return self.predict(x, rotary_q, rotary_k, select, attend or self.attend)
 
     def predict(self, x, rotary_q, rotary_k, select, attend):
-        """All layers, from what the slots know at first, x (B, S, C): in variants/paper.py less."""
+        """All layers, from x (B, S, C). variants/paper.py makes another x, and then comes here."""
         *first, last = self.blocks
         for block in first:
             x = block(x, rotary_q, rotary_k, attend)                            # (B, S, C)
@@ -211,9 +215,10 @@ class Transformer(nn.Module):
     def init_weights(self):
         """Normal weights of standard deviation 1/√(row length) keep outputs as large as inputs.
 
-        All embeddings have one vector in common. That adds the same to all logits, which changes no
-        prediction. But so all keys share a part that turns with their positions alone, by which a
-        head can find slots at a distance. mdlm learns sooner by it (results/paper.md)."""
+        One random vector is added to all rows of the embedding. The head is tied to it, so all
+        logits get the same addend, which changes no prediction. But all keys now share a part that
+        rotary turns by position alone, so that from the first step a head can attend by distance,
+        whatever the tokens are. mdlm learns sooner by it (results/paper.md)."""
         for name, p in self.named_parameters():
             self.init_weight(name, p)
         common = torch.randn(self.config.n_embd)                                # (C,)
@@ -241,7 +246,7 @@ class Transformer(nn.Module):
 # ---- What a model learns: a batch, and its loss --------------------------------------------------
 
 class Batch(NamedTuple):
-    """B rows of S slots. To learn, S is T, or T+1 for mdlm, where BOS has a slot of its own."""
+    """B rows of S slots. In training S is T, but T+1 for mdlm, whose BOS predicts nothing."""
     tokens: torch.Tensor            # (B, S) what the slots hold
     key_pos: torch.Tensor           # (B, S) position of the token held
     target_pos: torch.Tensor        # (B, S) position of the token predicted
@@ -256,7 +261,7 @@ class Batch(NamedTuple):
 def losses(model, batch, select):
     """Σ weight · −log p(target) of each row (B,). Their mean is the loss, in nats per token.
 
-    select is batch.select() of the batch on the CPU: a GPU that is asked for it is waited for."""
+    select is batch.select(), found on the CPU, because the CPU would have to wait for a GPU."""
     logits = model.logits(batch, select)                                        # (n, V)
     targets = batch.targets.flatten()[select]                                   # (n,)
     nll = model.cross_entropy(logits, targets, reduction="none")                # (n,)
@@ -273,9 +278,9 @@ def order_batch(config, x, order):
 
         −log p(x) / T  =  (1/T) Σ_j −log p(x_σ(j) | x_σ(0) … x_σ(j-1))
 
-    For ar σ is 0 … T-1, and this is the loss of a GPT. For aogpt σ is random, and p(x) is the mean
-    of what the orders give to x. −log of a mean is at most the mean of −log (Jensen's inequality),
-    so the mean loss over orders is an upper bound on −log p(x) / T."""
+    For ar σ is 0 … T-1, and this is the loss of a GPT. aogpt writes in a random σ, so its p(x) is
+    the mean over σ of such products. −log of a mean is at most the mean of −log (Jensen's
+    inequality), so the mean loss over orders is an upper bound on −log p(x) / T."""
     targets = x.gather(1, order)                                                # (B, S)
     tokens = F.pad(targets[:, :-1], (1, 0), value=config.bos_id)                # (B, S)
     key_pos = F.pad(order[:, :-1], (1, 0), value=-1)                            # (B, S)
@@ -284,17 +289,18 @@ def order_batch(config, x, order):
 
 
 def left_to_right(config, u):
-    """0 … L-1 for each row of u (B, L), in its place and of its kind."""
+    """The turn of each position, 0 … L-1, in each row of u (B, L), with its type and device."""
     return torch.arange(u.size(1)).to(u).expand_as(u)
 
 
 def one_order_batch(config, x, generator):
     """x (B, T) in the one order that a mode such as ar has, so the loss is exact."""
+    # `times`, a field of Mode below, gives each position its turn, here by the shape of x alone.
     return order_batch(config, x, config.row.times(config, x).argsort(dim=1))
 
 
 def any_order_batch(config, x, generator, l2r_fraction=0.0):
-    """x (B, T) in random orders, but such a share of the rows from left to right."""
+    """x (B, T) in random orders, but a share l2r_fraction of the rows from left to right."""
     # The argsort of random numbers is a random permutation.
     u = torch.rand(x.shape, generator=generator)                                # (B, T)
     order = config.row.times(config, u).argsort(dim=1)                          # (B, T)
@@ -317,8 +323,8 @@ def mask_batch(config, x, masked):
     on average, over orders, E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]. An order has one
     step for each k = 1 … T, so the mean over k of these costs is 1/T of what an order costs on
     average. And p(x), the chance that `write` writes x, is a mean over orders, so this is a bound
-    as in `order_batch`. Papers mask each token with a chance t that is uniform on (0, 1), and have
-    a weight 1/t where we have 1/k; that is the same bound in another parametrisation."""
+    as in `order_batch`. Papers mask each token with a chance t, uniform on (0, 1), and have the
+    weight 1/(tT) where we have 1/k; on average over t that is the same bound."""
     targets = F.pad(x, (1, 0), value=config.bos_id)                             # (B, T+1)
     hidden = F.pad(masked, (1, 0))                                              # (B, T+1)
     tokens = targets.masked_fill(hidden, config.mask_id)                        # (B, T+1)
@@ -353,7 +359,7 @@ def spread(n, generator):
 
 
 def diffusion_batch(config, x, generator):
-    """x (B, T) with random masks. A row is a bound on average; two of a pair are closer to it."""
+    """x (B, T) with random masks. The loss of a row estimates the bound, that of a pair better."""
     k = draw_counts(*x.shape, generator)                                        # (B, 1)
     return mask_batch(config, x, draw_masks(x, k, generator))
 
@@ -362,8 +368,8 @@ def equal_weights(batch):
     """The same predictions with equal weights. The loss, masked_ce, is then their plain mean. That
     is no bound: a row counts the more, the more of its tokens are masked."""
     predicted = (batch.weight > 0).float()                                      # (B, S)
-    mean_of_row = predicted.sum().clamp(min=1) / len(predicted)
-    return batch._replace(weight=predicted / mean_of_row)
+    a_row = predicted.sum().clamp(min=1) / len(predicted)       # predictions, on average
+    return batch._replace(weight=predicted / a_row)
 
 
 def weighted(config, batch):
@@ -372,8 +378,9 @@ def weighted(config, batch):
 
 
 def cosine_batch(config, x, generator):
-    """The loss of arXiv 2603.22075, by its own masks: each token is hidden with the chance
-    sin²(πt/2), where t is uniform on (0, 1). --objective=masked_ce has the masks from above."""
+    """Reported alone, as val_masked_ce: the loss of arXiv 2603.22075 by its own masks. A token is
+    hidden with the chance sin²(πt/2), t uniform on (0, 1). --objective=masked_ce trains on the
+    masks of `diffusion_batch` instead."""
     t = torch.rand(len(x), 1, generator=generator)                              # (B, 1)
     ratio = torch.sin(math.pi / 2 * t) ** 2                                     # (B, 1)
     masked = torch.rand(x.shape, generator=generator) < ratio                   # (B, T)
@@ -395,7 +402,7 @@ def probabilities(logits, o):
     o is a Drawing. Its top_p keeps the smallest set of likeliest tokens of this probability."""
     if o.temperature == 0:
         return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).float()
-    # Less the largest, because a small temperature would make it infinite.
+    # The largest is subtracted, because a small temperature would make it infinite.
     logits = logits - logits.amax(dim=-1, keepdim=True)                         # (…, V)
     p = (logits / max(o.temperature, 1e-30)).softmax(dim=-1)                    # (…, V)
     if o.top_p == 1:
@@ -418,7 +425,9 @@ def draw(p, u):
 
 
 def draw_with(u, o=Drawing()):
-    """What decides for `write`: the token at a place is drawn by the number there of u (B, L)."""
+    """The `decide` of `write`: the token at each place is drawn by the number u (B, L) has there.
+
+    Numbers that are given, and no multinomial, make a text independent of others in its batch."""
     def decide(logits, row, place):
         return draw(probabilities(logits, o), u[row.to(u.device), place.to(u.device)])
 
@@ -441,8 +450,9 @@ def read_masked(model, tokens, row, place):
 def read_next(model, tokens, order, start, end):
     """Logits (B, m, V) of the m tokens from `start` to `end` in the order (B, L).
 
-    The tokens (B, L) before them are known. None of the m is told what the others become. Of ar and
-    aogpt sample.py reads by extras/cache.py: the same, but nothing is computed twice."""
+    The tokens (B, L) before them are known. None of the m is told what the others become. For ar
+    and aogpt this runs the network m times, and sample.py takes extras/cache.py instead, which
+    gives the same in one pass, and computes nothing twice."""
     if not model.config.row.causal:
         row = torch.arange(len(order), device=order.device)[:, None]            # (B, 1)
         return read_masked(model, tokens, row, order[:, start:end])
@@ -508,18 +518,19 @@ class Mode(NamedTuple):
     MODES["mdlm"]._replace(training_batch=…). What makes a batch takes (config, x, generator); x
     (B, T) and the random numbers are on the CPU, so these are the same whatever device trains."""
     causal: bool                # whether a slot sees only the slots before it and itself
-    orders: str                 # it writes in "one" order, in random ones of its "own", or in "any"
+    orders: str                 # of writing: "one", "any" that is asked for, or random "own" ones
     drawn: str                  # what the bound draws at random; if nothing, the loss is exact
     bound_batch: Callable       # the Batch of −log p(x) / T, or of a bound on it, for each row
     training_batch: Callable    # the Batch that is trained on
     reported: dict = {}         # {name: the Batch of another loss that evaluations report}
     together: int = 1           # rows that are drawn together, whose mean counts as one
-    times: Callable = lambda config, u: u   # when each place is written, from random u (B, L)
+    times: Callable = lambda config, u: u   # the turn of each place (B, L), by random u (B, L)
+    # The others are replaced by variants alone.
     plan: Callable = plan                   # the order and the passes, from these times
     reader: Callable | None = None          # (model) -> a faster `read_next`, for one text
     check_prompt: Callable | None = None    # (config, pattern (L,)) raises ValueError
     network: Callable = Transformer
-    whole: bool = True          # its loss counts whole texts, so that it can write one from nothing
+    whole: bool = True          # false: not all tokens count, so it needs the others as a prompt
 
 
 MODES = {
@@ -530,13 +541,13 @@ MODES = {
     "mdlm": Mode(
         causal=False, orders="any", drawn="pairs of masks", together=2,
         bound_batch=diffusion_batch,
-        training_batch=lambda config, *drawn: weighted(config, diffusion_batch(config, *drawn)),
+        training_batch=lambda config, x, rng: weighted(config, diffusion_batch(config, x, rng)),
         reported={"val_masked_ce": cosine_batch}),
     "aogpt": Mode(
         causal=True, orders="any", drawn="orders",
         bound_batch=any_order_batch,
-        training_batch=lambda config, *drawn: any_order_batch(config, *drawn, config.l2r_fraction),
-        reported={"val_nll_l2r": lambda *drawn: any_order_batch(*drawn, l2r_fraction=1.0)})}
+        training_batch=lambda config, x, rng: any_order_batch(config, x, rng, config.l2r_fraction),
+        reported={"val_nll_l2r": lambda config, x, rng: any_order_batch(config, x, rng, 1.0)})}
 Config.modes = MODES
 
 

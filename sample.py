@@ -93,9 +93,10 @@ def times_of(config, o, u: torch.Tensor) -> torch.Tensor:
 
 
 def plain_sampler(config, o):
-    """What writes in passes of equally many tokens, by `write` of model.py.
+    """The sampler where none is named: `write` of model.py, with equally many tokens a pass.
 
-    A sampler, of which samplers/README.md says what it is given."""
+    A sampler gets the model, tokens (B, L) with [MASK]s, times (B, L) as in `plan`, decide as in
+    `write`, and noise as in `noise_of`; it yields the tokens after each pass."""
     def sampler(model, tokens, times, decide, noise):
         order, edges = config.row.plan(config, tokens, times, o.steps)
         read = read_next
@@ -116,7 +117,7 @@ def sampler_of(config, o, flags: dict) -> tuple:
     if not o.sampler:
         return plain_sampler, {}
     file = plugin("samplers", o.sampler)
-    file.sampler(config, o, flags)
+    file.sampler(config, o, flags)      # raises now what it would later
     own = asdict(build(file.Options, flags)) if hasattr(file, "Options") else {}
     return partial(file.sampler, flags=flags), own
 
@@ -178,7 +179,7 @@ def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tenso
     if n < max(1, blanks):
         raise InputError(f"--prompt has {len(ids)} tokens, {blanks} of them in blanks, which "
                          f"leaves nothing to write in a text of {length}; change --length")
-    if o.steps > n and o.sampler != "ancestral":
+    if o.steps > n and o.sampler != "ancestral":        # whose steps may be empty
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
     pattern = torch.tensor(ids + [config.mask_id] * (length - len(ids)))            # (L,)
     check_pattern(config, pattern)

@@ -38,7 +38,7 @@ from worlds import columns_of
 
 @dataclass
 class Settings:
-    """training (the defaults are the preset controlled, whose sizes are those of GPT-2's smallest)"""
+    """training (the defaults are the preset controlled, of the size of the smallest GPT-2)"""
     preset: Literal["auto", *PRESETS, "paper"] = flag(
         "auto", "sizes and settings to start from; auto: controlled with CUDA, else toy")
     data: str = flag("tinystories", "folder under data/, made by prepare_data.py")
@@ -160,8 +160,8 @@ def window_losses(model, x: torch.Tensor, seed: int, draws: int = 1) -> torch.Te
     row = model.config.row
     total = torch.zeros(len(x), dtype=torch.float64)
     for _ in range(draws):
-        together = x.repeat_interleave(row.together, dim=0)
-        batch = row.bound_batch(model.config, together, generator)
+        repeated = x.repeat_interleave(row.together, dim=0)
+        batch = row.bound_batch(model.config, repeated, generator)
         total += losses_in_parts(model, batch).view(len(x), row.together).mean(dim=1)
     return total / draws
 
