@@ -145,6 +145,7 @@ mdlm/blocks:3 1.2. --sampler=adaptive --risk=0
 aogpt ....
 aogpt .1.2
 aogpt .... --order=2,0,3,1
+aogpt .... --sampler=adaptive --risk=0
 aogpt/blocks:2 ....
 aogpt/infill 1..2
 aogpt .... --sampler=drafts --draft=4
