@@ -101,7 +101,8 @@ def test_the_toys_own_metrics(corpus):
     right += itertools.islice(texts_of(TOY, 99), 30)
     values = values_of(right + ["One day, a boy named Lily found a ball."] * 10, {}, corpus)
     log_p = np.concatenate([TOY.log_probs(text) for text in right])
-    found = [values[name] for name in ("grammatical", "new words", "nats/token, true law, of those")]
+    found = [values[name]
+             for name in ("grammatical", "new words", "nats/token, true law, of those")]
     assert found == pytest.approx([0.8, 0, -log_p.mean()])
     assert values["copied stories"] == pytest.approx(0.2, abs=0.03)
 

@@ -214,7 +214,8 @@ def test_presets_know_the_mark():
 # ---- Files of puzzles ----------------------------------------------------------------------------
 
 def test_a_file_of_puzzles(workdir):
-    lines = [between.join(KNOWN_OF_9.replace(".", blank)) for blank in ".0_-" for between in ("", " ")]
+    lines = [between.join(KNOWN_OF_9.replace(".", blank))
+             for blank in ".0_-" for between in ("", " ")]
     Path("p.txt").write_text("\r\n\r\n".join(lines))
     [(puzzle, solution)] = {*solve.read_puzzles("p.txt", SUDOKU_9)}
     assert puzzle[:5] == (5, 3, 0, 0, 7) and list(SUDOKU_9.solutions(puzzle)) == [solution]

@@ -31,7 +31,8 @@ def enumerate_stories(grammar):
     for texts in itertools.product(*rules.values()):
         took = dict(zip(rules, texts))
         story = grammar.tell(lambda name, before: list(rules[name]).index(took[name]))
-        found[story] += math.prod(rules[name][took[name]] / sum(rules[name].values()) for name in rules)
+        found[story] += math.prod(
+            rule[took[name]] / sum(rule.values()) for name, rule in rules.items())
     return found
 
 
@@ -50,7 +51,8 @@ def test_entropy_mean_words_and_log_probs_are_exact():
         p = [begins[tuple(words[:n + 1])] / begins[tuple(words[:n])] for n in range(len(words))]
         assert close(SMALL.log_probs(story), np.log(p))
     assert close(SMALL.entropy(), -sum(p * math.log(p) for p in stories.values()))
-    assert close(SMALL.mean_words(), sum(p * len(split_words(story)) for story, p in stories.items()))
+    mean_words = sum(p * len(split_words(story)) for story, p in stories.items())
+    assert close(SMALL.mean_words(), mean_words)
 
 
 def test_texts_follow_the_law_and_are_the_same_byte_for_byte():
