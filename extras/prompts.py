@@ -19,6 +19,7 @@ import torch
 from model import plan
 from support.flags import InputError
 from support.rows import read_text
+from tokenizer import MARK
 
 
 def blanks_apart(run: re.Match) -> str:
@@ -30,14 +31,15 @@ def blanks_apart(run: re.Match) -> str:
 def with_blanks(o, config, tokenizer) -> list:
     """Token ids of --prompt, with o.blank [MASK]s for each ___ in it. Raises InputError.
 
-    Of a text of words an underscore is a blank too, unless it touches a letter or a digit."""
+    Of a text of words an underscore is a blank too, unless it is part of a word."""
     prompt = o.prompt
     if prompt.startswith("FILE:"):
         prompt = read_text(os.path.expanduser(prompt.removeprefix("FILE:")))
     blanks = "(_{3,})"
     if tokenizer.kind == "words":
-        prompt = re.sub(r"(?<!\w)_+(?!\w)", blanks_apart, prompt)
-        blanks = r"(_{3,}|(?<!\w)_(?!\w))"
+        before, after = rf"(?<!\w)(?<!{MARK})", rf"(?!\w|{MARK})"      # no part of a word
+        prompt = re.sub(f"{before}_+{after}", blanks_apart, prompt)
+        blanks = f"(_{{3,}}|{before}_{after})"
     ids = []
     for i, piece in enumerate(re.split(blanks, prompt)):
         if i % 2 == 0:

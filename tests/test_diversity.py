@@ -3,61 +3,51 @@ import itertools
 import json
 import math
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from nltk.translate.bleu_score import sentence_bleu
 
-from conftest import run, small_model
 import diversity
-from diversity import (
-    entropy, interval, measure, of_counts, of_sums, read_samples, self_bleu)
+import sample
+from conftest import small_model
+from diversity import entropy, measure, of_counts, of_sums, read_samples, self_bleu
 from extras.real_text import Corpus
 from prepare_data import PrepareOptions, prepare
 from support.flags import InputError
+from support.runs import save
 from tokenizer import EOT, Tokenizer
-from worlds.toy import TOY
 from train import window_losses
 from worlds import texts_of
+from worlds.toy import TOY
 
 WORDS = Tokenizer("words", words=TOY.words())
 
 
-def values_of(metrics) -> dict:
-    return {name: metric[0] for name, metric in metrics.items()}
+def values_of(texts, judges={}, corpus=None) -> dict:
+    return {name: value for name, (value, _) in measure(texts, judges, corpus).items()}
 
 
-# ---- Self-BLEU -----------------------------------------------------------------------------------
-
-def nltk_self_bleu(samples):
-    from nltk.translate.bleu_score import sentence_bleu
-    scores = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for i, words in enumerate(samples):
-            others = samples[:i] + samples[i + 1:]
-            scores.append(sentence_bleu(others, words))
-    return np.array(scores)
-
+# ---- Metrics -------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("vocabulary", [2, 4])
 def test_self_bleu_is_nltks(vocabulary):
     rng = np.random.default_rng(vocabulary)
-    samples = []
-    for length in rng.integers(15, size=25):
-        ids = rng.integers(vocabulary, size=length)
-        samples.append([f"w{i}" for i in ids])
+    samples = [[f"w{i}" for i in rng.integers(vocabulary, size=length)]
+               for length in rng.integers(15, size=25)]
     samples += [samples[3], [], ["lonely"], ["w0"] * 14]
-    assert self_bleu(samples) == pytest.approx(nltk_self_bleu(samples), abs=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = [sentence_bleu(samples[:i] + samples[i + 1:], words)
+                  for i, words in enumerate(samples)]
+    assert self_bleu(samples) == pytest.approx(wanted, abs=1e-12)
 
-# ---- The other metrics of words ------------------------------------------------------------------
 
 def test_hand_worked_example():
-    texts = ["The cat sat on the mat", "the dog sat", "A cat"]
-    counts = np.array([3, 2, 2, 1, 1, 1, 1])
-    p = counts / 11
-    nats = -sum(p * np.log(p))
-    values = values_of(measure(texts, {}, None))
+    p = np.array([3, 2, 2, 1, 1, 1, 1]) / 11
+    values = values_of(["The cat sat on the mat", "the dog sat", "A cat"])
     assert values == pytest.approx({
         "distinct-1": 7 / 11,
         "distinct-2": 8 / 8,
@@ -69,51 +59,52 @@ def test_hand_worked_example():
         "distinct 5-word openings": 1,
         "most common first word": 2 / 3,
         "entropy of openings": math.log(3),
-        "entropy of words": nats})
+        "entropy of words": -sum(p * np.log(p))})
 
 
-def test_the_interval_of_a_mean_is_1_96_standard_errors():
-    x = np.random.default_rng(0).random(20)
-    error = x.std(ddof=1) / math.sqrt(20)
-    found = interval(lambda keep: x[keep].mean(), np.arange(20))
-    assert found == of_sums(x) == pytest.approx((x.mean(), 1.96 * error))
-
-
-def test_95_of_100_intervals_hold_the_truth():
+def test_intervals_are_of_95_per_cent():
+    """Of a mean they are 1.96 standard errors. Words of one sample may depend on each other."""
     rng = np.random.default_rng(0)
+    x = rng.random(20)
+    error = x.std(ddof=1) / math.sqrt(20)
+    assert of_sums(x) == pytest.approx((x.mean(), 1.96 * error))
     p = [0.5, 0.25, 0.15, 0.1]
-    truth = -sum(p * np.log(p))
     inside = 0
     for _ in range(200):
-        samples = rng.choice(4, size=(100, 20), p=p)
+        samples = rng.choice(4, size=(100, 1), p=p).repeat(20, axis=1)
         value, half = of_counts(entropy, samples.tolist())
-        inside += abs(value - truth) < half
+        inside += abs(value + sum(p * np.log(p))) < half
     assert 0.90 < inside / 200 < 0.99
 
-
-# ---- Quality -------------------------------------------------------------------------------------
 
 def test_a_judge_scores_what_evaluation_scores():
     """Of an empty text nothing, and of a long one as much as the window holds."""
     model = small_model("ar", vocab_size=WORDS.vocab_size, block_size=47)
     texts = list(itertools.islice(texts_of(TOY, 3), 40))
     x = torch.tensor([WORDS.encode(text) for text in texts])                    # (40, 47)
+    values = values_of([*[f"{text} She took it" for text in texts], ""], {"j": (model, WORDS)})
     expected = window_losses(model, x, seed=0).mean().item()
-    longer = [f"{text} She took it" for text in texts]
-    values = values_of(measure([*longer, ""], {"j": (model, WORDS)}, None))
     assert values["nats/token, judge j"] == pytest.approx(expected, rel=1e-5)
+
+
+# ---- Real text -----------------------------------------------------------------------------------
+
+@pytest.fixture
+def corpus(workdir):
+    """The toy."""
+    prepare(PrepareOptions(name="t", max_tokens=30_000))
+    return Corpus("t")
 
 
 def test_the_toys_own_metrics(corpus):
     right = list(itertools.islice(texts_of(TOY, 1337), 10))       # copied from training
     right += itertools.islice(texts_of(TOY, 99), 30)
-    wrong = ["One day, a boy named Lily found a ball."] * 10
-    values = values_of(measure(right + wrong, {}, corpus))
-    assert values["grammatical"] == 0.8
-    assert values["copied stories"] == pytest.approx(0.2, abs=0.03)
-    assert values["new words"] == 0
+    values = values_of(right + ["One day, a boy named Lily found a ball."] * 10, {}, corpus)
     log_p = np.concatenate([TOY.log_probs(text) for text in right])
-    assert values["nats/token, true law, of those"] == pytest.approx(-log_p.mean())
+    found = [values[name]
+             for name in ("grammatical", "new words", "nats/token, true law, of those")]
+    assert found == pytest.approx([0.8, 0, -log_p.mean()])
+    assert values["copied stories"] == pytest.approx(0.2, abs=0.03)
 
 
 def test_words_that_the_training_text_does_not_have(corpus):
@@ -121,16 +112,7 @@ def test_words_that_the_training_text_does_not_have(corpus):
     corpus.words = {"the", "cat", "sat", "हिन्दी"}
     corpus.tokenizer = Tokenizer("bytes")
     texts = ['"The cat," sat — the catter! T', "The cat zat. The c", "हिन्दी, हनद T"]
-    assert values_of(measure(texts, {}, corpus))["new words"] == 3 / 11
-
-
-# ---- Real text -----------------------------------------------------------------------------------
-
-@pytest.fixture
-def corpus(trained, monkeypatch):
-    """The toy."""
-    monkeypatch.chdir(trained)
-    return Corpus("t")
+    assert values_of(texts, {}, corpus)["new words"] == 3 / 11
 
 
 def settings(length=None, start="story", full_length=False, num_samples=10 ** 6) -> dict:
@@ -138,32 +120,23 @@ def settings(length=None, start="story", full_length=False, num_samples=10 ** 6)
 
 
 def test_real_stories_are_spread_evenly(corpus):
+    """Training text makes up for what is not held out."""
     tokens = corpus.read("val")
     stories = [story.strip() for story in WORDS.decode(tokens).split(EOT)[1:]]
     halfway = (len(stories) - 1) // 2
     assert corpus.pieces("val", 3, settings()) == [stories[0], stories[halfway], stories[-1]]
     assert corpus.pieces("val", 3, settings(10))[0] == WORDS.decode(tokens[1:11])
-    # Training text makes up for what is not held out.
     texts, held_out = corpus.texts_like(settings(num_samples=len(stories) + 3))
-    assert len(texts) == len(stories) + 3
-    assert texts[:held_out] == stories
+    assert len(texts) == len(stories) + 3 and texts[:held_out] == stories
 
 
-@pytest.mark.parametrize("start, length", [("story", 70), ("anywhere", 20)])
-def test_real_pieces_do_not_overlap(corpus, start, length):
+@pytest.mark.parametrize("start, length, first", [("story", 70, 1), ("anywhere", 20, 0)])
+def test_real_pieces_do_not_overlap(corpus, start, length, first):
     """They may be longer than a story, or begin anywhere."""
     tokens = corpus.read("val")
     texts = corpus.pieces("val", 10 ** 6, settings(length, start, full_length=True))
     assert 0.6 < length * len(texts) / len(tokens) < 1.01
-    first = 1 if start == "story" else 0
     assert texts[0] == WORDS.decode(tokens[first:first + length])
-
-
-def test_a_continuous_text_has_no_stories(workdir):
-    (workdir / "t.txt").write_text("Hello there. " * 100)
-    prepare(PrepareOptions(text="t.txt", tokenizer="bytes"))
-    with pytest.raises(InputError, match="data/t-bytes holds fewer than 2 marked stories"):
-        Corpus("t-bytes").texts_like(settings())
 
 
 # ---- The command ---------------------------------------------------------------------------------
@@ -175,46 +148,43 @@ STORIES = '{"text": "x"}\n\n{"text": "y"}'
     ("a.jsonl", '{"settings": {"length": 9}}\n' + STORIES, 9),
     ("a,b.jsonl", STORIES, 10 ** 9), ("c.txt", f"x\n{EOT}\ny", 10 ** 9)])
 def test_samples_are_read_with_settings_and_without(workdir, file, content, length):
-    (workdir / file).write_text(content)
+    Path(file).write_text(content)
     texts, said = read_samples(file)
     assert texts == ["x", "y"] and said["length"] == length
 
 
 @pytest.mark.parametrize("said", [
-    "5", "[]", "null", '["start"]', '{"length": "x"}', '{"length": 0}', '{"length": null}',
-    '{"start": 5}', '{"out_dir": 7}', '{"full_length": "x"}', '{"start": "anywhere"}'])
+    "5", "[]", "null", '["start"]', '{"length": "x"}', '{"length": 0}', '{"start": 5}',
+    '{"out_dir": 7}', '{"full_length": "x"}', '{"start": "anywhere"}'])
 def test_settings_of_another_shape_are_refused_in_one_line(corpus, said):
-    with open("s.jsonl", "w") as file:
-        print('{"settings": %s}\n{"text": "Tom"}\n{"text": "Lily"}' % said, file=file)
+    """And so is a start that real text does not have at this length."""
+    Path("s.jsonl").write_text('{"settings": %s}\n{"text": "Tom"}\n{"text": "Lily"}' % said)
     with pytest.raises(InputError, match="^[^\n]*(s.jsonl|data/t )[^\n]*$"):
         diversity.columns_of({"mine": [read_samples("s.jsonl")]}, corpus, {})
 
 
-def test_diversity_command(trained):
-    for mode in ("ar", "mdlm"):
-        done = run("sample.py", f"--out_dir=out/{mode}", "--num_samples=30", cwd=trained)
-        assert done.returncode == 0, done.stderr
-    sets = [f"{mode}=out/{mode}/samples.jsonl" for mode in ("ar", "mdlm")]
-    flags = ["--data=t", "--judge=out/ar", "--json=d.json"]
-    done = run("diversity.py", *sets, *flags, cwd=trained)
-    assert done.returncode == 0, done.stderr
-    assert "real text" in done.stdout
-    assert "!" not in done.stdout
-    found = json.loads((trained / "d.json").read_text())
-    assert [run["seed"] for run in found["runs"].values()] == [1337, 1337]
-    columns = found["columns"]
-    assert columns["real text"]["grammatical"] == [1, 0]
-    assert columns["ar"]["grammatical"][0] < 0.1
-    assert columns["ar"]["nats/token, judge out/ar"][0] > 0
+def test_diversity_command(corpus, monkeypatch):
+    def call(command, *flags):
+        monkeypatch.setattr("sys.argv", ["x", *flags])
+        command.main()
+
+    Path("out/ar").mkdir(parents=True)
+    model = small_model(vocab_size=WORDS.vocab_size, block_size=48)
+    save("out/ar/best.pt", model, variant="model", windows="aligned", tokenizer=WORDS.to_dict())
+    call(sample, "--out_dir=out/ar", "--num_samples=9")
+    call(diversity, "ar=out/ar/samples.jsonl", "--data=t", "--judge=out/ar", "--json=d.json")
+    found = json.loads(Path("d.json").read_text())
+    assert not found["notes"] and found["runs"].keys() == {"out/ar"}
+    assert found["columns"]["real text"]["grammatical"] == [1, 0]
+    assert found["columns"]["ar"]["grammatical"][0] < 0.1
+    assert found["columns"]["ar"]["nats/token, judge out/ar"][0] > 0
 
 
 def test_of_several_seeds_the_mean_and_deviation_are_shown():
     """And it is noted what of the settings differs from set to set."""
     said = {"num_samples": 3, "prompt": ""}
-    first = ["a b", "a b", "a b"], said         # distinct-1 is 1/3
-    second = ["a b", "c d", "e f"], said        # distinct-1 is 1
-    sets = {"ours": [first, second], "odd": [(["a b", "c d"], said | {"prompt": "a"})]}
+    seeds = [(["a b"] * 3, said), (["a b", "c d", "e f"], said)]    # distinct-1 is 1/3, and 1
+    sets = {"ours": seeds, "odd": [(["a b", "c d"], said | {"prompt": "a"})]}
     columns, notes = diversity.columns_of(sets, None, {})
-    expected = 2 / 3, np.std([1 / 3, 1], ddof=1)
-    assert columns["ours"]["distinct-1"] == pytest.approx(expected)
-    assert notes == ["odd's prompt is 'a', not ''"]
+    assert columns["ours"]["distinct-1"] == pytest.approx((2 / 3, np.std([1 / 3, 1], ddof=1)))
+    assert len(notes) == 1 and "prompt" in notes[0]

@@ -1,19 +1,26 @@
-"""Sudoku's law and its puzzles, against a solver of few lines and every grid of 4 x 4."""
+"""Sudokus, against a solver of few lines and every grid of 4 x 4; and who solves them."""
 import collections
+import functools
 import itertools
+import json
 import math
 import random
-import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
 
+import model as plain
 from conftest import small_model
+from extras import solve
+from prepare_data import PrepareOptions, Windows, prepare
+from presets import PRESETS
 from support.flags import InputError
-from train import PRESETS
-from variants import answers
+from support.runs import save
+from tokenizer import Tokenizer
+from variants import answers, taught
 from worlds import sudoku, world_named
 from worlds.sudoku import SUDOKU, AllGrids
 from worlds.sudoku_9 import SUDOKU_9
@@ -21,26 +28,22 @@ from worlds.sudoku_moves import CELL_NAMES, SUDOKU_MOVES
 from worlds.sudoku_pairs import SUDOKU_PAIRS
 
 SMALL = AllGrids(2, 2)
+KNOWN_OF_9 = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 
 
-def neighbours_of(world, cell):
+@functools.cache
+def neighbours(world, cell):
     """The other cells of a cell's row, column and box."""
-    def names(cell):
+    def units(cell):
         row, column = divmod(cell, world.n)
-        return [row, column, (row // world.height, column // world.width)]
+        return {(row, -1), (-1, column), (row // world.height, column // world.width, "box")}
 
-    return [other for other in range(world.cells) if other != cell
-            and any(a == b for a, b in zip(names(cell), names(other)))]
-
-
-NEIGHBOURS = {world: [neighbours_of(world, cell) for cell in range(world.cells)]
-              for world in (SMALL, SUDOKU, SUDOKU_9)}
+    return [c for c in range(world.cells) if c != cell and units(c) & units(cell)]
 
 
 def fitting(world, grid, cell):
     """The digits that no neighbour of a cell has."""
-    taken = {grid[other] for other in NEIGHBOURS[world][cell]}
-    return set(range(1, world.n + 1)) - taken
+    return {*world.digits} - {grid[other] for other in neighbours(world, cell)}
 
 
 def all_solutions(world, puzzle):
@@ -48,18 +51,16 @@ def all_solutions(world, puzzle):
     if 0 not in puzzle:
         return [tuple(puzzle)]
     cell = puzzle.index(0)
-    found = []
-    for digit in fitting(world, puzzle, cell):
-        found += all_solutions(world, [*puzzle[:cell], digit, *puzzle[cell + 1:]])
-    return found
+    return [found for digit in fitting(world, puzzle, cell)
+            for found in all_solutions(world, [*puzzle[:cell], digit, *puzzle[cell + 1:]])]
 
 
-def text_of(cells):
-    return " ".join(map(str, cells))
+def clashes(world, puzzle):
+    return {cell for cell, digit in enumerate(puzzle)
+            if digit and digit not in fitting(world, puzzle, cell)}
 
 
-def cells_of(text):
-    return [int(c) if c.isdecimal() else 0 for c in text]
+GRIDS_OF_4 = all_solutions(SMALL, [0] * 16)
 
 
 def even(classes, items):
@@ -71,92 +72,71 @@ def even(classes, items):
 # ---- Grids and their law -------------------------------------------------------------------------
 
 def test_all_grids_are_found_and_equally_likely():
-    """Of 6 x 6 the first box's cells 0, 1, 2 and 6 have 6 · 5 · 4 · 3 values, and a hash all."""
-    assert SUDOKU.number_of_grids() == 28_200_960
-    assert sorted(SMALL.solutions([0] * 16)) == sorted(all_solutions(SMALL, [0] * 16))
+    """Of 6 x 6 the first box's cells 0, 1, 2 and 6 have 6 · 5 · 4 · 3 values. Of 9 x 9 each cell
+    has each digit equally often."""
     rng = random.Random(1)
     assert even(SMALL.number_of_grids(), (SMALL.draw_grid(rng) for _ in range(20_000)))
     grids = [SUDOKU.draw_grid(rng) for _ in range(20_000)]
     assert even(360, ((*grid[:3], grid[6]) for grid in grids))
-    assert even(100, (zlib.crc32(text_of(grid).encode()) % 100 for grid in grids))
+    grids = [SUDOKU_9.draw_grid(random.Random(seed)) for seed in range(200)]
+    assert len(set(grids)) == 200 and all(even(9, cell) for cell in zip(*grids))
 
 
 def test_log_probs_against_every_grid_of_4_x_4():
     """A word's probability: how many grids begin so, with the word and without it?"""
-    grids = all_solutions(SMALL, [0] * 16)
-    begins = collections.Counter(grid[:end] for grid in grids for end in range(17))
-    for grid in grids:
+    begins = collections.Counter(grid[:end] for grid in GRIDS_OF_4 for end in range(17))
+    for grid in GRIDS_OF_4:
         wanted = [begins[grid[:end + 1]] / begins[grid[:end]] for end in range(16)]
-        assert np.exp(SMALL.log_probs(text_of(grid))) == pytest.approx(wanted, abs=1e-12)
-    log_p = SUDOKU.log_probs(SUDOKU.draw(random.Random(2)))
-    assert log_p.shape == (36,) and log_p.sum() == pytest.approx(-math.log(28_200_960))
+        found = np.exp(SMALL.log_probs(" ".join(map(str, grid))))
+        assert found == pytest.approx(wanted, abs=1e-12)
+    assert SUDOKU.log_probs(SUDOKU.draw(random.Random(2))).sum() == pytest.approx(-SUDOKU.entropy())
     assert SUDOKU.entropy() == math.log(28_200_960) and SUDOKU_9.entropy() is None
 
 
-@pytest.mark.parametrize("world", [SMALL, SUDOKU, SUDOKU_9])
-def test_what_is_no_grid_is_noticed_where_it_clashes(world):
-    rng = random.Random(3)
-    for _ in range(50):
-        grid = list(world.draw_grid(rng))
-        assert world.is_right(text_of(grid)) and not world.clashes(grid)
-        a, b = rng.sample(range(world.cells), 2)
-        grid[a], grid[b] = grid[b], grid[a]
-        clashes = {cell for cell, digit in enumerate(grid)
-                   if digit not in fitting(world, grid, cell)}
-        assert world.clashes(grid) == clashes
-        assert world.is_right(text_of(grid)) == (not clashes)
-    text = world.draw(rng)
-    for wrong in "", text[:-2], f"{text} 1", text.replace("4", "0"), text.replace("1", "a"), "²":
-        assert not world.is_right(wrong) and world.log_probs(wrong) is None
-
-
-def test_random_grids_of_9_x_9():
-    """Each cell has each digit equally often, and the same seed gives the same grids."""
-    grids = [SUDOKU_9.draw_grid(random.Random(seed)) for seed in range(300)]
-    assert len(set(grids)) == 300 and all(map(SUDOKU_9.is_grid, grids))
-    assert all(even(9, cell) for cell in zip(*grids))
-    assert zlib.crc32(bytes(grids[5])) == 2090667940
-
-
-# ---- Puzzles -------------------------------------------------------------------------------------
-
 @pytest.mark.parametrize("world, all_givens", [
     (SMALL, [5, 8]), (SUDOKU, [9, 11, 14]), (SUDOKU_9, [28, 36])])
-def test_a_drawn_puzzle_has_one_solution_also_when_shuffled(world, all_givens):
+def test_grids_and_puzzles(world, all_givens):
+    """Swapped cells clash. A drawn puzzle has one solution, also when it is shuffled."""
     rng = random.Random(7)
-    for givens in all_givens:
+    for givens in all_givens * 5:
         grid = world.draw_grid(rng)
+        swapped = list(grid)
+        a, b = rng.sample(range(world.cells), 2)
+        swapped[a], swapped[b] = swapped[b], swapped[a]
+        for cells in grid, swapped:
+            wrong = clashes(world, cells)
+            assert world.clashes(cells) == wrong and world.is_grid(cells) == (not wrong)
         puzzle = world.draw_puzzle(grid, givens, rng)
         assert givens <= world.cells - puzzle.count(0) <= givens + 3
         other, solution = world.shuffled([puzzle, grid], rng)
         assert puzzle != other and world.is_grid(solution)
         assert sorted(map(other.count, world.digits)) == sorted(map(puzzle.count, world.digits))
         for given, wanted in (puzzle, grid), (other, solution):
-            assert all_solutions(world, given) == list(world.solutions(given)) == [wanted]
+            assert list(world.solutions(given)) == [wanted]
+            assert world is SUDOKU_9 or all_solutions(world, given) == [wanted]
 
 
 def test_all_solutions_are_found():
     """Of givens that clash, and of others that allow none, there is none."""
     rng = random.Random(5)
-    counts = collections.Counter()
-    for grid in itertools.islice(itertools.cycle(SMALL.solutions([0] * 16)), 60):
+    counts = set()
+    for grid in [[0] * 16, *rng.sample(GRIDS_OF_4, 60)]:
         puzzle = [digit if rng.random() < 0.3 else 0 for digit in grid]
-        puzzle[rng.randrange(16)] = rng.randint(1, 4)
-        wanted = [] if SMALL.clashes([digit or -cell for cell, digit in enumerate(puzzle)]
-                                     ) else all_solutions(SMALL, puzzle)
+        if any(grid):
+            puzzle[rng.randrange(16)] = rng.randint(1, 4)
+        wanted = [] if clashes(SMALL, puzzle) else all_solutions(SMALL, puzzle)
         assert sorted(SMALL.solutions(puzzle)) == sorted(wanted)
-        counts[min(2, len(wanted))] += 1
+        counts.add(min(2, len(wanted)))
     assert len(counts) == 3
 
 
 @pytest.mark.parametrize("puzzle, count", [
-    ("53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79", 1),
     ("..............3.85..1.2.......5.7.....4...1...9.......5......73..2.1........4...9", 1),
     (".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4.........", 0),
-    (".....6....59.....82....8....45........3........6..3.54...325..6..................", 2),
-    ("." * 81, 2)])
+    (".....6....59.....82....8....45........3........6..3.54...325..6..................", 2)])
 def test_hard_puzzles_end_within_seconds(puzzle, count):
-    assert len(list(itertools.islice(SUDOKU_9.solutions(cells_of(puzzle)), 2))) == count
+    cells = [int(cell) for cell in puzzle.replace(".", "0")]
+    assert len(list(itertools.islice(SUDOKU_9.solutions(cells), 2))) == count
 
 
 def test_a_search_without_end_is_given_up(monkeypatch):
@@ -167,89 +147,63 @@ def test_a_search_without_end_is_given_up(monkeypatch):
         next(SUDOKU_9.solutions([0] * 81))
 
 
-# ---- The worlds of puzzles with their solutions --------------------------------------------------
+# ---- Puzzles with their solutions ----------------------------------------------------------------
 
 def test_solved_puzzles_are_used_ten_times():
     rng = random.Random(6)
     solved = [SUDOKU_PAIRS.draw_solved(rng) for _ in range(40)]
-    assert len(set(solved)) == 40
-    for puzzle, grid in solved:
-        assert all_solutions(SUDOKU, puzzle) == [grid]
-    givens = [36 - puzzle.count(0) for puzzle, _ in solved]
-    assert givens == [count for count in givens[::10] for _ in range(10)]
-
-
-def wrong_pairs(text, other, rng):
-    puzzle, solution = text.split(" | ")
-    yield from [f"{puzzle} | {other.split(' | ')[1]}", f"{puzzle} {solution}", text[:-2],
-                f"{puzzle[2:]} | {solution}", f"{puzzle[:-2]} | {solution}",
-                f"{puzzle} 0 | {solution}"]
-    words = text.split()
-    for i in rng.choice([i for i in range(36) if words[i] != "0"]), rng.randrange(37, 73):
-        yield text_of([*words[:i], int(words[i]) % 6 + 1, *words[i + 1:]])
-
-
-def wrong_moves(text, other, rng):
-    words = text.split()
-    i = rng.choice([i for i, word in enumerate(words) if word != "|"])
-    for j in i, words.index("|"):
-        yield text_of(words[:j] + words[j + 1:])
-        yield text_of(words + [words[j]])
-    yield text_of([*words[:i], words[i][:2] + str(int(words[i][2]) % 6 + 1), *words[i + 1:]])
-
-
-@pytest.mark.parametrize("world, wrong", [(SUDOKU_PAIRS, wrong_pairs), (SUDOKU_MOVES, wrong_moves)])
-def test_wrong_answers_are_noticed(world, wrong):
-    rng = random.Random(9)
-    texts = [world.draw(rng) for _ in range(20)]
-    for text, other in itertools.pairwise(texts):
-        assert world.is_right(text)
-        assert not any(map(world.is_right, wrong(text, other, rng)))
+    blanks = [puzzle.count(0) for puzzle, _ in solved]
+    assert len(set(solved)) == 40 and blanks == [count for count in blanks[::10] for _ in range(10)]
 
 
 def test_moves_are_those_of_somebody_who_solves():
     """A cell without a choice comes first: it has one candidate, or is a unit's only place."""
-    for seed in range(20):
-        text = SUDOKU_MOVES.draw(random.Random(seed))
-        before, after = (part.split() for part in text.split(" | "))
-        puzzle = [0] * 36
-        for move in before:
-            puzzle[CELL_NAMES.index(move[:2])] = int(move[2])
-        assert len(list(SUDOKU.solutions(puzzle))) == 1
+    for seed in range(10):
+        before, after = (part.split() for part in SUDOKU_MOVES.draw(random.Random(seed)).split("|"))
+        given = {CELL_NAMES.index(move[:2]): int(move[2]) for move in before}
+        puzzle = [given.get(cell, 0) for cell in range(36)]
         for move in after:
             cell, digit = CELL_NAMES.index(move[:2]), int(move[2])
-            open_cells = {c: fitting(SUDOKU, puzzle, c) for c in range(36) if not puzzle[c]}
-            forced = [(c, *digits) for c, digits in open_cells.items() if len(digits) == 1]
-            if not forced:
-                for unit in range(18):
-                    for d in range(1, 7):
-                        places = [c for c in open_cells if unit in SUDOKU.units_of[c]
-                                  and d in open_cells[c]]
-                        forced += [(c, d) for c in places if len(places) == 1]
-            assert (cell, digit) in forced or not forced and not puzzle[cell]
+            fits = {c: fitting(SUDOKU, puzzle, c) for c in range(36) if not puzzle[c]}
+
+            def forced(c, d):
+                return fits[c] == {d} or any(
+                    not any(unit in SUDOKU.units_of[other] and d in fits[other]
+                            for other in fits if other != c) for unit in SUDOKU.units_of[c])
+
+            assert forced(cell, digit) or not any(forced(c, d) for c in fits for d in fits[c])
             puzzle[cell] = digit
         assert SUDOKU.is_grid(puzzle)
 
 
-# ---- A GPT that learns answers -------------------------------------------------------------------
-
-@torch.no_grad()
 def test_only_answers_are_learned():
     """The loss of a row is the mean of what a GPT's losses are after the first mark."""
-    model = small_model("ar", variant=answers, mark=9)
-    x = torch.tensor([[3, 4, 9, 5, 6, 7, 8, 0], [9, 3, 4, 9, 5, 6, 7, 8],
-                      [1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 7, 9]])
-    first_after = torch.tensor([3, 1, 8, 8])
-    batch = answers.training_batch(model.config, x, torch.Generator())
-    answer = torch.arange(8) >= first_after[:, None]                            # (4, 8)
-    assert torch.equal(batch.weight > 0, answer)
-    assert torch.allclose(batch.weight.sum(dim=1), torch.tensor([1.0, 1.0, 0.0, 0.0]))
-    every = batch._replace(weight=torch.ones(4, 8))
-    log_p = model(*every[:3], every.select()).view(4, 8, -1).log_softmax(dim=-1)
-    nll = -log_p.gather(-1, x[..., None])[..., 0]                               # (4, 8)
-    wanted = [nll[0, 3:].mean(), nll[1, 1:].mean(), 0.0, 0.0]
-    found = answers.losses(model, batch, batch.select())
-    assert torch.allclose(found, torch.tensor(wanted), atol=1e-5)
+    config = small_model(variant=answers, mark=9).config
+    x = torch.tensor([[3, 4, 9, 5, 6, 7, 8, 0], [9, 3, 4, 9, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 7, 9]])
+    weight = torch.tensor([[0, 0, 0] + [1 / 5] * 5, [0] + [1 / 7] * 7, [0] * 8])
+    plain_batch = plain.one_order_batch(config, x, None)
+    for found, wanted in zip(config.row.training_batch(config, x, None),
+                             plain_batch._replace(weight=weight), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_taught_model_learns_the_order_of_its_text():
+    """The loss is that of a chain rule in the order of the moves, on the cells after the mark."""
+    rng = random.Random(2)
+    ids = {word: i for i, word in enumerate(SUDOKU_MOVES.words())}
+    x = torch.tensor([[ids[word] for word in SUDOKU_MOVES.draw(rng).split()] for _ in range(5)])
+    for order in "solver", "left_to_right":
+        config = taught.Config("aogpt", vocab_size=218, block_size=37, mark=216, taught=order,
+                               n_embd=8, n_head=1)
+        tokens, _, *rest = config.row.training_batch(config, x, None)
+        for row, tokens, pos, target, weight in zip(x.tolist(), tokens, *rest):
+            given = row.index(216)
+            moves = [divmod(word, 6) for word in row if word != 216]
+            if order == "left_to_right":
+                moves[given:] = sorted(moves[given:])
+            assert list(zip(pos.tolist(), target.tolist())) == moves
+            assert tokens.tolist() == [config.bos_id, *(digit for _, digit in moves[:-1])]
+            assert weight.tolist() == pytest.approx([0] * given + [1 / (36 - given)] * (36 - given))
 
 
 def test_presets_know_the_mark():
@@ -257,6 +211,113 @@ def test_presets_know_the_mark():
         assert world_named(name).words()[PRESETS[name]["mark"]] == "|"
 
 
-def test_answers_are_for_a_gpt():
-    with pytest.raises(ValueError, match="--mode=ar"):
-        answers.Config("mdlm", vocab_size=9)
+# ---- Files of puzzles ----------------------------------------------------------------------------
+
+def test_a_file_of_puzzles(workdir):
+    lines = [between.join(KNOWN_OF_9.replace(".", blank))
+             for blank in ".0_-" for between in ("", " ")]
+    Path("p.txt").write_text("\r\n\r\n".join(lines))
+    [(puzzle, solution)] = {*solve.read_puzzles("p.txt", SUDOKU_9)}
+    assert puzzle[:5] == (5, 3, 0, 0, 7) and list(SUDOKU_9.solutions(puzzle)) == [solution]
+
+
+RIGHT = ".23456456123231564564231312645645312"
+
+
+@pytest.mark.parametrize("text", [
+    "12345x" + "." * 30, "7" * 36, "." * 35, "." * 36, "11" + "." * 34, "",
+    RIGHT.replace(".", "1"), f"{RIGHT}\n{RIGHT}."])
+def test_what_is_no_puzzle_is_refused(workdir, text):
+    Path("p.txt").write_text(text)
+    with pytest.raises(InputError, match="^p.txt[^\n]*$"):
+        solve.read_puzzles("p.txt", SUDOKU)
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+RUNS = {
+    "mdlm": ("mdlm", plain, SUDOKU, {}),
+    "aogpt": ("aogpt", plain, SUDOKU, {}),
+    "ar": ("ar", plain, SUDOKU, {}),
+    "pairs": ("ar", answers, SUDOKU_PAIRS, {"mark": 7}),
+    "taught": ("aogpt", taught, SUDOKU_MOVES, {"mark": 216}),
+    "first": ("aogpt", taught, SUDOKU_MOVES, {"mark": 216, "taught": "left_to_right"}),
+    "untaught": ("aogpt", plain, SUDOKU_MOVES, {}),
+    "nine": ("mdlm", plain, SUDOKU_9, {})}
+OF_6 = ["mdlm", "aogpt", "ar", "pairs", "taught", "first"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A folder with grids held out, and a small model of random weights for each of RUNS."""
+    folder = tmp_path_factory.mktemp("sudoku")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in "sudoku", "sudoku-9":
+            prepare(PrepareOptions(name, max_tokens=3000))
+        for name, (mode, variant, world, fields) in RUNS.items():
+            words = Tokenizer("words", words=world.words())
+            model = small_model(mode, variant=variant, vocab_size=words.vocab_size,
+                                block_size=int(world.mean_words()), **fields)
+            Path("out", name).mkdir(parents=True)
+            save(f"out/{name}/best.pt", model, variant=variant.__name__, windows="aligned",
+                 tokenizer=words.to_dict())
+    return folder
+
+
+@pytest.fixture
+def call(models, monkeypatch, capsys):
+    """What `python -m extras.solve` prints, and writes, of these runs with these flags."""
+    monkeypatch.chdir(models)
+
+    def run(runs, *flags):
+        named = [f"{name}=out/{name}" for name in runs]
+        monkeypatch.setattr("sys.argv", ["solve.py", *named, *flags, "--json=s.json"])
+        solve.main()
+        return capsys.readouterr().out, json.loads(Path("s.json").read_text())
+
+    return run
+
+
+def test_puzzles_are_of_grids_that_training_has_not(models, monkeypatch):
+    monkeypatch.chdir(models)
+    grids = solve.held_out_grids()
+    train = Windows("sudoku", "train", 36).spread(99).tolist()
+    assert len(grids) > 1 and len(train) > 50
+    assert not set(grids) & {tuple(digit + 1 for digit in grid) for grid in train}
+
+
+@pytest.mark.parametrize("runs, cells, givens, rows", [
+    (OF_6, 36, "12,16", 22), (["nine"], 81, "28,32", 8)])
+def test_the_table_has_every_model_in_every_order(call, runs, cells, givens, rows):
+    _, found = call(runs, "--num_puzzles=5", f"--givens={givens}", "--risks=5")
+    table = {(row["run"], row["way"], row["givens"]): row for row in found["solved"]}
+    assert len(table) == len(found["solved"]) == rows and found["runs"].keys() == set(runs)
+    for (name, way, givens), row in table.items():
+        passes = 36 if name == "pairs" else cells - givens
+        assert row["passes"] == passes or "risk" in way and 1 <= row["passes"] <= passes
+        assert row["puzzles"] == 5 and row["solved"][0] < 1
+    of_grids = set(runs) & {"mdlm", "aogpt", "ar", "nine"}
+    assert {row["run"] for row in found["grids"]} == found["losses"].keys() == of_grids
+    assert all(losses["loss"][0] > 1 for losses in found["losses"].values())
+
+
+def test_own_puzzles_are_answered_in_the_terminal(call):
+    """Each way of writing keeps what is given."""
+    Path("p.txt").write_text(f"{RIGHT}\n......{RIGHT[6:]}")
+    said, found = call(["mdlm", "aogpt", "taught", "first"], "--puzzles=p.txt", "--risks=")
+    texts = [text.split("\n") for text in said.split("\n\n")[:-1]]
+    assert len(texts) == sum(row["puzzles"] for row in found["solved"]) == 16
+    for puzzle, answer in texts:
+        grid = answer.split()[:36]
+        assert all(given in (".", digit) for given, digit in zip(puzzle.split(), grid))
+        assert SUDOKU.is_grid(tuple(map(int, grid))) == answer.endswith("right")
+
+
+@pytest.mark.parametrize("runs, flag, named", [
+    (["mdlm"], "--risks=-1", "--risks"), (["mdlm"], "--risks=nan", "--risks"),
+    (["mdlm"], "--givens=x", "--givens"), (["mdlm"], "--givens=7", "--givens"),
+    (["nine", "mdlm"], "--risks=", "sizes"), (["untaught"], "--risks=", "out/untaught")])
+def test_what_means_nothing_is_refused(call, runs, flag, named):
+    with pytest.raises(InputError, match=f"^[^\n]*{named}[^\n]*$"):
+        call(runs, flag)
