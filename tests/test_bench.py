@@ -16,31 +16,22 @@ FLAGS = [f"--{name}={value}" for name, value in SIZES.items()]
 CPU = torch.device("cpu")
 
 
-def test_the_command(workdir, monkeypatch, capsys):
+def test_the_command(workdir, monkeypatch):
     """By a clock of our own: a step of ar takes an eighth of a second, and all else a quarter."""
     def turns(steps, repeats, _):
         return {name: [0.125 if name == "ar" else 0.25] * repeats for name in steps}
 
     monkeypatch.setattr(torch, "compile", lambda function: function)
     monkeypatch.setattr(bench, "by_turns", turns)
-    monkeypatch.setattr(sys, "argv", ["bench.py", "--modes=ar,mdlm", "--repeats=2",
-                                      "--batch_size=4", "--json=b.json", "--device=cpu", *FLAGS])
+    flags = "bench.py --modes=ar,mdlm --repeats=2 --batch_size=4 --json=b.json --device=cpu"
+    monkeypatch.setattr(sys, "argv", flags.split() + FLAGS)
     bench.main()
-    content = json.loads(Path("b.json").read_text())
+    rows = json.loads(Path("b.json").read_text())["train"]
     for mode, speed in ("ar", 2), ("mdlm", 1):
-        row = content["train"][mode]
         flops = flops_per_token(Config(mode, **SIZES))
-        expected = {
-            "tok_per_s": 128 * speed,
-            "baseline_tok_per_s": 128,
-            "speedup": speed,
-            "ratio_to_ar": speed / 2,
-            "ms_per_step": 250 / speed,
-            "mflop_per_token": flops / 1e6,
-            "mfu": flops * 128 * speed / (2 * 2048 ** 3 / 0.25),
-            "seconds": [0.25 / speed] * 2}
-        assert {name: row[name] for name in expected} == expected
-    assert "\nmdlm, " in capsys.readouterr().out
+        expected = [128 * speed, 128, speed, speed / 2, 250 / speed, flops / 1e6,
+                    flops * 128 * speed / (2 * 2048 ** 3 / 0.25)]
+        assert list(rows[mode].values())[:7] == expected
 
 
 def test_the_baseline_computes_every_slot():

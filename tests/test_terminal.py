@@ -50,13 +50,11 @@ def test_a_prompt_is_cut_where_tokens_are(gpt2, beginning):
     assert len(tokenizer.decode(ids)) >= len(beginning) - 1
 
 
-@pytest.mark.parametrize("prompt, expected", [
-    ("One day ___ the end.", ["One", " day", "?", " the", " end", "."]),
-    ("___ ___ day ", ["?", "?", " day"])])          # what comes last is left to the model
-def test_blanks_around_a_gap(gpt2, prompt, expected):
+def test_blanks_around_a_gap(gpt2):
+    """One at the end is left to the model."""
     tokenizer = Tokenizer("gpt2", 4096)
-    ids = ids_of(prompt, tokenizer)
-    assert ["?" if i < 0 else tokenizer.decode([i]) for i in ids] == expected
+    expected = [-1, *tokenizer.encode(" One day"), -1, *tokenizer.encode(" the end.")]
+    assert ids_of("___ One day ___ the end. ", tokenizer) == expected
 
 
 @pytest.mark.parametrize("prompt, expected", [
@@ -76,7 +74,6 @@ def test_a_prompt_of_words(workdir, prompt, expected):
     ("a _ b", 6, "aligned", [*b"a _ b", 257]),
     ("a" * 20, 30, "random", [97] * 20 + [257] * 10),       # beyond the window
     ("a" * 20, 30, "aligned", "--length"),
-    ("a" * 20, 0, "random", "--prompt"),
     ("a" * 20, 0, "aligned", "--prompt"),
     ("a" * 10, 10, "random", "--prompt")])
 def test_what_a_prompt_leaves_to_be_written(prompt, length, windows, expected):
@@ -120,17 +117,12 @@ def test_nothing_commands_the_terminal(workdir, call):
     done = call("train.py", *TINY, "--block_size=200", "--max_steps=1", "--quiet=false",
                 "--out_dir=out")
     assert "before training" in done.stdout and is_harmless(done.stdout)
-    shutil.copytree("out", "other")             # compare shows what these have
-    shutil.copytree("out", "log")
-    facts = json.loads((workdir / "other/config.json").read_text())
-    facts["settings"] |= {"data": HOSTILE, "windows": HOSTILE}
-    facts["config"]["mode"] = HOSTILE
-    (workdir / "other/config.json").write_text(json.dumps(facts))
-    entry = {"step": 1, "seconds": 1, "val_nll": 1, "val_nll_se": 1, "val_floor": HOSTILE}
-    (workdir / "log/log.jsonl").write_text(json.dumps(entry) + "\n")
+    shutil.copytree("out", "other")
     saved = torch.load("other/ckpt.pt")
     saved["settings"] |= {"preset": HOSTILE, "max_steps": 2}
     torch.save(saved, "other/ckpt.pt")
+    shutil.copytree("out", "log")
+    (workdir / "log/log.jsonl").write_text(json.dumps({"val_nll": HOSTILE}) + "\n")
     write_samples(workdir / "s.jsonl", ["One", HOSTILE, "\n", "\tday"], [0, 1, 2, 2], mode=HOSTILE,
                   order=HOSTILE)
     for code, line in [
@@ -138,7 +130,6 @@ def test_nothing_commands_the_terminal(workdir, call):
             (0, "sample.py --out_dir=out --out=a.jsonl"),
             (0, "extras/show.py a=s.jsonl --story=1"),
             (0, "extras/show.py a=s.jsonl --story=1 --picture=a.svg"),
-            (0, "extras/compare.py a=other b=out"),
             (0, "train.py --out_dir=other --resume --quiet"),
             (2, "extras/compare.py a=log b=out"),
             (2, "extras/show.py --\x1b]0;title\x07"),
@@ -154,10 +145,8 @@ def test_nothing_commands_the_terminal(workdir, call):
 
 # ---- Where the pieces of a story stand -----------------------------------------------------------
 
-@pytest.mark.parametrize("text, width", [
-    ("abc", 3), ("你好", 4), ("e\u0301", 1), ("👍", 2), ("░↵", 2)])
-def test_text_width(text, width):
-    assert text_width(text) == width
+def test_text_width():
+    assert text_width("ab你好e\u0301👍░") == 2 + 4 + 1 + 2 + 1
 
 
 @pytest.mark.parametrize("pieces", [
@@ -194,10 +183,12 @@ def terminal(monkeypatch):
 @pytest.mark.parametrize("columns, lines, kind, count", [
     (1, 24, "xterm", 1), (80, 24, "xterm", 41), (80, 1, "xterm", 1), (80, 24, "dumb", 2)])
 def test_a_terminal_in_which_nothing_can_move(terminal, capsys, columns, lines, kind, count):
-    """It shows the stories alone, with their line breaks."""
+    """It shows the stories alone, with their line breaks, and grids in their shape."""
     terminal(columns, lines, kind)
-    play([("title", ["One", " day", "↵", "So"], [0, 1, 1, 2], 0)] * count)
+    play([("", ["One", " day", "↵", "So"], [0, 1, 1, 2], 0)] * count)
     assert capsys.readouterr().out == "One day\nSo\n\n" * count
+    play([("", [" 1", " 2", " 3", " 4"], [0] * 4, 3)] * count)
+    assert capsys.readouterr().out == "1 2\n3 4\n\n" * count
 
 
 def test_show_in_a_terminal(workdir, terminal, call):
@@ -227,6 +218,9 @@ def test_a_story_longer_than_the_terminal(terminal, capsys):
     *moving, last = capsys.readouterr().out.split("\x1b[J")
     assert [picture.count("\n") for picture in moving] == [18, 18]
     assert re.findall(r"word\d+", last) == [word.strip() for word in words]
+    play([("", [" 1", " 2", " 3", " 4"], [0] * 4, 3)])          # a grid
+    *_, last = capsys.readouterr().out.split("\x1b[J")
+    assert re.findall(r"G(\d)", last) == list("1234") and last.count("\n") == 4
 
 
 # ---- Moving pictures -----------------------------------------------------------------------------
@@ -270,19 +264,9 @@ def test_a_moving_picture_of_grids(tmp_path, digits, columns, written, wrong):
     _, tokens = moving(tmp_path / "g.svg", *panels)
     red = [token for token in tokens if token[0].get("fill") == "#f08a80"]
     assert [text.text for _, text, _ in red] == [digits[i] for i in sorted(wrong)]
-    by_place = []
-    for box, text, _ in (token for token in tokens if token not in red):
-        x, y = int(box.get("x")), int(box.get("y"))
-        by_place.append((x >= 52 * len(digits) ** 0.5, y, x, text.text))
-    assert [digit for *_, digit in sorted(by_place)] == digits * 2
-
-
-def test_grids_keep_their_shape(workdir, terminal, call):
-    pieces = [f" {digit}" for digit in WRONG.split()]
-    write_samples(workdir / "a.jsonl", pieces, list(range(36)), columns=11)
-    lines = [WRONG[start:start + 11] for start in range(0, 72, 12)]
-    assert call("extras/show.py", "a=a.jsonl", "--story=1").stdout.split("\n")[:6] == lines
-    terminal(60, 20)
-    shown = call("extras/show.py", "a=a.jsonl", "b=a.jsonl", "--story=1").stdout.splitlines()[-7:-1]
-    digits = [re.findall(r"\d+G(\d)", line) for line in shown]
-    assert digits == [line.split() * 2 for line in lines]
+    shown = [token for token in tokens if token not in red]
+    assert [text.text for _, text, _ in shown] == digits * 2
+    places = [(int(box.get("y")), int(box.get("x"))) for box, *_ in shown]
+    first, second = places[:len(digits)], places[len(digits):]
+    assert first == sorted(set(first)) and second == sorted(set(second))
+    assert max(first)[1] < min(second)[1]

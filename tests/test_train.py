@@ -16,7 +16,6 @@ from scipy import stats
 import model as plain
 import variants.paper
 from conftest import ROOT, TINY, read_log, small_model
-from extras.muon import Muon
 from extras.start_from import start_from
 from model import losses
 from tokenizer import Tokenizer
@@ -61,12 +60,11 @@ def losses_by_hand(model, batch):
 def test_a_run_leaves_what_it_promises(trained, mode):
     out = trained / "out" / mode
     names = {path.name for path in out.iterdir()}
-    assert names >= {"best.pt", "ckpt.pt", "config.json", "log.jsonl", "loss.png"}
+    assert names == {"best.pt", "ckpt.pt", "config.json", "log.jsonl", "loss.png"}
     log = read_log(out)
     assert list(values_of("train_loss", log)) == [10, 20, 30]
-    nll = values_of("val_nll", log)
-    assert list(nll) == [10, 20, 30]
-    assert nll[30] < nll[20] < nll[10] < 6
+    first, second, third = values_of("val_nll", log).values()
+    assert third < second < first < 6
     assert values_of("val_floor", log)[30] == pytest.approx(0.386, abs=0.05)
     facts = json.loads((out / "config.json").read_text())
     assert facts["config"]["mode"] == mode
@@ -83,7 +81,7 @@ def test_stories_on_the_way_do_not_change_a_run(trained, train_command):
 
 def test_the_best_is_the_lowest_and_not_the_last(trained, train_command):
     """Also of a run that goes on. What is said at the end is of the best weights, not the last."""
-    log = train_command("high", "--mode=ar", "--lr=1", "--warmup=0")
+    log = train_command("high", "--mode=ar", "--lr=1")
     longer = train_command("high", "--resume", "--max_steps=45")
     assert longer[:6] == log[:6]                # the seventh was the last evaluation
     nll = values_of("val_nll", longer)
@@ -106,16 +104,14 @@ def test_a_loss_that_is_not_finite_stops_it(trained, call, monkeypatch):
 
 # ---- What a preset chooses -----------------------------------------------------------------------
 
-@pytest.mark.parametrize("flags, variant, objective", [
-    (dict(mode="mdlm"), "bell", "masked_ce"),
-    (dict(mode="mdlm", objective="nelbo"), "", "nelbo"),
-    (dict(mode="mdlm", variant="blocks"), "blocks", "nelbo"),
-    (dict(mode="ar"), "", "nelbo"),
-    (dict(mode="mdlm", preset="toy"), "", "nelbo")])
-def test_presets_of_text_train_masked_diffusion_otherwise(
-        trained, monkeypatch, flags, variant, objective):
-    monkeypatch.chdir(trained)
-    s, config = resolve({"preset": "laptop", "data": "t", "vocab_size": 135} | flags)
+@pytest.mark.parametrize("variant, objective, flags", [
+    ("bell", "masked_ce", dict(mode="mdlm")),
+    ("", "nelbo", dict(mode="mdlm", objective="nelbo")),
+    ("blocks", "nelbo", dict(mode="mdlm", variant="blocks")),
+    ("", "nelbo", dict(mode="ar")),
+    ("", "nelbo", dict(mode="mdlm", preset="toy"))])
+def test_presets_of_text_train_masked_diffusion_otherwise(workdir, variant, objective, flags):
+    s, config = resolve({"preset": "laptop", "data": "toy"} | flags)
     assert (s.variant, config.objective) == (variant, objective)
 
 
@@ -176,8 +172,8 @@ def test_evaluation_by_hand(mode):
 
 def test_a_gpu_evaluates_many_windows_at_once():
     """Of 50,257 words and 512 tokens; the device meta stands for a GPU."""
-    assert machine.rows_at_once(512 * 50257, CPU) == 1
-    assert machine.rows_at_once(512 * 50257, torch.device("meta")) == 10
+    found = [machine.rows_at_once(512 * 50257, torch.device(name)) for name in ("cpu", "meta")]
+    assert found == [1, 10]
 
 
 # ---- A run starts from another -------------------------------------------------------------------
@@ -195,7 +191,10 @@ def test_a_run_starts_from_another(trained, monkeypatch, mode, variant, fields):
     config = variant.Config(**asdict(source.config) | fields | {"mode": mode})
     model = config.row.network(config).eval()
     assert not torch.equal(model.embed.weight, source.embed.weight)
-    start_from("out/ar", model, Tokenizer("words", words=TOY.words()))
+    words = TOY.words()
+    with pytest.raises(InputError, match="another tokenizer"):
+        start_from("out/ar", model, Tokenizer("words", words=["zebra", *words[1:]]))
+    start_from("out/ar", model, Tokenizer("words", words=words))
     weights = model.state_dict()
     for name, weight in source.state_dict().items():
         assert torch.equal(weight, weights.pop(name))
@@ -203,15 +202,6 @@ def test_a_run_starts_from_another(trained, monkeypatch, mode, variant, fields):
     if mode != "mdlm":
         batch = plain.order_batch(config, x, torch.arange(48).expand_as(x))
         assert torch.equal(losses_by_hand(model, batch), losses_by_hand(source, batch))
-
-
-def test_a_run_starts_from_another_of_the_same_sizes_only(trained, train_command):
-    first, *_ = train_command("on", "--mode=aogpt", "--init_from=out/ar", "--max_steps=10")
-    fresh, *_ = read_log(trained / "out/aogpt")
-    assert first["train_loss"] < fresh["train_loss"] - 0.05
-    source, _ = load("out/ar/best.pt")
-    with pytest.raises(InputError, match="another tokenizer"):
-        start_from("out/ar", source, Tokenizer("words", words=["zebra", *TOY.words()[1:]]))
 
 
 # ---- What each step is given ---------------------------------------------------------------------
@@ -227,11 +217,9 @@ def test_each_step_has_its_own_draws_and_each_evaluation_the_same(train_command,
 
 def test_no_two_seeds_share_their_noise():
     """Nor do masks and the dropout of two processes: no generator has the seed of another."""
-    drawn = set()
-    for seed, step in itertools.product([1, 2], range(30)):
-        for rank in (), (1,), (2,):
-            drawn.add(random_numbers(seed, step, *rank).initial_seed())
-    assert len(drawn) == 2 * 30 * 3
+    of_seeds = itertools.product([1, 2], range(30))
+    seeds = [(*seed, *rank) for seed in of_seeds for rank in ((), (1,), (2,))]
+    assert len({random_numbers(*seed).initial_seed() for seed in seeds}) == len(seeds)
 
 
 def test_the_learning_rate_rises_and_falls():
@@ -254,42 +242,22 @@ def test_a_step_is_that_of_the_settings(mode):
     of weights gets the learning rate."""
     s = Settings(batch_size=8, dtype="float32", grad_clip=0.01, grad_accum=2)
     model, by_hand = small_model(mode), small_model(mode)
-    [optimizer], [expected_optimizer] = make_optimizers(model, s), make_optimizers(by_hand, s)
+    [optimizer], [expected] = make_optimizers(model, s), make_optimizers(by_hand, s)
     last = optimizer.param_groups[0]["params"].pop()
     optimizer.add_param_group({"params": [last]})
+    expected.param_groups[0]["lr"] = 0.01
     for seed in range(3):
         batch = some_batch(model, seed)
         loss, norm = train_step(model, losses, [optimizer], batch, s, lr=0.01)
-        by_hand.zero_grad()
-        expected = losses_by_hand(by_hand, batch).mean()
-        expected.backward()
-        assert loss == pytest.approx(expected.item(), rel=1e-4)
+        expected.zero_grad()
+        expected_loss = losses_by_hand(by_hand, batch).mean()
+        expected_loss.backward()
         whole_norm = torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 0.01)
-        assert norm == pytest.approx(whole_norm.item(), rel=1e-3)
-        expected_optimizer.param_groups[0]["lr"] = 0.01
-        expected_optimizer.step()
+        expected.step()
+        assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-4)
+        assert norm.item() == pytest.approx(whole_norm.item(), rel=1e-3)
     for a, b in zip(model.parameters(), by_hand.parameters()):
         assert torch.allclose(a, b, atol=1e-4)
-
-
-def test_muon_is_pytorchs_in_the_precision_of_training():
-    """Ten steps end where those of torch.optim.Muon do, but for the rounding of its bfloat16."""
-    generator = random_numbers(0)
-    for shape in (24, 64), (64, 24), (32, 32):
-        start = torch.randn(shape, generator=generator)
-        ours = start.clone().requires_grad_()
-        theirs = start.clone().requires_grad_()
-        both = dict(lr=0.01, weight_decay=0.1)
-        one = Muon([ours], both)
-        other = torch.optim.Muon([theirs], **both, adjust_lr_fn="match_rms_adamw")
-        for _ in range(10):
-            ours.grad = torch.randn(shape, generator=generator)
-            theirs.grad = ours.grad.clone()
-            one.step()
-            other.step()
-        moved = (ours - start).norm()
-        assert moved > 0.4
-        assert (ours - theirs).norm() < 0.01 * moved
 
 
 def test_bfloat16_compiled_follows_float32(trained, train_command):
@@ -315,23 +283,23 @@ def test_cuda_follows_the_cpu(trained, train_command, mode):
 
 # ---- Compilers -----------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("results, goes_on", [
-    ([RuntimeError("torch.compile is not supported on Python 3.99+")], True),
-    ([torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")], False),
-    ([RuntimeError("DefaultCPUAllocator: can't allocate memory")], False),
-    ([torch.zeros(8), RuntimeError("a fault of this code")], False)])
-def test_only_a_first_step_that_fails_is_a_failed_compilation(monkeypatch, results, goes_on):
+@pytest.mark.parametrize("results", [
+    [RuntimeError("torch.compile is not supported on Python 3.99+")],
+    [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")],
+    [RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+    [torch.zeros(8), RuntimeError("a fault of this code")]])
+def test_only_a_first_step_that_fails_is_a_failed_compilation(monkeypatch, results):
     """Then it goes on without. Too little memory is none, at any step."""
     monkeypatch.setattr(torch, "compile", lambda function: mock.Mock(side_effect=results))
     losses_of = machine.compiled(losses, Settings(compile="true"), CPU)
     model = small_model("ar")
     batch = some_batch(model)
     arguments = model, batch, batch.select()
-    if goes_on:
-        for _ in range(2):
-            assert torch.equal(losses_of(*arguments), losses(*arguments))
+    if "support" in str(results):
+        assert torch.equal(losses_of(*arguments), losses(*arguments))
+        assert torch.equal(losses_of(*arguments), losses(*arguments))
         return
     with pytest.raises(RuntimeError) as raised:
-        for _ in range(2):
-            losses_of(*arguments)
+        losses_of(*arguments)
+        losses_of(*arguments)
     assert raised.value is results[-1]
