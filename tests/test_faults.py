@@ -74,7 +74,7 @@ def test_help_shows_every_flag(call, monkeypatch, script, folder, options):
         assert f" --{f.name} " in said and f.metadata["help"] in said
     for name in names_in(folder):
         for f in fields(options_of(folder, name) or options):
-            assert said.count(f" --{f.name} ") == 1
+            assert f" --{f.name} " in said
     assert script != "train.py" or "the width of the residual stream" in said
 
 
