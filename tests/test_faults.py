@@ -444,7 +444,8 @@ def test_a_poor_machine(tmp_path, call, monkeypatch):
     work = tmp_path / "my work"
     work.mkdir()
     environment = dict(PATH=os.environ["PATH"], HOME="/nonexistent", LC_ALL="C", CXX="none",
-                       TORCHINDUCTOR_CACHE_DIR=str(work), HTTPS_PROXY="http://127.0.0.1:1")
+                       TORCHINDUCTOR_CACHE_DIR=str(work), HTTPS_PROXY="http://127.0.0.1:1",
+                       OMP_NUM_THREADS="1")
     monkeypatch.chdir(work)
     assert call("prepare_data.py", "--name=my words", "--max_tokens=30000").returncode == 0
     command = [sys.executable, f"{ROOT}/train.py", *TINY, "--data=my words", "--compile=auto"]
