@@ -81,7 +81,7 @@ def test_stories_on_the_way_do_not_change_a_run(trained, train_command):
 
 def test_the_best_is_the_lowest_and_not_the_last(trained, train_command):
     """Also of a run that goes on. What is said at the end is of the best weights, not the last."""
-    log = train_command("high", "--mode=ar", "--lr=1")
+    log = train_command("high", "--mode=ar", "--lr=0.1", "--train_stories=1")
     longer = train_command("high", "--resume", "--max_steps=45")
     assert longer[:6] == log[:6]                # the seventh was the last evaluation
     nll = values_of("val_nll", longer)
