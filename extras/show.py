@@ -13,6 +13,7 @@ import html
 import itertools
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from support.flags import build, command, flag, parse_flags, text_width
 from support.pictures import last_step, layout, on_one_line, play
@@ -42,10 +43,9 @@ def draw_moving(panels: list, path: str):
     else:
         width, height, parts = draw_stories(panels)
     head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            'font-size="13" font-family="ui-monospace, Menlo, Consolas, monospace">')
-    white = '<rect width="100%" height="100%" fill="white"/>'
-    with open(path, "w", encoding="utf-8") as file:
-        print(head, white, *parts, "</svg>", sep="\n", file=file)
+            'font-size="13" font-family="ui-monospace, Menlo, Consolas, monospace">\n'
+            '<rect width="100%" height="100%" fill="white"/>')
+    Path(path).write_text("\n".join([head, *parts, "</svg>\n"]), encoding="utf-8")
 
 
 def draw_stories(panels: list) -> tuple:
@@ -125,14 +125,12 @@ def read_panel(name, path, story):
             raise ValueError(f"it has no story {story}; choose another --story")
         steps = list(map(int, row["appeared"]))
         pieces = list(map(on_one_line, row["pieces"]))
-        if len(pieces) != len(steps):
-            raise ValueError("not as many pieces as passes")
-        title = f"{name}, {how_written(settings)}"
-        return on_one_line(title), pieces, steps, int(settings.get("columns", 0))
+        title = on_one_line(f"{name}, {how_written(settings)}")
+        return title, pieces, steps, int(settings.get("columns", 0))
 
 
 # What a title says of each setting that is not zero or empty.
-WAYS = {"order": "{:.20} order", "sampler": "{:.20}", "draft": "{} at once", "risk": "risk {:g}",
+WAYS = {"order": "{} order", "sampler": "{}", "draft": "{} at once", "risk": "risk {}",
         "steps": "{} steps"}
 
 

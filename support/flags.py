@@ -115,10 +115,8 @@ OTHER_NAMES = {
 def did_you_mean(word, words, prefix=""):
     """The end of an error message: a guess at what a mistyped word should have been."""
     similar = difflib.get_close_matches(word.lower(), words, n=1)
-    for guess in [OTHER_NAMES.get(word), *similar]:
-        if guess in words:
-            return f"; did you mean {prefix}{guess}?"
-    return ""
+    guesses = [guess for guess in (OTHER_NAMES.get(word), *similar) if guess in words]
+    return f"; did you mean {prefix}{guesses[0]}?" if guesses else ""
 
 
 # ---- Flags: every field of an options dataclass is a flag --name=value ---------------------------
@@ -175,10 +173,8 @@ def with_home(paths):
 
 def comments_of(options_class):
     """{field: the comment after it}, which is the help of a field that has no other."""
-    classes = options_class.__mro__[-2::-1]             # all but `object`, the eldest first
-    lines = "".join(map(inspect.getsource, classes)).splitlines()
-    commented = [line.split("  # ") for line in lines if "  # " in line]
-    return {code.split(":")[0].strip(): comment for code, comment in commented}
+    source = inspect.getsource(options_class)
+    return dict(re.findall(r"^    (\w+):.*  # (.*)", source, re.MULTILINE))
 
 
 def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
@@ -263,9 +259,7 @@ def plugin(folder, name):
     try:
         return import_module(f"{folder}.{name}")
     except ValueError as e:     # for example of a field that a Mode of model.py does not have
-        [unknown] = re.findall(r"unexpected field names: \['(\w+)'", str(e)) or [""]
-        guess = did_you_mean(unknown, import_module("model").Mode._fields)
-        raise InputError(f"{folder}/{name}.py: {e}{guess}") from e
+        raise InputError(f"{folder}/{name}.py: {e}") from e
 
 
 def options_of(folder, name):
@@ -299,9 +293,8 @@ def pick_device(name):
 
 def output_of(*command):
     """What a program prints in the project's folder; nothing where it is not there, or fails."""
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        quiet = dict(cwd=ROOT, text=True, stderr=subprocess.DEVNULL)
-        return subprocess.check_output(command, **quiet).strip()
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, cwd=ROOT, text=True, capture_output=True).stdout.strip()
     return ""
 
 
@@ -313,10 +306,10 @@ def provenance(seed):
         commit += "-dirty"
     processor = output_of("grep", "-m1", "model name", "/proc/cpuinfo").partition(": ")[2]
     script = Path(sys.argv[0]).resolve()
-    program = [script.name]
-    if script.parent != ROOT:
-        program = ["-m", f"{script.parent.name}.{script.stem}"]
-    return {"command": shlex.join(["python", *program, *sys.argv[1:]]), "seed": seed,
+    program = f"-m {script.parent.name}.{script.stem}"
+    if script.parent == ROOT:
+        program = script.name
+    return {"command": f"python {program} {shlex.join(sys.argv[1:])}", "seed": seed,
             "date": datetime.datetime.now().isoformat(timespec="seconds"),
             "machine": f"{processor or platform.processor()}, {os.cpu_count()} cores",
             "python": platform.python_version(), "commit": commit}

@@ -115,18 +115,17 @@ def lines_at(now: int, panels: list, width: int) -> list:
 # ---- Figures of numbers --------------------------------------------------------------------------
 
 @contextlib.contextmanager
-def figure(path: str, size: tuple, columns: int = 1, grid: str = "both", one_scale: bool = True):
+def figure(path: str, size: tuple, columns: int = 1, one_scale: bool = True):
     """Gives axes to draw on, or several side by side, and then writes the file.
 
     size        width and height in inches
-    grid        which grid lines there are: "x", "y" or "both"
     one_scale   whether panels side by side have the same y axis
     The legend stands above, and explains each label of the first axes once."""
     from matplotlib.figure import Figure    # not at the top, because it takes a second
     canvas = Figure(size, layout="constrained")
     panels = canvas.subplots(1, columns, sharey=one_scale)
     for axes in canvas.axes:
-        axes.grid(alpha=0.3, axis=grid, which="both")
+        axes.grid(alpha=0.3, which="both")
     yield panels
     legend = {}
     for axes in canvas.axes:

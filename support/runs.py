@@ -76,8 +76,6 @@ def read_checkpoint(path):
         if checkpoint["format"] != FORMAT:
             raise ValueError(f"it has format {checkpoint['format']}, this code reads {FORMAT}; "
                              "train again, or use the commit that config.json beside it names")
-        if checkpoint["config"]["n_layer"] > len(checkpoint["model"]):
-            raise ValueError("it has fewer weights than layers")
     return checkpoint
 
 
@@ -144,11 +142,10 @@ def origin_of(folder):
 
 def check_folder(folder, resume):
     """Raises InputError where a new run would take the place of another one."""
-    names = {name for name in ("ckpt.pt", "best.pt") if Path(folder, name).exists()}
-    if names and not resume:
-        advice = "go on with --resume" if "ckpt.pt" in names else "delete it"
-        raise InputError(f"{folder} holds {' and '.join(sorted(names))} of a run; {advice}, or "
-                         "choose another --out_dir")
+    for name in "best.pt", "ckpt.pt":
+        if Path(folder, name).exists() and not resume:
+            raise InputError(f"{folder} holds {name} of a run; delete it or choose another "
+                             "--out_dir, or go on with --resume if it has a ckpt.pt")
 
 
 def past_of(folder, flags):
@@ -375,11 +372,11 @@ class Run:
 
     def exit_stopped(self):
         """Says how to go on, and exits as a program does that was ended by a signal."""
-        program = ["python"]
+        program = "python"
         if WORLD_SIZE > 1:
-            program = ["torchrun", "--standalone", f"--nproc_per_node={WORLD_SIZE}"]
-        resume = [] if self.s.resume else ["--resume"]
-        again = shlex.join([*program, *sys.argv, *resume])
+            program = f"torchrun --standalone --nproc_per_node={WORLD_SIZE}"
+        resume = "" if self.s.resume else " --resume"
+        again = f"{program} {shlex.join(sys.argv)}{resume}"
         print(f"stopped and saved; go on with: {again}", file=sys.stderr)
         # With torchrun the signal may have come to another process.
         kind = self.signals[0] if self.signals else signal.SIGTERM
