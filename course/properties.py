@@ -484,7 +484,7 @@ def passes(student, rng):
     (B, T), what `decide` says for each place (B, T), and the logits (B, T, V) that it was given,
     NaN where it was not asked, and those that it should have been given."""
     for T, *edges in (1, 0, 1), (2, 0, 2), (3, 0, 1, 3), (4, 0, 1, 2, 3, 4), (4, 1, 2, 4), (4, 2, 4):
-        B, network = 3, Network(T, rng)
+        B, network = 2, Network(T, rng)
         rank = uniform(rng, B, T).argsort(dim=1)                                # (B, T)
         order, choice = rank.argsort(dim=1), some_texts(rng, B, T)              # (B, T) each
         asked, given = [], []
@@ -528,7 +528,9 @@ def writes_what_is_decided(student, rng):
 def decides_by_the_network(student, rng):
     for says, own, *_, given, expected in passes(student, rng):
         same(~given.isnan().any(dim=-1), own, f"{says} `decide` is asked for the places")
-        same(given[own], expected[own], f"{says} `decide` is given the logits")
+        for row, place in own.nonzero().tolist():
+            same(given[row, place], expected[row, place],
+                 f"{says} for place {place} of row {row} `decide` is given the logits")
 
 
 # ---- together: what two at a time lose -----------------------------------------------------------
