@@ -302,15 +302,14 @@ def counts_come_in_pairs(student, rng):
     for T, B in (1, 2), (2, 2), (3, 2), (3, 600), (4, 60), (20, 60):
         pairs = torch.cat([counts_of(student, B, T, number) for number in range(6000 // B)])
         pairs = pairs.view(3000, 2)
-        sums = pairs.sum(dim=1)
-        odd = int((sums != T + 1).int().argmax())       # the first pair, if none is
-        same(sums[odd], T + 1, f"of {T} tokens a pair hides {told(pairs[odd])}, whose sum is")
+        for pair in pairs.unique(dim=0):
+            same(pair.sum(), T + 1, f"of {T} tokens a pair hides {told(pair)}, whose sum is")
         # Those of a pair are not independent, so one of each is counted.
         uniform_counts(pairs[torch.arange(3000), torch.randint(2, (3000,), generator=rng)], T)
     obeys_the_seed(lambda number: counts_of(student, 60, 20, number))
 
 
-@check("masks", 2, "each set of k places is equally likely, in every row anew, and the seed decides")
+@check("masks", 2, "each set of k places is equally likely in every row anew, and the seed decides")
 def masks_are_uniform(student, rng):
     def masks_of(k, T, number):
         masked = student("model.draw_masks", torch.zeros(len(k), T).long(), k, seed(number))
@@ -483,7 +482,7 @@ def passes(student, rng):
     """Yields what to say of a pass, which places are its own (B, T), the tokens before and after it
     (B, T), what `decide` says for each place (B, T), and the logits (B, T, V) that it was given,
     NaN where it was not asked, and those that it should have been given."""
-    for T, *edges in (1, 0, 1), (2, 0, 2), (3, 0, 1, 3), (4, 0, 1, 2, 3, 4), (4, 1, 2, 4), (4, 2, 4):
+    for T, *edges in (1, 0, 1), (2, 0, 2), (3, 0, 1, 3), (4, 0, 1, 2, 3, 4), (4, 1, 2, 4):
         B, network = 2, Network(T, rng)
         rank = uniform(rng, B, T).argsort(dim=1)                                # (B, T)
         order, choice = rank.argsort(dim=1), some_texts(rng, B, T)              # (B, T) each
@@ -507,7 +506,8 @@ def passes(student, rng):
         for (start, end), after, logits in zip(pairs, states, given):
             after = shaped(after, B, T, what="write", below=MASK + 1)
             own = (rank >= start) & (rank < end)
-            yield f"{says}, pass {start} … {end}:", own, before, after, choice, logits, network(before)
+            case = f"{says}, pass {start} … {end}:"
+            yield case, own, before, after, choice, logits, network(before)
             before = after
 
 
@@ -524,7 +524,7 @@ def writes_what_is_decided(student, rng):
         same(after[own], choice[own], f"{says} the tokens that it writes are")
 
 
-@check("write", 2, "`decide` has the logits of its places, which know all earlier passes and no more")
+@check("write", 2, "`decide` has the logits of its places, which know earlier passes and no more")
 def decides_by_the_network(student, rng):
     for says, own, *_, given, expected in passes(student, rng):
         same(~given.isnan().any(dim=-1), own, f"{says} `decide` is asked for the places")
