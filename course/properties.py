@@ -284,7 +284,8 @@ def writes_its_law(student, rng):
         found = student("gpt.write", model, 2000, T, seed(T))
         found = shaped(found, 2000, T, what="write", below=V)
         how = "in one order for all texts " if 1 < len(seen) <= T else ""
-        follows(numbers(found), network.law(), lambda cell: f"{how}it writes {told(texts(T)[cell])}")
+        follows(numbers(found), network.law(),
+                lambda cell: f"{how}it writes {told(texts(T)[cell])}")
 
 
 # ---- masks ---------------------------------------------------------------------------------------
