@@ -78,7 +78,10 @@ def given(arg, line):
                     raise ValueError(reply)
                 return reply
 
+            # A network of gpt.py, and one of model.py.
             call_back.vocab_size = vocab_size
+            call_back.logits = lambda batch, select: call_back(*batch[:3], select)
+            call_back.cross_entropy = torch.nn.functional.cross_entropy
             return call_back
     return arg
 
@@ -102,18 +105,9 @@ def error_of(e, folder):
     return pack(["error", says[:LONGEST]])
 
 
-STAND_INS = "write", "drafts"       # tasks of which other ones are asked for something
-
-
-def stand_in():
-    """draw and probabilities do their work here, but are no answer to their task."""
-    model = importlib.import_module("model")
-    model.draw = draw_of_three
-    model.probabilities = lambda logits, o: (logits.double() / o.temperature).softmax(dim=-1)
-
-
 def draw_of_three(p, u):
-    """Which of three words: a larger u gives a later one."""
+    """Which of three words: a larger u gives a later one. It takes the place of draw where another
+    task calls that, and is no answer to its own."""
     p = p / p.sum(dim=-1, keepdim=True)
     return (u >= p[..., 0]).long() + (u >= 1 - p[..., 2])
 
@@ -129,8 +123,8 @@ def main(folder, task):
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         before = [tensor.clone() for tensor in tensors]
         try:
-            if task in STAND_INS:
-                stand_in()
+            if task == "drafts":
+                importlib.import_module("model").draw = draw_of_three
             message = answer(name, args, line)
         except BaseException as e:          # exit() too
             message = error_of(e, folder)

@@ -23,11 +23,11 @@ from support.flags import ROOT, InputError, command, did_you_mean
 
 # No other file goes into the copy, so none that does the same as a function to be written.
 FILES = """
-    model.py train.py sample.py tokenizer.py prepare_data.py support/*.py worlds/*.py
+    model.py presets.py train.py sample.py tokenizer.py prepare_data.py support/*.py worlds/*.py
     extras/__init__.py extras/cache.py extras/long.py extras/muon.py extras/noise.py
     extras/prompts.py extras/show.py extras/start_from.py
     samplers/__init__.py samplers/adaptive.py samplers/ancestral.py samplers/drafts.py
-    variants/__init__.py variants/answers.py variants/infill.py
+    variants/__init__.py
     experiments/oracle.py
     course/gpt.py course/together.py course/project.py
     course/grade.py course/answering.py course/properties.py course/tasks.md

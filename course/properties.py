@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 TASKS = {
     "gpt": ["gpt.py:"],         # nothing is emptied: gpt.py works, and is to be edited
-    "masks": ["model.py:draw_masks"],
+    "masks": ["model.py:draw_counts", "model.py:draw_masks"],
     "bound": ["model.py:mask_batch", "model.py:losses"],
     "chain": ["model.py:order_batch"],
     "draw": ["model.py:probabilities", "model.py:draw"],
@@ -151,8 +151,8 @@ def orders_of(T, S=None):
 class Network:
     """What T places become, given the tokens that are known: any law would do, so it is random."""
 
-    def __init__(self, T, rng, temperature=1.0):
-        self.T, self.temperature = T, temperature
+    def __init__(self, T, rng):
+        self.T = T
         self.read = normal(rng, T, V + 1, 16).float()
         self.head = normal(rng, T, 16, V).float() / 2
 
@@ -167,16 +167,14 @@ class Network:
         """−log p of each token of x (T,), given those at the known places."""
         tokens = torch.full_like(x, MASK)
         tokens[known] = x[known]
-        [log_p] = (self(tokens[None]) / self.temperature).log_softmax(dim=-1)                        # (T, V)
+        [log_p] = self(tokens[None]).log_softmax(dim=-1)                        # (T, V)
         return -log_p[range(self.T), x]
 
-    def law(self, orders, edges):
-        """p of all texts (V ** T,), written in one of the orders by chance, in passes between edges."""
-        p = torch.zeros(V ** self.T)
+    def law(self):
+        """p of all texts (V ** T,), each written in a random order."""
+        p, orders = torch.zeros(V ** self.T), list(orders_of(self.T))
         for (i, x), order in itertools.product(enumerate(texts(self.T)), orders):
-            nats = 0
-            for start, end in itertools.pairwise(edges):
-                nats += self.nats(x, order[:start])[order[start:end]].sum()
+            nats = sum(self.nats(x, order[:j])[place] for j, place in enumerate(order))
             p[i] += (-nats).exp() / len(orders)
         return p
 
@@ -243,16 +241,20 @@ def obeys_the_seed(draw):
     """What is drawn by a number (…) is the same for the same number, and another for another."""
     first, again, other = map(draw, (1, 1, 2))
     if (first != again).any():
-        raise Wrong("two generators of the same seed give two different masks")
+        raise Wrong("two generators of the same seed do not draw the same")
     if (first == other).all():
-        raise Wrong("two generators of different seeds give the same masks")
+        raise Wrong("two generators of different seeds draw the same")
+
+
+def uniform_counts(k, T):
+    """Each of the k (N,) equally often."""
+    follows(k - 1, torch.full((T,), 1 / T), lambda cell: f"of {T} tokens {cell + 1} are hidden")
 
 
 def uniform_masks(hidden):
     """Each k equally often, and of few tokens each set of k places too."""
     T = hidden.size(1)
-    k = hidden.sum(dim=1)
-    follows(k - 1, torch.full((T,), 1 / T), lambda cell: f"of {T} tokens {cell + 1} are hidden")
+    uniform_counts(hidden.sum(dim=1), T)
     if T <= 4:
         every = list(sets_of(T))
         p = torch.tensor([1 / T / math.comb(T, len(M)) for M in every])
@@ -282,36 +284,49 @@ def writes_its_law(student, rng):
         found = student("gpt.write", model, 2000, T, seed(T))
         found = shaped(found, 2000, T, what="write", below=V)
         how = "in one order for all texts " if 1 < len(seen) <= T else ""
-        law = network.law(list(orders_of(T)), range(T + 1))
-        follows(numbers(found), law, lambda cell: f"{how}it writes {told(texts(T)[cell])}")
+        follows(numbers(found), network.law(),
+                lambda cell: f"{how}it writes {told(texts(T)[cell])}")
 
 
 # ---- masks ---------------------------------------------------------------------------------------
 
-def masks_of(student, B, T, number):
-    x = torch.zeros(B, T, dtype=torch.long)
-    hidden = shaped(student("model.draw_masks", x, seed(number)), B, T, what="draw_masks").bool()
-    if not hidden.any(dim=1).all():
+def counts_of(student, B, T, number):
+    k = shaped(student("model.draw_counts", B, T, seed(number)), B, 1, what="draw_counts",
+               below=T + 1)
+    if not k.all():
         raise Wrong(f"of {T} tokens a row hides none, and k should be at least 1")
-    return hidden
+    return k
 
 
-@check("masks", 3, "k is uniform on 1 … T, and each set of k places is equally likely")
-def masks_are_uniform(student, rng):
+@check("masks", 3, "k is uniform on 1 … T, in pairs of k and T + 1 − k, and the seed decides")
+def counts_come_in_pairs(student, rng):
     for T, B in (1, 2), (2, 2), (3, 2), (3, 600), (4, 60), (20, 60):
-        masks = [masks_of(student, B, T, number) for number in range(6000 // B)]
+        pairs = torch.cat([counts_of(student, B, T, number) for number in range(6000 // B)])
+        pairs = pairs.view(3000, 2)
+        for pair in pairs.unique(dim=0):
+            same(pair.sum(), T + 1, f"of {T} tokens a pair hides {told(pair)}, whose sum is")
         # Those of a pair are not independent, so one of each is counted.
-        pairs = torch.cat(masks).view(3000, 2, T)
-        which = torch.randint(2, (3000,), generator=rng)
-        uniform_masks(pairs[torch.arange(3000), which])
+        uniform_counts(pairs[torch.arange(3000), torch.randint(2, (3000,), generator=rng)], T)
+    obeys_the_seed(lambda number: counts_of(student, 60, 20, number))
 
 
-@check("masks", 2, "the rows come in pairs of k and T + 1 − k, which the seed decides")
-def masks_come_in_pairs(student, rng):
-    for T in 1, 2, 5, 40:
-        k = masks_of(student, 8, T, T).sum(dim=1).view(4, 2)
-        same(k.sum(dim=1), [T + 1] * 4, f"of {T} tokens the pairs hide {told(k)}, whose sums are")
-    obeys_the_seed(lambda number: masks_of(student, 16, 8, number))
+@check("masks", 2, "each set of k places is equally likely in every row anew, and the seed decides")
+def masks_are_uniform(student, rng):
+    def masks_of(k, T, number):
+        masked = student("model.draw_masks", torch.zeros(len(k), T).long(), k, seed(number))
+        return shaped(masked, len(k), T, what="draw_masks").bool()
+
+    for T in 1, 2, 3, 4, 20:
+        k = torch.randint(1, T + 1, (3000, 1), generator=rng)
+        masked = masks_of(k, T, T)
+        for [count], places in zip(k.tolist(), places_of(masked)):
+            same(len(places), count, f"k = {count}: the places {places} are hidden, which are")
+        uniform_masks(masked)
+    one = torch.ones(6000, 1).long()
+    places = masks_of(one, 3, 0).long().argmax(dim=1)
+    follows(places[::2] * 3 + places[1::2], torch.ones(9) / 9, lambda cell: (
+        f"k = [1, 1] of 3 tokens: the places [{cell // 3}] and [{cell % 3}] are hidden"))
+    obeys_the_seed(lambda number: masks_of(one[:20], 20, number))
 
 
 # ---- bound and chain: what a batch holds ---------------------------------------------------------
@@ -362,12 +377,10 @@ def predicts_what_is_hidden(student, rng):
             target_pos=M, targets=x[M], weight=[1 / len(M)] * len(M))
 
 
-@check("bound", 3, "a row's loss is the sum of weight · −log p over its predictions, in 32 bits")
+@check("bound", 3, "a row's loss is the sum of weight · −log p over its predictions")
 def losses_of_rows(student, rng):
     for B, S in (1, 1), (1, 2), (2, 1), (2, 3), (5, 4), (7, 40):
-        logits = 4 * normal(rng, B, S, V)
-        if S == 40:
-            logits = logits.bfloat16()
+        logits = 4 * normal(rng, B, S, V).float()
         weight = (uniform(rng, B, S) - 0.3).clamp(min=0).float()
         weight[:, 0] = 0.5
         targets = some_texts(rng, B, S)
@@ -378,9 +391,9 @@ def losses_of_rows(student, rng):
         batch = made("model.Batch", tokens=targets, key_pos=targets, target_pos=targets,
                      targets=targets, weight=weight)
         found = student("model.losses", model, batch, weight.flatten().nonzero()[:, 0])
-        nll = F.cross_entropy(logits.double().mT, targets, reduction="none")
-        same(shaped(found, B, what="losses"), (nll * weight).sum(dim=1), f"of {B} rows with {S} slots "
-             f"and logits in {str(logits.dtype)[6:]} your losses are", within=1e-3)
+        nll = F.cross_entropy(logits.mT, targets, reduction="none")
+        same(shaped(found, B, what="losses"), (nll * weight).sum(dim=1),
+             f"of {B} rows with {S} slots your losses are", within=1e-3)
 
 
 def ordered_batches(student):
@@ -466,70 +479,59 @@ def draws_the_tail(student, rng):
 
 # ---- write ---------------------------------------------------------------------------------------
 
-def written(student, network, order, edges, tokens, u):
-    """The tokens after each pass."""
-    asked = []
+def passes(student, rng):
+    """Yields what to say of a pass, which places are its own (B, T), the tokens before and after it
+    (B, T), what `decide` says for each place (B, T), and the logits (B, T, V) that it was given,
+    NaN where it was not asked, and those that it should have been given."""
+    for T, *edges in (1, 0, 1), (2, 0, 2), (3, 0, 1, 3), (4, 0, 1, 2, 3, 4), (4, 1, 2, 4):
+        B, network = 2, Network(T, rng)
+        rank = uniform(rng, B, T).argsort(dim=1)                                # (B, T)
+        order, choice = rank.argsort(dim=1), some_texts(rng, B, T)              # (B, T) each
+        asked, given = [], []
 
-    def read(model, tokens, order, start, end):
-        asked.append([start, end])
-        row = torch.arange(len(order))[:, None]                                 # (B, 1)
-        return network(tokens)[row, order[:, start:end]]                        # (B, m, V)
+        def read(model, tokens, order, start, end):
+            asked.append([start, end])
+            given.append(torch.full((B, T, V), torch.nan))
+            return network(tokens)[torch.arange(B)[:, None], order[:, start:end]]   # (B, m, V)
 
-    model = made("types.SimpleNamespace", config=config("mdlm", network.T))
-    states = student("model.write", model, tokens, order, edges, u,
-                     made("model.Drawing", temperature=network.temperature), read)
-    passes = list(itertools.pairwise(edges))
-    listed(states, len(passes), f"edges = {edges}: it should yield the tokens after each pass")
-    same(asked, passes, f"edges = {edges}: the network is asked for")
-    return [shaped(state, *order.shape, what="write", below=MASK + 1) for state in states]
+        def decide(logits, row, place):
+            given[-1][row, place] = logits
+            return choice[row, place]
 
-
-@check("write", 2, "a pass writes its own places, and what is there stays")
-def writes_its_places(student, rng):
-    network = Network(4, rng)
-    for edges in [0, 1, 2, 3, 4], [1, 2, 4], [2, 4]:
-        order = uniform(rng, 2, 4).argsort(dim=1)                               # (2, 4)
-        rank = order.argsort(dim=1)                                             # (2, 4)
-        before = some_texts(rng, 2, 4).where(rank < edges[0], MASK)
-        states = written(student, network, order, edges, before, uniform(rng, 2, 4))
-        for end, after in zip(edges[1:], states):
-            says = f"in the orders {told(order)} with edges = {edges}, after the first {end},"
-            same(after != MASK, rank < end, f"{says} the places that are known are")
-            known = before != MASK
-            same(after[known], before[known], f"{says} what was known before is")
+        before = some_texts(rng, B, T).where(rank < edges[0], MASK)
+        model = made("types.SimpleNamespace", config=config("mdlm", T))
+        states = student("model.write", model, before, order, edges, decide, read)
+        says, pairs = f"orders {told(order)}, edges = {edges}", list(itertools.pairwise(edges))
+        listed(states, len(pairs), f"{says}: it should yield the tokens after each pass")
+        same(asked, pairs, f"{says}: the network is asked for")
+        for (start, end), after, logits in zip(pairs, states, given):
+            after = shaped(after, B, T, what="write", below=MASK + 1)
+            own = (rank >= start) & (rank < end)
+            case = f"{says}, pass {start} … {end}:"
+            yield case, own, before, after, choice, logits, network(before)
             before = after
 
 
-def from_nothing(student, network, order, edges, u):
-    """Texts (N, T) that are written from [MASK]s alone, all in one order, by u (N, T)."""
-    orders = torch.tensor([order]).expand(u.shape)
-    nothing = torch.full(u.shape, MASK)
-    *_, found = written(student, network, orders, edges, nothing, u)
-    return shaped(found, *u.shape, what="write", below=V)
+@check("write", 3, "a pass writes its own places, all of them, and what is there stays")
+def writes_its_places(student, rng):
+    for says, own, before, after, *_ in passes(student, rng):
+        same(after != MASK, own | (before != MASK), f"{says} the places that are known then are")
+        same(after[~own], before[~own], f"{says} at the places of other passes there is")
 
 
-@check("write", 4, "it follows the law of its passes, whose tokens do not know of each other")
-def follows_its_passes(student, rng):
-    for order, edges, temperature in (
-            ([1, 0], [0, 1, 2], 1.0), ([1, 0], [0, 2], 1.0), ([2, 0, 1], [0, 1, 3], 0.5)):
-        network = Network(len(order), rng, temperature)
-        u = uniform(rng, 3000, network.T)
-        found = from_nothing(student, network, order, edges, u)
-        law = network.law([order], edges)
-        follows(numbers(found), law, lambda cell: (
-            f"in the order {order} with edges = {edges} and the temperature {temperature} it "
-            f"writes {told(texts(network.T)[cell])}"))
+@check("write", 2, "what `decide` says for a row and a place stands there")
+def writes_what_is_decided(student, rng):
+    for says, own, _, after, choice, *_ in passes(student, rng):
+        same(after[own], choice[own], f"{says} the tokens that it writes are")
 
 
-@check("write", 1, "the u of a place decides on its token, and on no other")
-def u_is_of_a_place(student, rng):
-    u = uniform(rng, 1000, 3).repeat(4, 1, 1)
-    for place in range(3):
-        u[place + 1, :, place] = uniform(rng, 1000)
-    network = Network(3, rng)
-    found = from_nothing(student, network, [2, 0, 1], [0, 3], u.flatten(0, 1)).view(4, 1000, 3)
-    same((found[1:] != found[0]).any(dim=1), torch.eye(3), "in the order [2, 0, 1] with edges = "
-         "[0, 3]: do the tokens (columns) change by another u of each place (rows)?")
+@check("write", 2, "`decide` has the logits of its places, which know earlier passes and no more")
+def decides_by_the_network(student, rng):
+    for says, own, *_, given, expected in passes(student, rng):
+        same(~given.isnan().any(dim=-1), own, f"{says} `decide` is asked for the places")
+        for row, place in own.nonzero().tolist():
+            same(given[row, place], expected[row, place],
+                 f"{says} for place {place} of row {row} `decide` is given the logits")
 
 
 # ---- together: what two at a time lose -----------------------------------------------------------

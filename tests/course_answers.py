@@ -43,17 +43,26 @@ WRONG = {
          "torch.arange(T).expand(count, T)"),
         ("the likeliest word", "word[:, 0]", "logits.argmax(dim=-1)"),
         ("all words from one pass", "model(tokens)", "model(torch.full_like(tokens, MASK))")],
-    "masks:draw_masks": [
-        ("all pairs share one mask", "rank < k", "(rank < k)[:2].repeat(B // 2, 1)"),
-        ("each token has the chance 1/2", "rank < k", "(rank < 1) | (torch.rand(B, T, generator="
-         "generator) < 0.5)"),
-        ("each token has a chance t, so some rows hide none", "rank < k",
-         "torch.rand(B, T, generator=generator) < torch.rand(B, 1, generator=generator)"),
-        ("k is never T", "view(B, 1)", "view(B, 1).clamp(max=max(1, T - 1))"),
-        ("the first k places", "rank < k", "torch.arange(T).expand(B, T) < k"),
+    "masks:draw_counts": [
         ("each row has a k of its own", "torch.stack([k, T + 1 - k], dim=1).view(B, 1)",
          "torch.randint(1, T + 1, (B, 1), generator=generator)"),
-        ("the generator is not used", "x.shape", "x.shape" + NOT_SEEDED)],
+        ("k is never T", "view(B, 1)", "view(B, 1).clamp(max=max(1, T - 1))"),
+        ("k is from 0", "1 + (spread", "(spread"),
+        ("the pairs of a batch are all alike", "spread(B // 2, generator)",
+         "spread(1, generator).expand(B // 2)"),
+        ("the smaller k of all stand before the larger ones", "dim=1)", "dim=0)"),
+        ("the generator is not used", "k = 1 + (spread(B // 2, generator)",
+         "k = 1 + (torch.rand(B // 2)")],
+    "masks:draw_masks": [
+        ("all rows share one order", "torch.rand(x.shape", "torch.rand(x[:1].shape"),
+        ("those of a pair share one order", "return rank",
+         "rank = rank[torch.arange(len(x)) // 2 * 2]\n    return rank"),
+        ("each token has the chance k/T", ".argsort(dim=1)", " * x.size(1)"),
+        ("one more is hidden", "rank < k", "rank <= k"),
+        ("the first k places", "rank < k", "rank.sort(dim=1).values < k"),
+        ("k places that follow each other", "return rank",
+         "rank = (torch.arange(x.size(1)) + rank[:, :1]) % x.size(1)\n    return rank"),
+        ("the generator is not used", ", generator=generator)", ")")],
     "bound:mask_batch": [
         ("BOS is hidden too", "masked_fill(hidden", "masked_fill(F.pad(masked, (1, 0), value=True)"),
         ("the hidden tokens stand in the text", "targets.masked_fill(hidden, config.mask_id)",
@@ -82,9 +91,7 @@ WRONG = {
         ("every row gets the mean of all", "sum(dim=1)", "sum(dim=1).mean().expand(len(batch[0]))"),
         ("the weights are left out", "nll * weight[select]", "nll"),
         ("a mean over slots", "sum(dim=1)", "mean(dim=1)"),
-        ("the targets are the first n", "targets.flatten()[select]", "targets.flatten()[:len(select)]"),
-        ("16 bits stay 16 bits", "torch.float32))", "logits.dtype))", "nll * weight[select]",
-         "nll * weight[select].to(nll.dtype)")],
+        ("the targets are the first n", "targets.flatten()[select]", "targets.flatten()[:len(select)]")],
     "chain:order_batch": [
         ("a slot holds the token that it predicts", "Batch(tokens, key_pos", "Batch(targets, order"),
         ("key_pos is the place that is predicted", "Batch(tokens, key_pos", "Batch(tokens, order"),
@@ -95,8 +102,8 @@ WRONG = {
          "targets, weight * (torch.arange(order.size(1)) > 0)"),
         ("the inverse of the order", "targets = x", "order = order.argsort(dim=1)\n    targets = x")],
     "draw:probabilities": [
-        ("it multiplies by the temperature", "logits / o.temp", "logits * o.temp"),
-        ("the temperature divides probabilities", "(logits / o.temperature).softmax(dim=-1)",
+        ("it multiplies by the temperature", "logits / max(o.temperature, 1e-30)", "logits * o.temperature"),
+        ("the temperature divides probabilities", "(logits / max(o.temperature, 1e-30)).softmax(dim=-1)",
          "logits.softmax(dim=-1)\n    if o.temperature != 1:\n"
          "        p = (p / o.temperature).softmax(dim=-1)"),
         ("top_p drops the token that reaches it", "likelier < o.top_p",
@@ -105,9 +112,9 @@ WRONG = {
          "p >= (1 - o.top_p) * p[..., :1]"),
         ("the weights stay sorted", "torch.zeros_like(p).scatter(-1, token, p * (likelier < o.top_p))",
          "p * (likelier < o.top_p)"),
-        ("top_p forgets the temperature", "/ o.temperature)",
-         "/ (o.temperature if o.top_p == 1 else 1))"),
-        ("all rows have one softmax", "(logits / o.temperature).softmax(dim=-1)",
+        ("top_p forgets the temperature", "max(o.temperature, 1e-30)",
+         "(o.temperature if o.top_p == 1 else 1)"),
+        ("all rows have one softmax", "(logits / max(o.temperature, 1e-30)).softmax(dim=-1)",
          "(logits / o.temperature).flatten().softmax(dim=0).view(logits.shape)")],
     "draw:draw": [
         ("the likeliest", "token[..., 0].clamp(max=p.size(-1) - 1)", "p.argmax(dim=-1)"),
@@ -121,13 +128,17 @@ WRONG = {
         ("it takes for granted that the weights sum to 1", " * cdf[..., -1:]", "")],
     "write:write": [
         ("it writes into the tokens that it is given", "tokens = tokens.scatter", "tokens.scatter_"),
-        ("the j-th token that is written takes u[:, j]", "u.gather(1, place.to(u.device))",
-         "u[:, start:end]"),
-        ("other random numbers than u", "u.gather(1, place.to(u.device))", "torch.rand(place.shape)"),
-        ("it does not heed the temperature", "(logits, o)", "(logits, Drawing())"),
-        ("the likeliest token", "draw(p, u.gather(1, place.to(u.device)))", "p.argmax(dim=-1)"),
+        ("the j-th token that is written is decided as if at place j", "logits, row, place",
+         "logits, row, torch.arange(start, end).expand_as(place)"),
+        ("all rows are decided as if the first", "logits, row, place", "logits, row * 0, place"),
+        ("the places of a pass are decided backwards", "logits, row, place",
+         "logits, row, place.flip(1)"),
+        ("decide is not asked", "decide(logits, row, place)", "logits.argmax(dim=-1)"),
+        ("decide is given probabilities", "decide(logits", "decide(logits.softmax(dim=-1)"),
         ("what is written is not read later", "tokens = tokens.scatter", "after = tokens.scatter",
          "yield tokens", "yield after"),
+        ("what is written is not read later, and is there at the end", "for start", "blank = tokens\n"
+         "    for start", "read(model, tokens", "read(model, blank"),
         ("the places start … end, whatever the order", "order[:, start:end]",
          "torch.arange(start, end).expand(len(order), -1)"),
         ("all rows write where the first one does", "order[:, start:end]",
@@ -135,7 +146,9 @@ WRONG = {
         ("the tokens of a pass one after the other", "pairwise(edges)",
          "pairwise(range(edges[0], edges[-1] + 1))", "yield tokens",
          "if end in list(edges):\n            yield tokens"),
-        ("only the end", "        yield tokens", "    yield tokens")],
+        ("only the end", "        yield tokens", "    yield tokens"),
+        ("all that is hidden becomes 0 at first", "for start", "tokens = tokens % model.config.mask_id\n"
+         "    for start")],
     "together:nats_lost": [
         ("0 · log 0 is NaN", "torch.special.entr(joint)", "(-joint * joint.log())"),
         ("KL(product ‖ joint)", "singles = 0", """if joint.dim() == 2:
@@ -170,8 +183,8 @@ WRONG = {
 
 # Whose one line is no work, and so no point, and whose words are cleaned: of a function, its body.
 STUBS = [
-    ("masks:draw_masks", "return torch.ones_like(x).bool()"),
-    ("masks:draw_masks", "return torch.rand(x.shape, generator=generator) < 0.5"),
+    ("masks:draw_counts", "return torch.randint(1, T + 1, (B, 1), generator=generator)"),
+    ("masks:draw_masks", "return torch.arange(x.size(1)) < k"),
     ("bound:mask_batch", "raise ValueError('caf\\ud800 \\x1b[31m' * 10 ** 7)"),
     ("chain:order_batch", "torch.manual_seed(0); exit()"),
     ("draw:draw", "return p.argmax(dim=-1)"),
@@ -221,15 +234,26 @@ def bound_mask_batch(config, x, masked):
     return Batch(*map(torch.tensor, zip(*rows)))
 
 
-def write_write(model, tokens, order, edges, u, o=None, read=None):
-    import model as textbook
+def masks_draw_counts(B, T, generator):
+    k = [int(torch.randint(1, T + 1, (), generator=generator)) for _ in range(B // 2)]
+    return torch.tensor([[one] for smaller in k for one in (T + 1 - smaller, smaller)])
+
+
+def masks_draw_masks(x, k, generator):
+    masked = torch.zeros_like(x).bool()
+    for row, count in zip(masked, k):
+        row[torch.randperm(len(row), generator=generator)[:count]] = True
+    return masked
+
+
+def write_write(model, tokens, order, edges, decide, read=None):
     tokens = tokens.clone()
     for start, end in zip(edges, edges[1:]):
-        where = order[:, start:end]
-        assert (tokens.gather(1, where) == model.config.mask_id).all()
         logits = read(model, tokens, order=order, start=start, end=end)
-        new = textbook.draw(textbook.probabilities(logits, o), u.gather(1, where))
-        tokens.scatter_(1, where, new)
+        for i, j in itertools.product(range(len(order)), range(start, end)):
+            row, place = torch.tensor([i]), order[i:i + 1, j]
+            assert tokens[i, place] == model.config.mask_id
+            tokens[i, place] = decide(logits[i, j - start][None], row, place)
         yield tokens
 
 

@@ -53,7 +53,7 @@ class WithAnswer(grade.Student):
 @pytest.fixture(scope="module")
 def students(lab):
     """A process for all answers, and one for those that need a stand-in."""
-    both = [WithAnswer(str(lab["solutions"]), task, 600) for task in ("masks", "write")]
+    both = [WithAnswer(str(lab["solutions"]), task, 600) for task in ("masks", "drafts")]
     yield both
     for student in both:
         student.end()
@@ -61,7 +61,7 @@ def students(lab):
 
 def rows_of(task, students, functions=(), begins=""):
     """All rows of a task, and those that fail, if functions are others, whose names begin so."""
-    student = students[task in ("write", "drafts")]
+    student = students[task == "drafts"]
     home = HOME.get(task, "model")
     student.other = {f"{home}.{function}": begins + function for function in functions}
     rows = grade.grade_task(task, 1, student)
@@ -155,10 +155,10 @@ def test_the_untouched_hand_out_has_no_point(lab):
     ("import os; os.fork() or os.setsid() or os.system('sleep 99'); os._exit(0)", "takes longer")])
 def test_a_hand_in_cannot_outlive_its_time(lab, does, says):
     """Not even if a child that left its group holds the line."""
-    (lab["solutions"] / "bad.py").write_text(f"def draw_masks(x, generator):\n    {does}")
-    student = WithAnswer(str(lab["solutions"]), "masks", 5)
+    (lab["solutions"] / "bad.py").write_text(f"def order_batch(*args):\n    {does}")
+    student = WithAnswer(str(lab["solutions"]), "chain", 5)
     began = time.time()
-    rows, failed = rows_of("masks", [student], ["draw_masks"], "bad.")
+    rows, failed = rows_of("chain", [student], ["order_batch"], "bad.")
     student.end()
     assert time.time() - began < 20
     assert failed == rows and all(says in row["output"] for row in rows)
