@@ -359,9 +359,10 @@ def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
     for story in sample_stories(model, tokenizer, 3 if row.whole else 0, s):
         print(in_shape(printable(story), columns_of(tokenizer)), end="\n\n")
     folder = shlex.quote(s.out_dir)
-    print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png; next: python "
-          f"{script_here('sample.py')} --out_dir={folder} --show")
-    print(f"or hide words yourself, in a browser: python -m extras.page mine={folder}")
+    print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png")
+    if row.network is Transformer and row.whole and not (row.causal and row.drawn):
+        print(f"hide words yourself, in a browser: python -m extras.page mine={folder}")
+    print(f"next: python {script_here('sample.py')} --out_dir={folder} --show")
 
 
 if __name__ == "__main__":

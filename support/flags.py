@@ -259,7 +259,9 @@ def plugin(folder, name):
     try:
         return import_module(f"{folder}.{name}")
     except ValueError as e:     # for example of a field that a Mode of model.py does not have
-        raise InputError(f"{folder}/{name}.py: {e}") from e
+        [unknown] = re.findall(r"unexpected field names: \['(\w+)'", str(e)) or [""]
+        guess = did_you_mean(unknown, import_module("model").Mode._fields)
+        raise InputError(f"{folder}/{name}.py: {e}{guess}") from e
 
 
 def options_of(folder, name):

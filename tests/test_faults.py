@@ -134,7 +134,7 @@ sample.py --out_dir=out/mdlm --steps=49
 sample.py --out_dir=out/mdlm --order=2,1
 sample.py --out_dir=out/aogpt --order=0,1,1
 sample.py --out_dir=out/aogpt --order=blocks:0
-sample.py --out_dir=out/aogpt --protocol=paper
+sample.py --out_dir=out/aogpt --by_the_paper
 sample.py --out_dir=out/mdlm --risk=0.1    --sampler=adaptive
 sample.py --out_dir=out/mdlm --sampler=adptive
 sample.py --out_dir=out/mdlm --sampler=adaptive.py    adaptive?
