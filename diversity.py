@@ -191,8 +191,8 @@ def open_judges(o: DiversityOptions) -> dict:
         *judge, windows = open_model(folder, o.device)
         config = judge[0].config
         if config.row.drawn or windows != "aligned":
-            raise InputError(f"--judge={folder} is {config.mode} on {windows} windows; only an ar on "
-                             "aligned ones has an exact likelihood")
+            raise InputError(f"--judge={folder} is {config.mode} on {windows} windows; only an ar "
+                             "on aligned ones has an exact likelihood")
         judges[folder] = judge
     return judges
 

@@ -122,7 +122,8 @@ def score_writing(model, texts: list, sampler, o, draws: int = 1, stride: int = 
                 passes[draw].index_add_(0, torch.tensor(numbers), took)
                 bar.update(len(numbers))
     variances = nats.var(dim=0) / draws if draws > 1 else torch.zeros(len(texts))
-    columns = nats.mean(dim=0).tolist(), variances.tolist(), map(len, texts), passes.mean(0).tolist()
+    tokens = map(len, texts)
+    columns = nats.mean(dim=0).tolist(), variances.tolist(), tokens, passes.mean(dim=0).tolist()
     return [Score(*text) for text in zip(*columns)]
 
 
@@ -156,8 +157,8 @@ def cost_of_writing(model, x, hidden, sampler, o, stories) -> tuple:
         return token
 
     def refuse(n: int):
-        raise InputError("this sampler looks at the tokens it drew before it keeps them, so no text "
-                         "has an exact cost under it; drafts writes as one token a pass does")
+        raise InputError("this sampler looks at the tokens it drew before it keeps them, so no "
+                         "text has an exact cost under it; drafts writes as one token a pass does")
 
     for after in sampler(model, tokens, times, reveal, refuse):
         passes += (after != tokens).any(dim=1).cpu()

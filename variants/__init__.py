@@ -9,7 +9,8 @@ def config_of(name: str):
     """The Config of variants/NAME.py. Raises InputError where something in that file is in vain."""
     file = plugin("variants", name)
     if file.Config.__module__ != file.__name__:
-        raise InputError(f"variants/{name}.py needs a Config of its own: class Config(model.Config)")
+        raise InputError(
+            f"variants/{name}.py needs a Config of its own: class Config(model.Config)")
     used = [value for row in file.Config.modes.values() for value in row]
     for own, value in vars(file).items():
         anew = hasattr(model, own) and getattr(value, "__module__", None) == file.__name__

@@ -2,11 +2,11 @@
 Blocks: between left to right and random order there is a dial.
 
 Adds: a text becomes known in blocks of N tokens, one block after another, each in random order
-inside. N = 1 is left to right, and one block of all tokens is random (results/sampling.md). For mdlm
-that is block diffusion (Arriola et al. 2025, arXiv 2503.09573), for aogpt only other orders. Costs:
-mdlm reads nearly two rows for one in training; when it writes, its passes read one block only, and
-write no more tokens than a block has. Plugs in as the variant of a run, and brings its own Config,
-network, batches and `plan`:
+inside. N = 1 is left to right, and one block of all tokens is random (results/sampling.md). For
+mdlm that is block diffusion (Arriola et al. 2025, arXiv 2503.09573), for aogpt only other orders.
+Costs: mdlm reads nearly two rows for one in training; when it writes, its passes read one block
+only, and write no more tokens than a block has. Plugs in as the variant of a run, and brings its
+own Config, network, batches and `plan`:
 
     python train.py --mode=mdlm --variant=blocks --block_length=8
 
