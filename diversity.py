@@ -190,7 +190,7 @@ def open_judges(o: DiversityOptions) -> dict:
     for folder in filter(None, o.judge.split(",")):
         *judge, windows = open_model(folder, o.device)
         config = judge[0].config
-        if config.row.drawn or windows != "aligned":
+        if config.row.drawn or not config.row.whole or windows != "aligned":
             raise InputError(f"--judge={folder} is {config.mode} on {windows} windows; only an ar "
                              "on aligned ones has an exact likelihood")
         judges[folder] = judge

@@ -478,7 +478,7 @@ def plan(config, tokens, times, steps=0):
     given_first = times.where(free, -math.inf)                                  # (B, L)
     order = given_first.argsort(dim=1, stable=True).to(tokens.device)           # (B, L)
     n = int(free[0].sum())                      # tokens to write, in each row as many
-    given, steps = tokens.size(1) - n, steps or n
+    given, steps = tokens.size(1) - n, min(steps, n) or n
     return order, [given + n * step // steps for step in range(steps + 1)]
 
 

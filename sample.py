@@ -43,7 +43,7 @@ class SampleOptions(Drawing):
         0, "tokens a story; default: the window, or the prompt if it has blanks", low=0)
     prompt: str = flag(
         "", "begin with this text, or with that of FILE:name; ___ in it is a blank to be filled "
-        "(mdlm, aogpt); where tokens are words, _ is a blank of one", as_typed=True)
+        "(mdlm, aogpt); where tokens are words, _ is a blank of one")
     prompts: str = flag("", "file with a prompt in each line, all of which are written")
     blank: int = flag(8, "tokens of a blank", low=1)
     steps: int = flag(

@@ -356,7 +356,7 @@ def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
         print(f"that is {above:.4f} ± {error:.4f} above the true law")
     print("(± is the standard error over windows)\n")
     run.log(**final)
-    for story in sample_stories(model, tokenizer, 3 if row.whole else 0, s):
+    for story in sample_stories(model, tokenizer, 3, s) if row.whole else ():
         print(in_shape(printable(story), columns_of(tokenizer)), end="\n\n")
     folder = shlex.quote(s.out_dir)
     print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png")

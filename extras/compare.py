@@ -24,7 +24,7 @@ import torch
 
 from extras.score import score_texts, score_writing, writes_in_one_way
 from prepare_data import read_texts, split_stories
-from sample import SampleOptions, open_model, sampler_of
+from sample import SampleOptions, check_flags, open_model, sampler_of
 from support.flags import (
     InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import draw_losses
@@ -40,7 +40,7 @@ class CompareOptions:
     text: str = flag("", "text to score, all of it: .txt or .jsonl files, with commas")
     sampler: str = flag("", "of --text: file of samplers/ that writes it")
     order: str = flag("", "of --text: random, left_to_right, blocks:N, or all positions: 2,0,1")
-    steps: int = flag(0, "of --text: passes a text; default: one a token", low=0)
+    steps: int = flag(0, "of --text: passes of each window of it; default: one a token", low=0)
     temperature: float = flag(1.0, "of --text: that of the laws that tokens are drawn from", low=0)
     top_p: float = flag(1.0, "of --text: as in sample.py", low=1e-9, high=1)
     draws: int = flag(4, "draws of masks, orders or times, of which a bound is the mean", low=2)
@@ -87,15 +87,18 @@ def score_files(folder: str, o: CompareOptions, flags: dict) -> dict:
     texts, marked = read_texts(files_of(o.text))
     ends = [tokenizer.eot] if windows == "aligned" else []      # others have never seen an end
     texts = split_stories(texts) if marked or ends else ["".join(texts)]
-    if not any(texts):
-        raise InputError(f"--text={o.text} is empty; give a file with a text")
     encoded = [tokenizer.encode(text) + ends for text in texts]
+    if not any(texts) or not any(encoded):
+        raise InputError(f"--text={o.text} is empty; give a file with a text")
+    if not model.config.row.whole:
+        raise InputError(f"{folder} has not learned whole texts, so none has a score")
     exact = not model.config.row.drawn
     if WAYS & flags.keys():
         way = build(SampleOptions, flags)
         make_sampler, _ = sampler_of(model.config, way, flags)
         sampler = make_sampler(model.config, way)
-        exact = writes_in_one_way(model, encoded[0], sampler, way)
+        check_flags(way, model.config)
+        exact = writes_in_one_way(model, max(encoded, key=len), sampler, way)
         scores = score_writing(model, encoded, sampler, way, 1 if exact else o.draws, o.stride)
     else:
         scores = score_texts(model, encoded, o.draws, o.stride)

@@ -213,7 +213,8 @@ def open_runs(folders: dict, device: str) -> dict:
         model, tokenizer, _ = runs[name] = open_model(folder, device)
         world = world_of(tokenizer)
         needs = {SUDOKU_PAIRS: "mark", SUDOKU_MOVES: "taught"}.get(world, "mode")
-        if not isinstance(world, Sudoku) or not hasattr(model.config, needs):
+        row = model.config.row
+        if not isinstance(world, Sudoku) or not hasattr(model.config, needs) or row.orders == "own":
             raise InputError(f"{folder} has not learned to solve Sudokus; train one by python "
                              "train.py --mode=mdlm --preset=sudoku, or another such preset")
     return runs

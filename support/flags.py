@@ -258,7 +258,7 @@ def plugin(folder, name):
         raise InputError(f"there is no {folder}/{name}.py{guess}")
     try:
         return import_module(f"{folder}.{name}")
-    except ValueError as e:     # for example of a field that a Mode of model.py does not have
+    except (TypeError, ValueError) as e:    # as of a field that a Mode of model.py does not have
         [unknown] = re.findall(r"unexpected field names: \['(\w+)'", str(e)) or [""]
         guess = did_you_mean(unknown, import_module("model").Mode._fields)
         raise InputError(f"{folder}/{name}.py: {e}{guess}") from e

@@ -303,3 +303,9 @@ def test_only_a_first_step_that_fails_is_a_failed_compilation(monkeypatch, resul
         losses_of(*arguments)
         losses_of(*arguments)
     assert raised.value is results[-1]
+
+
+def test_who_learns_answers_alone_tells_no_story(trained, train_command):
+    words = json.loads((trained / "data/t/meta.json").read_text())["tokenizer"]["words"]
+    log = train_command("answers", "--variant=answers", f"--mark={words.index('.')}")
+    assert "final_nll" in log[-1] and "val_bpb" not in log[-2]

@@ -8,7 +8,7 @@ from support.flags import InputError, plugin
 def config_of(name: str):
     """The Config of variants/NAME.py. Raises InputError where something in that file is in vain."""
     file = plugin("variants", name)
-    if file.Config.__module__ != file.__name__:
+    if getattr(getattr(file, "Config", None), "__module__", "") != file.__name__:
         raise InputError(
             f"variants/{name}.py needs a Config of its own: class Config(model.Config)")
     used = [value for row in file.Config.modes.values() for value in row]
