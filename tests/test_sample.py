@@ -24,7 +24,7 @@ from extras import score
 from model import Config, Drawing, draw, draw_with, probabilities, read_masked, read_next
 from sample import (
     SampleOptions, check_flags, check_pattern, generate, noise_of, pattern_of, rows_of, sampler_of,
-    times_of)
+    summary_of, times_of)
 from support.flags import InputError, build, names_in, options_of, parse_flags, plugin
 from test_model import T, every_text, kinds, make, p_value, rng
 from tokenizer import Tokenizer
@@ -510,3 +510,9 @@ def test_an_interrupted_command_keeps_what_it_wrote(trained):
     rows = stories_in(new)
     assert [row["story"] for row in rows] == list(range(len(rows)))
     assert len(rows) % 4 == 0
+
+
+def test_tokens_a_pass_are_those_of_all_stories():
+    rows = [{"passes": 1, "written": 4}, {"passes": 3, "written": 3}]
+    found = summary_of(rows, Tokenizer("bytes"), SampleOptions(), "anywhere")
+    assert (found["passes"], found["tokens_per_pass"]) == (2, 7 / 4)
