@@ -25,6 +25,7 @@ from model import Config, Drawing, draw, draw_with, probabilities, read_masked, 
 from sample import (
     SampleOptions, check_flags, check_pattern, generate, noise_of, pattern_of, rows_of, sampler_of,
     summary_of, times_of)
+from samplers import adaptive
 from support.flags import InputError, build, names_in, options_of, parse_flags, plugin
 from test_model import T, every_text, kinds, make, p_value, rng
 from tokenizer import Tokenizer
@@ -516,3 +517,9 @@ def test_tokens_a_pass_are_those_of_all_stories():
     rows = [{"passes": 1, "written": 4}, {"passes": 3, "written": 3}]
     found = summary_of(rows, Tokenizer("bytes"), SampleOptions(), "anywhere")
     assert (found["passes"], found["tokens_per_pass"]) == (2, 7 / 4)
+
+
+def test_the_risk_is_the_sum_of_all_that_is_surer():
+    nats = torch.tensor([[0.5, torch.inf, 0.3, 0.4]])       # the second is known
+    assert adaptive.within_risk(nats, 0.6).tolist() == [[False, False, True, True]]
+    assert adaptive.within_risk(nats, 0.8).tolist() == [[True, False, True, True]]
