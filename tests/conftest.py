@@ -143,6 +143,7 @@ def call(monkeypatch, capsys):
     """As run(), but in this process: quicker, and what the command imports can be replaced."""
     def here(script, *arguments):
         monkeypatch.setattr(sys, "argv", [os.path.join(ROOT, script), *map(str, arguments)])
+        signal.signal(signal.SIGINT, signal.default_int_handler)    # background jobs ignore it
         code = 0
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
