@@ -142,10 +142,11 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, make_sampl
     for tokens in make_sampler(config, o)(model, tokens, times, decide, noise):
         masked = tokens == config.mask_id                                           # (B, L)
         appeared += masked          # it counts the passes that left a token masked
-        # A story has ended if it has an end-of-text, and no [MASK] before that.
-        end = free & (tokens == config.bos_id) & (masked.cumsum(dim=1) == 0)        # (B, L)
-        if config.row.orders == "one" and not o.full_length and end.any(dim=1).all():
-            break
+        if config.row.orders == "one" and not o.full_length:
+            # A story has ended if it has an end-of-text, and no [MASK] before that.
+            end = free & (tokens == config.bos_id) & (masked.cumsum(dim=1) == 0)    # (B, L)
+            if end.any(dim=1).all():
+                break
     return tokens, appeared
 
 

@@ -242,7 +242,7 @@ def grade(tasks, hand_in, number):
     """Whether all points are there."""
     if "project" in tasks:
         import_module("experiments.oracle")     # now, before a student's process could change it
-    graded = {task: grade_task(task, number) for task in tasks}     # whatever happens, all are named
+    graded = {task: grade_task(task, number) for task in tasks}     # all are named, come what may
     report = {}
     Path("results.json").unlink(missing_ok=True)
     save(report, graded)

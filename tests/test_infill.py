@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from test_model import assert_mean, every_text, make, rng, row_losses, tokens
+from test_model import assert_mean, every_text, make, rng, row_losses
 from variants import infill
 
 T = 4

@@ -5,7 +5,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 
 import sample
 from conftest import run
