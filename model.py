@@ -65,7 +65,7 @@ class Config:
         """Raises ValueError, which names the flag."""
         for f in fields(self):
             value = getattr(self, f.name)
-            choices = get_args(f.type)
+            choices = self.modes if f.name == "mode" else get_args(f.type)
             if choices and value not in choices:
                 raise ValueError(f"--{f.name}={value} must be one of {', '.join(choices)}")
             if f.type is int and value < 1:
@@ -75,8 +75,6 @@ class Config:
         if self.n_embd % (2 * self.n_head):
             raise ValueError(f"--n_embd={self.n_embd} must be a multiple of {2 * self.n_head}, "
                              "twice --n_head")
-        if self.mode not in self.modes:
-            raise ValueError(f"--mode={self.mode} must be {' or '.join(self.modes)} here")
         if self.objective != "nelbo" and self.mode != "mdlm":
             raise ValueError(f"--objective={self.objective} is for --mode=mdlm")
         self.bos_id = self.vocab_size - 1
@@ -194,10 +192,7 @@ class Transformer(nn.Module):
         x = self.embed(tokens) + self.embed_target(target_pos.clamp(min=0))     # (B, S, C)
         rotary_k = self.rotary[:, key_pos + 1].unsqueeze(2)                 # (2, B or 1, 1, S, D/2)
         rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)              # (2, B or 1, 1, S, D/2)
-        return self.predict(x, rotary_q, rotary_k, select, attend or self.attend)
-
-    def predict(self, x, rotary_q, rotary_k, select, attend):
-        """All layers, from x (B, S, C). variants/paper.py makes another x, and then comes here."""
+        attend = attend or self.attend
         *first, last = self.blocks
         for block in first:
             x = block(x, rotary_q, rotary_k, attend)                            # (B, S, C)
@@ -444,7 +439,7 @@ def read_masked(model, tokens, row, place):
     window = F.pad(tokens, (0, beyond), value=config.mask_id)                   # (B, T)
     batch = mask_batch(config, window, window == config.mask_id)
     select = row * batch.tokens.size(1) + place + 1             # (…) because BOS has slot 0
-    return model(*batch[:3], select.flatten()).view(*select.shape, -1)
+    return model.logits(batch, select.flatten()).view(*select.shape, -1)
 
 
 def read_next(model, tokens, order, start, end):
@@ -462,7 +457,7 @@ def read_next(model, tokens, order, start, end):
         up_to_j = torch.cat([order[:, :start], order[:, j:j + 1]], dim=1)       # (B, start+1)
         batch = order_batch(model.config, tokens, up_to_j)
         last_slots = torch.arange(start, up_to_j.numel(), start + 1, device=order.device)   # (B,)
-        logits.append(model(*batch[:3], last_slots))                            # (B, V)
+        logits.append(model.logits(batch, last_slots))                          # (B, V)
     return torch.stack(logits, dim=1)
 
 
@@ -549,14 +544,3 @@ MODES = {
         training_batch=lambda config, x, rng: any_order_batch(config, x, rng, config.l2r_fraction),
         reported={"val_nll_l2r": lambda config, x, rng: any_order_batch(config, x, rng, 1.0)})}
 Config.modes = MODES
-
-
-def main():
-    print("12 layers, width 768, T = 512, 50,257 words")
-    for mode in MODES:
-        with torch.device("meta"):      # which takes no memory
-            print(f"{mode:8}{Transformer(Config(mode)).count_parameters():>12,} parameters")
-
-
-if __name__ == "__main__":
-    main()

@@ -123,7 +123,13 @@ class Transformer(model.Transformer):
         rotary_q = rotary_k
         if self.config.target_rotation:
             rotary_q = self.rotary[:, target_pos + 1].unsqueeze(2)          # (2, B or 1, 1, S, D/2)
-        return self.predict(x, rotary_q, rotary_k, select, attend or self.attend)
+        attend = attend or self.attend
+        *first, last = self.blocks
+        for block in first:
+            x = block(x, rotary_q, rotary_k, attend)                            # (B, S, C)
+        x = last(x, rotary_q, rotary_k, attend, select)                         # (n, C)
+        logits = self.head(self.norm(x))[:, :self.config.vocab_size]            # (n, V)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def logits(self, batch, select: Tensor) -> Tensor:
         """As model.py's; the network is told the time, if the batch has one."""
