@@ -11,31 +11,30 @@ tokens), and they differ in which others these are:
     aogpt  any-order GPT (Xue et al. 2025, arXiv 2506.19935). It predicts the tokens in a random
            order σ, at σ(0) first, at σ(T-1) last. Its loss is an upper bound too: `order_batch`.
 
-p(text) is the chance that a model writes this text, token by token, and in the latter two modes in
-an order that is drawn at random.
+p(text) is the chance that a model writes this text, token by token; the latter two modes do so in
+an order that is drawn at random. All losses are in nats per token.
 
 *Diffusion* means to learn to undo noise. Noise is added to a text, a little at a time, until
 nothing is left of it; a network that has learned to take a step back can make texts out of noise.
 Here noise replaces tokens, one after another at random places, by [MASK]. Other diffusion models
-must be told how much noise there is, and when it comes; this one sees how many tokens are [MASK].
+must be told how far the noise has come; this one sees it, by how many tokens are [MASK].
 
 A *slot* is one column of the sequence that the network reads. It holds a token, knows that token's
 position (key_pos), and predicts the token at another position or the same one (target_pos). Here is
 what differs from mode to mode; `Mode`, at the end, says it in code:
 
-           attention      the slots hold             key_pos            target_pos
-    ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1
-    mdlm   bidirectional  BOS, x, some of it [MASK]  -1, 0 … T-1        -1, 0 … T-1
-    aogpt  causal         BOS, x_σ(0) … x_σ(T-2)     -1, σ(0) … σ(T-2)  σ(0) … σ(T-1)
+           attention      the slots hold             key_pos            target_pos     loss on
+    ar     causal         BOS, x_0 … x_{T-2}         -1, 0 … T-2        0 … T-1        every slot
+    mdlm   bidirectional  BOS, x, some of it [MASK]  -1, 0 … T-1        -1, 0 … T-1    [MASK]s
+    aogpt  causal         BOS, x_σ(0) … x_σ(T-2)     -1, σ(0) … σ(T-2)  σ(0) … σ(T-1)  every slot
 
 So `ar` is `aogpt` in the order 0 … T-1; and `mdlm` is the same network without the causal mask, in
 which each slot predicts its own position. BOS, which tells where a window begins, is the
-end-of-text token; in mdlm it predicts nothing. All losses are in nats per token.
+end-of-text token; in mdlm it predicts nothing.
 
 Shapes: B rows of a batch, T positions of a window, L positions of a text to be written, S slots,
 C = n_embd, H = n_head, D = C / H, V = vocab_size, n predictions.
 """
-import itertools
 import math
 from dataclasses import dataclass, fields
 from typing import Callable, Literal, NamedTuple, get_args
@@ -58,7 +57,7 @@ class Config:
     n_embd: int = 768               # C, the width of the residual stream
     n_hidden: int = 2048            # width of the SwiGLU layer
     dropout: float = 0.0            # share of what each layer adds that training drops
-    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: the bound, or its plain mean
+    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: the bound, or equal weights for all
     l2r_fraction: float = 0.1       # aogpt: share of rows from left to right, as published
 
     def __post_init__(self):
@@ -73,8 +72,7 @@ class Config:
             if f.type is float and not 0 <= value <= 1:
                 raise ValueError(f"--{f.name}={value} must be a share from 0 to 1")
         if self.n_embd % (2 * self.n_head):
-            raise ValueError(f"--n_embd={self.n_embd} must be a multiple of {2 * self.n_head}, "
-                             "twice --n_head")
+            raise ValueError(f"--n_embd={self.n_embd} must be a multiple of {2 * self.n_head}")
         if self.objective != "nelbo" and self.mode != "mdlm":
             raise ValueError(f"--objective={self.objective} is for --mode=mdlm")
         self.bos_id = self.vocab_size - 1
@@ -109,7 +107,7 @@ def rotate(x, rotary):
 
 
 class Attention(nn.Module):
-    """Slots look at each other. Who sees whom is up to a function, `attend` of the Transformer."""
+    """Slots look at each other. Who sees whom is up to `attend`, a method of the Transformer."""
     def __init__(self, config):
         super().__init__()
         self.n_head = config.n_head
@@ -146,7 +144,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x, rotary_q, rotary_k, attend, select=None):
-        """x (B, S, C). After attention only the slots of `select` go on, if it is given: (n, C)."""
+        """x (B, S, C). If `select` is given, only its slots go on after attention: (n, C)."""
         attended = self.attention(self.norm1(x), rotary_q, rotary_k, attend)    # (B, S, C)
         x = x + self.dropout(attended)
         if select is not None:
@@ -171,8 +169,8 @@ class Transformer(nn.Module):
     def attend(self, layer, q, k, v):
         """Who sees whom: softmax(q kᵀ / √D) v, from q, k and v (B, H, S, D) of one layer.
 
-        This is all of the network that depends on the mode. Another function can take its place: a
-        cache, for example, adds k and v of earlier calls, and keeps them apart by `layer`."""
+        This is all of the network that depends on the mode. A cache puts in its place a function
+        that adds k and v of earlier calls, which it keeps apart by `layer`."""
         return self.softmax_attention(q, k, v, is_causal=self.config.row.causal)
 
     # train.py may put functions here that are faster on its device.
@@ -185,7 +183,7 @@ class Transformer(nn.Module):
         tokens      (B, S) what the slots hold
         key_pos, target_pos     (B, S), or (1, S) for all rows alike: see the table at the top
         select      (n,) the slots to be predicted, counted over all rows: slot s of row b is b·S+s
-        attend      who sees whom, if not as the mode has it"""
+        attend      takes the place of the method above, if it is given"""
         # aogpt must be told which position to predict, and all modes have this embedding of it. As
         # mdlm's BOS predicts nothing, position 0 will do there. Rotary turns keys by where a token
         # stands, queries by what they predict, so each head sees the distance between them.
@@ -196,8 +194,8 @@ class Transformer(nn.Module):
         *first, last = self.blocks
         for block in first:
             x = block(x, rotary_q, rotary_k, attend)                            # (B, S, C)
-        # After the last attention slots don't look at each other any more, so only those that are
-        # asked for go on. Of mdlm that is half of them, and the head is a large part of the work.
+        # After the last attention no slot looks at others any more, so only those that are asked
+        # for go on. Of mdlm that is half of them, and the head is a large part of the work.
         x = last(x, rotary_q, rotary_k, attend, select)                         # (n, C)
         logits = self.head(self.norm(x))[:, :self.config.vocab_size]            # (n, V)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))      # at least float32
@@ -210,10 +208,10 @@ class Transformer(nn.Module):
     def init_weights(self):
         """Normal weights of standard deviation 1/√(row length) keep outputs as large as inputs.
 
-        One random vector is added to all rows of the embedding. The head is tied to it, so all
-        logits get the same addend, which changes no prediction. But all keys now share a part that
-        rotary turns by position alone, so that from the first step a head can attend by distance,
-        whatever the tokens are. mdlm learns sooner by it (results/paper.md)."""
+        One random vector is added to all rows of the embedding. In the head, which is the same
+        matrix, this adds as much to each logit, and changes no prediction. But all keys now share a
+        part that rotary turns by position alone, so from the first step attention can go by
+        distance, whatever the tokens are. mdlm learns sooner by it (results/paper.md)."""
         for name, p in self.named_parameters():
             self.init_weight(name, p)
         common = torch.randn(self.config.n_embd)                                # (C,)
@@ -262,8 +260,8 @@ def losses(model, batch, select):
     nll = model.cross_entropy(logits, targets, reduction="none")                # (n,)
     # Each prediction goes back to its place in the rows, and a row is summed up.
     weight = batch.weight.flatten()                                             # (B·S,)
-    weighted = nll.new_zeros(len(weight)).scatter(0, select, nll * weight[select])
-    return weighted.view(batch.weight.shape).sum(dim=1)                         # (B,)
+    costs = nll.new_zeros(len(weight)).scatter(0, select, nll * weight[select])     # (B·S,)
+    return costs.view(batch.weight.shape).sum(dim=1)                            # (B,)
 
 
 # ---- What ar and aogpt learn: the chain rule, in an order ----------------------------------------
@@ -284,20 +282,20 @@ def order_batch(config, x, order):
 
 
 def left_to_right(config, u):
-    """The turn of each position, 0 … L-1, in each row of u (B, L), with its type and device."""
+    """The turn of each position, 0 … L-1, in each row. u (B, L) gives only shape and type."""
     return torch.arange(u.size(1)).to(u).expand_as(u)
 
 
 def one_order_batch(config, x, generator):
     """x (B, T) in the one order that a mode such as ar has, so the loss is exact."""
-    # `times`, a field of Mode below, gives each position its turn, here by the shape of x alone.
-    return order_batch(config, x, config.row.times(config, x).argsort(dim=1))
+    times = config.row.times(config, x)     # (B, T) the turn of each position: of ar left_to_right
+    return order_batch(config, x, times.argsort(dim=1))
 
 
 def any_order_batch(config, x, generator, l2r_fraction=0.0):
     """x (B, T) in random orders, but a share l2r_fraction of the rows from left to right."""
-    # The argsort of random numbers is a random permutation.
     u = torch.rand(x.shape, generator=generator)                                # (B, T)
+    # Here `times` gives u itself, and the argsort of random numbers is a random permutation.
     order = config.row.times(config, u).argsort(dim=1)                          # (B, T)
     chosen = torch.rand(len(x), 1, generator=generator) < l2r_fraction          # (B, 1)
     return order_batch(config, x, torch.where(chosen, torch.arange(x.size(1)), order))
@@ -335,7 +333,7 @@ def draw_masks(x, k, generator):
 
 
 def draw_counts(B, T, generator):
-    """How many tokens to mask in each row: k (B, 1), uniform on 1 … T. Raises ValueError.
+    """How many tokens to mask in each row: k (B, 1), uniform on 1 … T.
 
     torch.randint(1, T + 1, (B, 1)) would do. But the bound varies less if the k are spread evenly,
     and if rows come in pairs of k and T+1−k. And then every batch has equally many predictions,
@@ -363,8 +361,8 @@ def equal_weights(batch):
     """The same predictions with equal weights. The loss, masked_ce, is then their plain mean. That
     is no bound: a row counts the more, the more of its tokens are masked."""
     predicted = (batch.weight > 0).float()                                      # (B, S)
-    a_row = predicted.sum().clamp(min=1) / len(predicted)       # predictions, on average
-    return batch._replace(weight=predicted / a_row)
+    in_a_row = predicted.sum().clamp(min=1) / len(predicted)    # on average
+    return batch._replace(weight=predicted / in_a_row)
 
 
 def weighted(config, batch):
@@ -373,9 +371,8 @@ def weighted(config, batch):
 
 
 def cosine_batch(config, x, generator):
-    """Reported alone, as val_masked_ce: the loss of arXiv 2603.22075 by its own masks. A token is
-    hidden with the chance sin²(πt/2), t uniform on (0, 1). --objective=masked_ce trains on the
-    masks of `diffusion_batch` instead."""
+    """The loss of arXiv 2603.22075, with its masks: a token is hidden with the chance sin²(πt/2), t
+    uniform on (0, 1). It is only reported, as val_masked_ce; nothing here trains on it."""
     t = torch.rand(len(x), 1, generator=generator)                              # (B, 1)
     ratio = torch.sin(math.pi / 2 * t) ** 2                                     # (B, 1)
     masked = torch.rand(x.shape, generator=generator) < ratio                   # (B, T)
@@ -392,9 +389,8 @@ class Drawing:
 
 
 def probabilities(logits, o):
-    """Weights (…, V) of tokens, from logits (…, V): their probabilities, but of some tokens 0.
-
-    o is a Drawing. Its top_p keeps the smallest set of likeliest tokens of this probability."""
+    """Weights (…, V) of tokens, from logits (…, V), by o, a Drawing. They are probabilities, but
+    top_p keeps only the smallest set of likeliest tokens that has so much, and the rest has 0."""
     if o.temperature == 0:
         return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).float()
     # The largest is subtracted, because a small temperature would make it infinite.
@@ -411,9 +407,8 @@ def draw(p, u):
     """Tokens (…) drawn from weights p (…, V) of any sum, by uniform numbers u (…) in [0, 1).
 
     The token is the first at which the running sum of the weights exceeds u times their total. The
-    sum is in float64, because float32 would cut off the tail of the distribution, and so lower the
-    temperature (Zheng et al. 2024, arXiv 2409.02908). Where a device has no float64, u is on the
-    CPU."""
+    sum is in float64, on u's device: float32 would cut off the tail of the distribution, and so
+    lower the temperature (Zheng et al. 2024, arXiv 2409.02908)."""
     cdf = p.to(u.device).cumsum(dim=-1, dtype=torch.float64)                    # (…, V)
     token = torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)   # (…, 1)
     return token[..., 0].clamp(max=p.size(-1) - 1).to(p.device)
@@ -446,8 +441,8 @@ def read_next(model, tokens, order, start, end):
     """Logits (B, m, V) of the m tokens from `start` to `end` in the order (B, L).
 
     The tokens (B, L) before them are known. None of the m is told what the others become. For ar
-    and aogpt this runs the network m times, and sample.py takes extras/cache.py instead, which
-    gives the same in one pass, and computes nothing twice."""
+    and aogpt sample.py takes extras/cache.py instead, which gives the same in one run of the
+    network, where this takes m, and computes nothing twice."""
     if not model.config.row.causal:
         row = torch.arange(len(order), device=order.device)[:, None]            # (B, 1)
         return read_masked(model, tokens, row, order[:, start:end])
@@ -464,10 +459,10 @@ def read_next(model, tokens, order, start, end):
 def plan(config, tokens, times, steps=0):
     """The order (B, L) in which to fill the [MASK]s of tokens (B, L), and the edges between passes.
 
-    times       (B, L) when each place is to be written, the smallest first: random numbers give a
-                random order, 0 … L-1 is left to right. What is given comes before all.
-    steps       passes; 0 is one for each token. Tokens of one pass do not know of each other, so
-                only one token a pass follows the model's own law."""
+    It begins with the tokens that are given. times (B, L) say when the others are to be written,
+    the smallest first: random numbers give a random order, 0 … L-1 is left to right. steps is the
+    number of passes; 0 is one for each token. Tokens of one pass do not know of each other, so only
+    one token a pass follows the model's own law."""
     free = (tokens == config.mask_id).to(times.device)                          # (B, L)
     # It is sorted where the times are, because not every device has float64.
     given_first = times.where(free, -math.inf)                                  # (B, L)
@@ -481,12 +476,12 @@ def plan(config, tokens, times, steps=0):
 def write(model, tokens, order, edges, decide, read=read_next):
     """Fills the [MASK]s of tokens (B, L), and yields the tokens after each pass of the network.
 
-    order, edges    a pass writes what stands in the order between one edge and the next: see `plan`
-    decide          gives the tokens (B, m) for logits (B, m, V) of rows (B, 1) at places (B, m):
-                    see `draw_with`
-    read            what runs the network, with the arguments of `read_next`; a cache is faster"""
+    A pass writes what stands in the order between one edge and the next: see `plan`.
+    decide      gives tokens (B, m) for logits (B, m, V) of rows (B, 1) at places (B, m), as does
+                what `draw_with` returns
+    read        runs the network, with the arguments of `read_next`; a cache is faster"""
     row = torch.arange(len(tokens), device=tokens.device)[:, None]              # (B, 1)
-    for start, end in itertools.pairwise(edges):
+    for start, end in zip(edges, edges[1:]):
         place = order[:, start:end]                                             # (B, m)
         logits = read(model, tokens, order, start, end)                         # (B, m, V)
         tokens = tokens.scatter(1, place, decide(logits, row, place))
@@ -513,7 +508,7 @@ class Mode(NamedTuple):
     MODES["mdlm"]._replace(training_batch=…). What makes a batch takes (config, x, generator); x
     (B, T) and the random numbers are on the CPU, so these are the same whatever device trains."""
     causal: bool                # whether a slot sees only the slots before it and itself
-    orders: str                 # of writing: "one", "any" that is asked for, or random "own" ones
+    orders: str                 # in which it can write: "one", "any", or random ones of its "own"
     drawn: str                  # what the bound draws at random; if nothing, the loss is exact
     bound_batch: Callable       # the Batch of −log p(x) / T, or of a bound on it, for each row
     training_batch: Callable    # the Batch that is trained on
