@@ -2,28 +2,27 @@
 How fast training is, with random weights and random tokens.
 
     python bench.py                                 every mode, tuned beside a baseline
-    python bench.py --preset=paper --batch_size=2   the same at 124M parameters
+    python bench.py --mode=mdlm --preset=laptop     one mode, of a preset; train.py's flags are here
 
 "tuned" is what train.py does by default. "baseline" is eager float32 with logits of every slot, as
 in the code of arXiv 2603.22075. All of it is measured in one process, by turns, because a machine
 is not equally fast all the time. So six models and their optimizers are in memory, which takes 9 GB
-at 124M parameters; --modes=mdlm takes a third of that. It takes minutes. What writing costs is
+at 124M parameters; --mode=mdlm takes a third of that. It takes minutes. What writing costs is
 measured by experiments/denoiser.py.
 """
-import functools
 import math
 import statistics
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
 
 from support import machine     # before torch, because it sets how torch's threads wait
 import torch
 
-from model import Config, Transformer, losses
+from model import MODES, Config, losses
+from presets import IMPLIED, with_preset
 from support.flags import (
     InputError, build, command, flag, parse_flags, pick_device, print_table, provenance, write_json)
-from support.processes import WORLD_SIZE
+from support.runs import config_class
 from train import Settings, make_optimizers, train_step
 
 
@@ -32,37 +31,19 @@ from train import Settings, make_optimizers, train_step
 @dataclass
 class BenchOptions:
     """what to measure"""
-    modes: str = flag("ar,mdlm,aogpt", "modes to measure, with commas")
-    preset: Literal["auto", "small", "paper"] = flag(
-        "auto", "sizes where no flag says otherwise; auto: paper with CUDA, else small")
-    batch_size: int | None = flag(None, "windows per training step; default: 8, paper 32", low=2)
     repeats: int = flag(5, "measurements of each; the table has their median", low=1)
-    device: str = flag("auto", "auto, cpu, cuda or mps")
     json: str = flag("", "file for the results", file=(".json",))
 
 
-SIZES = {
-    "small": dict(n_layer=6, n_head=4, n_embd=256, n_hidden=704, block_size=256, batch_size=8),
-    "paper": dict(batch_size=32)}       # and the defaults of Config
-
-
-def begin(o, flags: dict, mode: str = "ar") -> tuple:
-    """The device, the Config of this mode and the batch size that the flags ask for.
-
-    Raises InputError."""
-    if "mode" in flags:
-        raise InputError(f"--mode={flags['mode']} means nothing here, where modes are compared")
-    if WORLD_SIZE > 1:
-        raise InputError("bench.py measures one process; unset WORLD_SIZE")
-    device = pick_device(o.device)
-    preset = o.preset
-    if preset == "auto":
-        preset = "paper" if device.type == "cuda" else "small"
-    values = SIZES[preset] | flags
-    rows = values["batch_size"]
-    if rows % 2:
-        raise InputError(f"--batch_size={rows} must be even: mdlm's rows come in pairs")
-    return device, build(Config, values | {"mode": mode}), rows
+def settings_of(flags: dict) -> tuple:
+    """The Settings and the Config that train.py would have by these flags, but with the vocabulary
+    of GPT-2, unless --vocab_size says otherwise. Raises InputError."""
+    values = with_preset(flags)
+    s = build(Settings, values)
+    config = build(config_class(s.variant), values)
+    if s.batch_size % config.row.together:
+        raise InputError(f"--batch_size={s.batch_size} must be even: mdlm's rows come in pairs")
+    return s, config
 
 
 # ---- Time, and what the machine could do ---------------------------------------------------------
@@ -94,19 +75,10 @@ def wait_for(device: torch.device):
         torch.accelerator.synchronize(device)
 
 
-# FLOP/s of dense bfloat16 products, from the data sheets.
-PEAK = {"H200": 989e12, "H100 80GB HBM3": 989e12, "A100": 312e12}
-
-
-@functools.cache
-def peak_flops(device: torch.device, dtype: str) -> float:
-    """FLOP/s of the device, from the table above, else those of a large matrix product."""
-    if device.type == "cuda" and dtype == "bfloat16":
-        for name, peak in PEAK.items():
-            if name in torch.cuda.get_device_name(device):
-                return peak
+def flops_of_product(s: Settings, device: torch.device) -> float:
+    """FLOP/s of a large matrix product in the dtype of the settings."""
     n = 2048 if device.type == "cpu" else 8192
-    a = torch.randn(n, n, device=device, dtype=getattr(torch, dtype))
+    a = torch.randn(n, n, device=device, dtype=getattr(torch, s.dtype))
     seconds = by_turns({"product": lambda: a @ a}, 5, device)
     return 2 * n ** 3 / min(seconds["product"])
 
@@ -131,27 +103,23 @@ def losses_of_every_slot(model, batch, select):
     return losses(model, batch, every_slot)
 
 
-def training_step(config: Config, batch_size: int, device: torch.device, tuned=True):
-    """A function that takes a step of train.py, compiled and warm; its dtype; its MiB at most.
+def training_step(s: Settings, config: Config, device: torch.device, tuned=True):
+    """A function that takes a step of train.py, compiled and warm, on new masks each time.
 
-    The masks are new in each step. It returns the loss and the norm of the gradient. Memory is
-    that of weights, optimizer and step, and is known with CUDA only, else NaN."""
+    It returns the loss and the norm of the gradient."""
     torch.manual_seed(0)
-    s = Settings(batch_size=batch_size)
     make_batch = config.row.training_batch
     if not tuned:
         s = replace(s, dtype="float32", compile="false")
         make_batch = config.row.reported.get("val_masked_ce", make_batch)
     machine.prepare(s, device)
     torch.set_float32_matmul_precision("highest")       # the baseline's float32 is no TF32
-    cuda = device.type == "cuda"
-    memory = -torch.cuda.memory_allocated(device) if cuda else math.nan
-    model = Transformer(config).to(device)
+    model = config.row.network(config).to(device)
     model.softmax_attention = machine.attention_for(device)
     model.cross_entropy = machine.cross_entropy
     optimizers = make_optimizers(model, s)
     losses_of = machine.compiled(losses if tuned else losses_of_every_slot, s, device)
-    x = torch.randint(config.vocab_size, (batch_size, config.block_size))       # (B, T)
+    x = torch.randint(config.vocab_size, (s.batch_size, config.block_size))     # (B, T)
     generator = torch.Generator().manual_seed(0)
 
     def step():
@@ -159,38 +127,34 @@ def training_step(config: Config, batch_size: int, device: torch.device, tuned=T
         return train_step(model, losses_of, optimizers, batch, s, s.lr)
 
     step()                  # this one compiles
-    if cuda:
-        torch.cuda.reset_peak_memory_stats(device)
-        step()
-        memory += torch.cuda.max_memory_allocated(device)
-    return step, s.dtype, memory / 2 ** 20
+    return step
 
 
-COLUMNS = {             # of the table: a figure, what it is called there, and its format
-    "tok_per_s": ("tokens/s", ",.0f"),
-    "baseline_tok_per_s": ("baseline", ",.0f"),
-    "speedup": ("tuned ÷ that", ".2f"),
-    "ratio_to_ar": ("÷ ar", ".2f"),
-    "ms_per_step": ("ms/step", ".1f"),
-    "mflop_per_token": ("MFLOP/token", ".1f"),
-    "mfu": ("MFU", ".1%"),
-    "peak_mem_mb": ("peak MiB", ",.0f")}
+COLUMNS = {             # of the table, and how their figures are shown
+    "tok_per_s": ",.0f",
+    "baseline_tok_per_s": ",.0f",
+    "speedup": ".2f",
+    "ratio_to_ar": ".2f",
+    "ms_per_step": ".1f",
+    "mflop_per_token": ".1f",
+    "of_a_product": ".1%"}      # FLOP/s, as a share of those of a large matrix product
 
 
-def bench_train(config: Config, batch_size: int, o: BenchOptions, device: torch.device) -> dict:
+def bench_train(flags: dict, repeats: int, device: torch.device) -> dict:
     """{mode: its figures}."""
-    configs = {mode: build(Config, asdict(config) | {"mode": mode}) for mode in o.modes.split(",")}
-    steps, needs = {}, {}
-    for mode, of_mode in configs.items():
-        steps[mode], *needs[mode] = training_step(of_mode, batch_size, device)
-        steps[f"{mode}, baseline"], *_ = training_step(of_mode, batch_size, device, tuned=False)
-    seconds = by_turns(steps, o.repeats, device)
+    asked, steps = {}, {}
+    for mode in [flags["mode"]] if "mode" in flags else MODES:
+        asked[mode] = s, config = settings_of(flags | {"mode": mode})
+        steps[mode] = training_step(s, config, device)
+        steps[f"{mode}, baseline"] = training_step(s, config, device, tuned=False)
+    seconds = by_turns(steps, repeats, device)
     median = {name: statistics.median(of_steps) for name, of_steps in seconds.items()}
-    tokens = batch_size * config.block_size
+    peak = flops_of_product(s, device)
     figures = {}
-    for mode, (dtype, memory) in needs.items():
+    for mode, (s, config) in asked.items():
         took, baseline = median[mode], median[f"{mode}, baseline"]
-        flops = flops_per_token(configs[mode])
+        tokens = s.batch_size * config.block_size
+        flops = flops_per_token(config)
         figures[mode] = {
             "tok_per_s": tokens / took,
             "baseline_tok_per_s": tokens / baseline,
@@ -198,29 +162,29 @@ def bench_train(config: Config, batch_size: int, o: BenchOptions, device: torch.
             "ratio_to_ar": median.get("ar", math.nan) / took,
             "ms_per_step": 1000 * took,
             "mflop_per_token": flops / 1e6,
-            "mfu": flops * tokens / took / peak_flops(device, dtype),
-            "peak_mem_mb": memory,
-            "dtype": dtype,
-            "seconds": seconds[mode]}
+            "of_a_product": flops * tokens / took / peak,
+            "dtype": s.dtype,
+            "seconds": seconds[mode],
+            "sizes": asdict(config)}
     return figures
 
 
 def main():
-    flags = parse_flags(__doc__, BenchOptions, Config)
+    flags = parse_flags(__doc__, BenchOptions, Config, Settings,
+                        plugins={"variant": "variants"}, implied=IMPLIED)
     o = build(BenchOptions, flags)
-    first, *_ = o.modes.split(",")
-    device, config, batch_size = begin(o, flags, first)
-    figures = bench_train(config, batch_size, o, device)
-    rows = [["", *(title for title, _ in COLUMNS.values())]]
+    device = pick_device(flags.get("device", "auto"))
+    figures = bench_train(flags, o.repeats, device)
+    rows = [["", *COLUMNS]]
     for mode, f in figures.items():
-        cells = [format(f[name], form).replace("nan", "–") for name, (_, form) in COLUMNS.items()]
+        cells = [format(f[name], form).replace("nan", "–") for name, form in COLUMNS.items()]
         rows.append([f"{mode}, {f['dtype']}", *cells])
     print_table(rows)
     if o.json:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         write_json(o.json, provenance(0) | {
             "device": name, "torch": torch.__version__, "threads": torch.get_num_threads(),
-            "sizes": asdict(config), "batch_size": batch_size, "train": figures})
+            "train": figures})
 
 
 if __name__ == "__main__":
