@@ -164,7 +164,7 @@ extras/show.py ar=t.txt --picture=a.png
 diversity.py mine=t.txt --judge=out/ar --device=tpu
 diversity.py a=none.jsonl
 bench.py --batch_size=3
-bench.py --modes=ar,gpt    gpt
+bench.py --mode=gpt
 """
 
 
