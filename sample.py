@@ -21,8 +21,8 @@ import torch
 
 from model import Drawing, draw_with, read_next, write
 from support.flags import (
-    InputError, build, command, flag, parse_flags, pick_device, plugin, printable, provenance,
-    write_json)
+    InputError, build, command, flag, names_in, parse_flags, pick_device, plugin, printable,
+    provenance, write_json)
 from support.pictures import in_shape, on_one_line, play, token_texts
 from support.rows import usable, write_rows
 from support.runs import load
@@ -154,7 +154,7 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, make_sampl
 
 def prompt_ids(o: SampleOptions, config, tokenizer) -> list:
     """Token ids of --prompt, with [MASK]s for its blanks. Raises InputError."""
-    if "_" in o.prompt or o.prompt.startswith("FILE:"):
+    if "_" in o.prompt or o.prompt.startswith("FILE:") or o.blank != SampleOptions.blank:
         from extras.prompts import with_blanks
         return with_blanks(o, config, tokenizer)
     return tokenizer.encode_open(o.prompt)
@@ -184,6 +184,7 @@ def pattern_of(o: SampleOptions, config, tokenizer, windows: str) -> torch.Tenso
         raise InputError(f"--steps={o.steps} must not exceed the {n} tokens to write")
     pattern = torch.tensor(ids + [config.mask_id] * (length - len(ids)))            # (L,)
     check_pattern(config, pattern)
+    times_of(config, o, torch.zeros(1, min(length, T)))     # raises now what it would later
     return pattern
 
 
@@ -266,7 +267,7 @@ def main():
     model, tokenizer, windows = open_model(flags["out_dir"], flags.get("device", "auto"))
     config = model.config
     if flags.get("prompts"):
-        flags = {"num_samples": 1, "prompt": ""} | flags
+        flags = {"num_samples": 1} | flags
     o = build(SampleOptions, flags)
     check_flags(o, config)
     # The stories of each batch, and what is given of them.
@@ -309,6 +310,9 @@ def main():
           "tokens each".format(len(rows), **summary))
     if "grammatical" in summary:
         print(f"{summary['grammatical']:.1%} of them obey the rules")
+    if "page" in names_in("extras"):
+        from extras.page import say_page
+        say_page(config, o.out_dir)
     if o.json:
         write_json(o.json, summary)
 

@@ -11,7 +11,6 @@ log.jsonl and loss.png. val_nll, in nats per token, is exact for ar, and an uppe
 aogpt. The network and its losses are in model.py.
 """
 import math
-import os
 import shlex
 import textwrap
 import zlib
@@ -24,7 +23,7 @@ import torch
 from model import Batch, Config, Transformer, generate, losses
 from prepare_data import open_windows, prepare_if_missing, vocabulary_of
 from support.flags import (
-    InputError, build, command, flag, parse_flags, printable, script_here)
+    InputError, build, command, flag, names_in, parse_flags, printable, script_here)
 from support.pictures import in_shape
 from presets import IMPLIED, PRESETS, with_preset
 from support.processes import (
@@ -205,7 +204,7 @@ def resolve(flags: dict):
     values.setdefault("data", Settings.data)
     if not values.get("out_dir"):
         mode = values.get("mode", config_class(values.get("variant", "")).mode)
-        values["out_dir"] = os.path.join("out", f"{values['data']}-{mode}")
+        values["out_dir"] = f"out/{values['data']}-{mode}"
     if flags.get("resume"):
         values = past_of(values["out_dir"], flags)
     vocab_size = vocabulary_of(values["data"])
@@ -221,8 +220,9 @@ def resolve(flags: dict):
                          f"{s.variant or 'none'}; leave it out")
     rows = s.grad_accum * WORLD_SIZE * config.row.together
     if s.batch_size % rows:
-        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: of "
-                         "--grad_accum times the processes, and times 2 for mdlm")
+        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: --grad_accum, "
+                         f"times the processes, times the {config.row.together} rows that this "
+                         "mode draws together")
     return s, config
 
 
@@ -313,8 +313,8 @@ def announce(run: Run, windows, law):
     if law is not None:
         run.say(f"the true law of data/{s.data} itself scores {law.mean():.4f} nats per token")
     if run.step:
-        print(f"going on after step {run.step:,}; the learning rate goes on along the cosine of "
-              f"{s.max_steps:,} steps, from {learning_rate(s, run.step):.2g}")
+        print(f"going on after step {run.step:,}, at a learning rate of "
+              f"{learning_rate(s, run.step):.2g}")
     run.write_config(parameters=parameters, train_windows=len(windows))
 
 
@@ -331,7 +331,7 @@ def print_story(run: Run, tokenizer: Tokenizer, title: str = "    "):
         return
     steps = 0 if config.row.causal else min(64, config.block_size)
     [story] = sample_stories(run.model, tokenizer, 1, run.s, steps)
-    beginning, *rest = textwrap.wrap(" ".join(printable(story).split()), 300) or [""]
+    beginning, *rest = textwrap.wrap(" ".join(story.split()), 300) or [""]
     beginning = in_shape(beginning, columns_of(tokenizer)).replace("\n", "\n" + " " * len(title))
     run.say(f"{title}{beginning}{' …' if rest else ''}\n")
 
@@ -358,11 +358,11 @@ def finish(run: Run, tokenizer: Tokenizer, x_val: torch.Tensor, law):
     run.log(**final)
     for story in sample_stories(model, tokenizer, 3, s) if row.whole else ():
         print(in_shape(printable(story), columns_of(tokenizer)), end="\n\n")
-    folder = shlex.quote(s.out_dir)
     print(f"{s.out_dir} holds best.pt, log.jsonl and loss.png")
-    if row.network is Transformer and row.whole and not (row.causal and row.drawn):
-        print(f"hide words yourself, in a browser: python -m extras.page mine={folder}")
-    print(f"next: python {script_here('sample.py')} --out_dir={folder} --show")
+    if "page" in names_in("extras"):
+        from extras.page import say_page
+        say_page(model.config, s.out_dir)
+    print(f"next: python {script_here('sample.py')} --out_dir={shlex.quote(s.out_dir)} --show")
 
 
 if __name__ == "__main__":

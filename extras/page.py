@@ -13,6 +13,7 @@ second. Plugs in as
 Networks of one page have learned the same data. page.js is model.py told again.
 """
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,18 @@ class PageOptions:
     out: str = flag("page.html", "file of the page", file=(".html",))
 
 
+def fits(row) -> bool:
+    """Whether page.js has the network of this row of the table of modes."""
+    return row.network is Transformer and (not row.causal or row.orders == "one")
+
+
+def say_page(config, folder: str):
+    """What train.py and sample.py say at the end of a run that a page can show."""
+    if fits(config.row) and config.row.whole:
+        print("hide words yourself, in a browser: "
+              f"python -m extras.page {config.mode}={shlex.quote(folder)}")
+
+
 def windows_of(folder: str, T: int) -> list:
     """Texts to begin with, as tokens, from what the run in this folder has not trained on."""
     data = read_run(folder)["settings"]["data"]
@@ -47,8 +60,7 @@ def page_of(runs: dict) -> str:
     shared = None
     for name, folder in runs.items():
         model, tokenizer, _ = open_model(folder, "cpu")
-        row = model.config.row
-        if type(model) is not Transformer or (row.causal and row.orders != "one"):
+        if not fits(model.config.row):
             raise InputError(f"{folder} has not the network of ar or mdlm in model.py, which is "
                              "all that runs in a page; give another run")
         facts = tokenizer.to_dict() | {"T": model.config.block_size}

@@ -40,8 +40,11 @@ def with_blanks(o, config, tokenizer) -> list:
         before, after = rf"(?<!\w)(?<!{MARK})", rf"(?!\w|{MARK})"      # no part of a word
         prompt = re.sub(f"{before}_+{after}", blanks_apart, prompt)
         blanks = f"(_{{3,}}|{before}_{after})"
+    pieces = re.split(blanks, prompt)
+    if o.blank != type(o).blank and len(pieces) == 1 and not o.prompts:
+        raise InputError(f"--blank={o.blank} means nothing without ___ in --prompt; leave it out")
     ids = []
-    for i, piece in enumerate(re.split(blanks, prompt)):
+    for i, piece in enumerate(pieces):
         if i % 2 == 0:
             ids += tokenizer.encode_open(piece)
         else:
@@ -71,9 +74,6 @@ def patterns_of(o, pattern_of) -> list:
     for number, prompt in read_prompts(o).items():
         try:
             patterns.append(pattern_of(replace(o, prompt=prompt)))
-            if o.order:
-                from extras.orders import times_in_order
-                times_in_order(o.order, torch.zeros(1, len(patterns[-1])))  # raises it here
         except InputError as e:
             raise InputError(f"{o.prompts}, line {number}: {e}") from e
     return patterns
