@@ -57,7 +57,7 @@ class Config:
     n_embd: int = 768               # C, the width of the residual stream
     n_hidden: int = 2048            # width of the SwiGLU layer
     dropout: float = 0.0            # share of what each layer adds that training drops
-    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: the bound, or equal weights for all
+    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: the bound, or equal weights
     l2r_fraction: float = 0.1       # aogpt: share of rows from left to right, as published
 
     def __post_init__(self):
@@ -390,10 +390,8 @@ class Drawing:
 
 def probabilities(logits, o):
     """Weights (…, V) of tokens, from logits (…, V), by o, a Drawing. They are probabilities, but
-    top_p keeps only the smallest set of likeliest tokens that has so much, and the rest has 0."""
-    if o.temperature == 0:
-        return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).float()
-    # The largest is subtracted, because a small temperature would make it infinite.
+    only of the smallest set of likeliest tokens that together have top_p; all others have 0."""
+    # The largest is subtracted, so that it is 0 at any temperature and nothing becomes infinite.
     logits = logits - logits.amax(dim=-1, keepdim=True)                         # (…, V)
     p = (logits / max(o.temperature, 1e-30)).softmax(dim=-1)                    # (…, V)
     if o.top_p == 1:
@@ -476,10 +474,9 @@ def plan(config, tokens, times, steps=0):
 def write(model, tokens, order, edges, decide, read=read_next):
     """Fills the [MASK]s of tokens (B, L), and yields the tokens after each pass of the network.
 
-    A pass writes what stands in the order between one edge and the next: see `plan`.
-    decide      gives tokens (B, m) for logits (B, m, V) of rows (B, 1) at places (B, m), as does
-                what `draw_with` returns
-    read        runs the network, with the arguments of `read_next`; a cache is faster"""
+    A pass writes what stands in the order between one edge and the next: see `plan`. `read` runs
+    the network, with the arguments of `read_next`; a cache is faster. `decide` makes tokens (B, m)
+    of its logits (B, m, V), for rows (B, 1) and places (B, m): `draw_with` returns such a one."""
     row = torch.arange(len(tokens), device=tokens.device)[:, None]              # (B, 1)
     for start, end in zip(edges, edges[1:]):
         place = order[:, start:end]                                             # (B, m)
@@ -509,7 +506,7 @@ class Mode(NamedTuple):
     (B, T) and the random numbers are on the CPU, so these are the same whatever device trains."""
     causal: bool                # whether a slot sees only the slots before it and itself
     orders: str                 # in which it can write: "one", "any", or random ones of its "own"
-    drawn: str                  # what the bound draws at random; if nothing, the loss is exact
+    drawn: str                  # in words, what the bound draws at random; if "", it is exact
     bound_batch: Callable       # the Batch of −log p(x) / T, or of a bound on it, for each row
     training_batch: Callable    # the Batch that is trained on
     reported: dict = {}         # {name: the Batch of another loss that evaluations report}
@@ -517,7 +514,7 @@ class Mode(NamedTuple):
     times: Callable = lambda config, u: u   # the turn of each place (B, L), by random u (B, L)
     # The others are replaced by variants alone.
     plan: Callable = plan                   # the order and the passes, from these times
-    reader: Callable | None = None          # (model) -> a faster `read_next`, for one text
+    reader: Callable | None = None          # (model) -> a faster `read_next`, for one batch
     check_prompt: Callable | None = None    # (config, pattern (L,)) raises ValueError
     network: Callable = Transformer
     whole: bool = True          # false: not all tokens count, so it needs the others as a prompt
