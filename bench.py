@@ -21,9 +21,9 @@ import torch
 from model import MODES, Config, losses
 from presets import IMPLIED, with_preset
 from support.flags import (
-    InputError, build, command, flag, parse_flags, pick_device, print_table, provenance, write_json)
+    build, command, flag, parse_flags, pick_device, print_table, provenance, write_json)
 from support.runs import config_class
-from train import Settings, make_optimizers, train_step
+from train import Settings, check_batch_size, make_optimizers, train_step
 
 
 # ---- What is asked for ---------------------------------------------------------------------------
@@ -41,8 +41,7 @@ def settings_of(flags: dict) -> tuple:
     values = with_preset(flags)
     s = build(Settings, values)
     config = build(config_class(s.variant), values)
-    if s.batch_size % config.row.together:
-        raise InputError(f"--batch_size={s.batch_size} must be even: mdlm's rows come in pairs")
+    check_batch_size(s, config)
     return s, config
 
 

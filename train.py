@@ -218,12 +218,17 @@ def resolve(flags: dict):
     for name in flags.keys() - known:
         raise InputError(f"--{name}={flags[name]} means nothing in this run, whose --variant is "
                          f"{s.variant or 'none'}; leave it out")
-    rows = s.grad_accum * WORLD_SIZE * config.row.together
-    if s.batch_size % rows:
-        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: --grad_accum, "
-                         f"times the processes, times the {config.row.together} rows that this "
-                         "mode draws together")
+    check_batch_size(s, config)
     return s, config
+
+
+def check_batch_size(s: Settings, config: Config):
+    """Raises InputError where a batch cannot be cut into equal parts."""
+    together = config.row.together
+    rows = s.grad_accum * WORLD_SIZE * together
+    if s.batch_size % rows:
+        raise InputError(f"--batch_size={s.batch_size} must be a multiple of {rows}: --grad_accum "
+                         f"times the processes, times {together}, the rows drawn together")
 
 
 def main():

@@ -128,6 +128,7 @@ sample.py --out_dir=out/ar --prompt=One___day
 sample.py --out_dir=out/ar --prompt=FILE:none.txt    none.txt
 sample.py --out_dir=out/ar --out=no/such/s.jsonl
 sample.py --out_dir=out/ar --steps=4
+sample.py --out_dir=out/mdlm --blank=3
 sample.py --out_dir=out/mdlm --temperature=-1
 sample.py --out_dir=out/mdlm --top_p=0
 sample.py --out_dir=out/mdlm --steps=49

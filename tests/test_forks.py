@@ -33,6 +33,9 @@ Config.modes = {"mdlm": MODES["mdlm"]._replace(training_batch=late_batch)}
     "variants/wrong.py": """
 Config.modes = {"ar": MODES["ar"]._replace(trainingbatch=len)}
 """,
+    "variants/twice.py": """
+Config.modes = {"mdlm": MODES["mdlm"]._replace(reported={"val_nll": len})}
+""",
     "variants/vain.py": """
 def draw_masks(x, k, generator):
     return x > 0
@@ -107,6 +110,7 @@ def test_files_of_ones_own(go, trained):
     go("sample.py", "--out_dir=out/rtl", "--prompt=One day", wrong="--prompt")
     go("train.py", *TINY, "--variant=wrong", wrong="training_batch?")
     go("train.py", *TINY, "--mode=mdlm", "--variant=vain", wrong="draw_masks")
+    go("train.py", *TINY, "--mode=mdlm", "--variant=twice", wrong="val_nll")
     go("sample.py", "--out_dir=out/late", "--sampler=mine", "--out=mine.jsonl")
     *_, row = map(json.loads, open(trained / "mine.jsonl"))
     assert row["appeared"] == list(range(47, 47 - len(row["appeared"]), -1))
