@@ -35,6 +35,7 @@ end-of-text token; in mdlm it predicts nothing.
 Shapes: B rows of a batch, T positions of a window, L positions of a text to be written, S slots,
 C = n_embd, H = n_head, D = C / H, V = vocab_size, n predictions.
 """
+import itertools
 import math
 from dataclasses import dataclass, fields
 from typing import Callable, Literal, NamedTuple, get_args
@@ -478,7 +479,7 @@ def write(model, tokens, order, edges, decide, read=read_next):
     the network, with the arguments of `read_next`; a cache is faster. `decide` makes tokens (B, m)
     of its logits (B, m, V), for rows (B, 1) and places (B, m): `draw_with` returns such a one."""
     row = torch.arange(len(tokens), device=tokens.device)[:, None]              # (B, 1)
-    for start, end in zip(edges, edges[1:]):
+    for start, end in itertools.pairwise(edges):
         place = order[:, start:end]                                             # (B, m)
         logits = read(model, tokens, order, start, end)                         # (B, m, V)
         tokens = tokens.scatter(1, place, decide(logits, row, place))
