@@ -1,8 +1,6 @@
 """
 How diverse a set of stories is, how good it is, and how close it comes to real text.
 
-Adds: a table of measures. Costs: nothing elsewhere. Plugs in as
-
     python diversity.py ar=A.jsonl mdlm=B.jsonl --data=toy --judge=out/toy-ar
     python diversity.py mine=stories.txt --data=tinystories
 
