@@ -154,7 +154,7 @@ def generate(model, stories, pattern: torch.Tensor, o: SampleOptions, make_sampl
 
 def prompt_ids(o: SampleOptions, config, tokenizer) -> list:
     """Token ids of --prompt, with [MASK]s for its blanks. Raises InputError."""
-    if "_" in o.prompt or o.prompt.startswith("FILE:") or o.blank != SampleOptions.blank:
+    if "_" in o.prompt or o.prompt.startswith("FILE:"):
         from extras.prompts import with_blanks
         return with_blanks(o, config, tokenizer)
     return tokenizer.encode_open(o.prompt)
@@ -208,6 +208,9 @@ def check_flags(o: SampleOptions, config):
         if in_vain[name] and getattr(o, name):
             raise InputError(f"--{name}={getattr(o, name)} means nothing for this model, which "
                              "has an order of its own; leave it out")
+    if o.blank != SampleOptions.blank and not o.prompts:
+        from extras.prompts import check_blank
+        check_blank(o, [o.prompt])
 
 
 # ---- The command ---------------------------------------------------------------------------------

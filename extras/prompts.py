@@ -40,16 +40,20 @@ def with_blanks(o, config, tokenizer) -> list:
         before, after = rf"(?<!\w)(?<!{MARK})", rf"(?!\w|{MARK})"      # no part of a word
         prompt = re.sub(f"{before}_+{after}", blanks_apart, prompt)
         blanks = f"(_{{3,}}|{before}_{after})"
-    pieces = re.split(blanks, prompt)
-    if o.blank != type(o).blank and len(pieces) == 1 and not o.prompts:
-        raise InputError(f"--blank={o.blank} means nothing without ___ in --prompt; leave it out")
     ids = []
-    for i, piece in enumerate(pieces):
+    for i, piece in enumerate(re.split(blanks, prompt)):
         if i % 2 == 0:
             ids += tokenizer.encode_open(piece)
         else:
             ids += [config.mask_id] * (o.blank if len(piece) > 1 else 1)
     return ids
+
+
+def check_blank(o, prompts):
+    """Raises InputError where --blank was given, and no prompt has a blank of that length."""
+    uses_blank = any("___" in prompt or prompt.startswith("FILE:") for prompt in prompts)
+    if o.blank != type(o).blank and not uses_blank:
+        raise InputError(f"--blank={o.blank} means nothing without ___ in a prompt; leave it out")
 
 
 # ---- A file of prompts ---------------------------------------------------------------------------
@@ -62,9 +66,7 @@ def read_prompts(o) -> dict:
     prompts = {number: line for number, line in lines if line.strip()}
     if not prompts:
         raise InputError(f"{o.prompts} has no prompt; write one in each line")
-    uses_blank = any("___" in prompt or prompt.startswith("FILE:") for prompt in prompts.values())
-    if o.blank != type(o).blank and not uses_blank:
-        raise InputError(f"--blank={o.blank} means nothing without ___ in --prompts; leave it out")
+    check_blank(o, prompts.values())
     return prompts
 
 
