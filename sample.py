@@ -313,7 +313,7 @@ def main():
           "tokens each".format(len(rows), **summary))
     if "grammatical" in summary:
         print(f"{summary['grammatical']:.1%} of them obey the rules")
-    if "page" in names_in("extras"):
+    if o.show and "page" in names_in("extras"):
         from extras.page import say_page
         say_page(config, o.out_dir)
     if o.json:

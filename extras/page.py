@@ -41,7 +41,7 @@ def fits(row) -> bool:
 
 
 def say_page(config, folder: str):
-    """What train.py and sample.py say at the end of a run that a page can show."""
+    """What train.py, and sample.py --show, say at the end of a run that a page can show."""
     if fits(config.row) and config.row.whole:
         print("hide words yourself, in a browser: "
               f"python -m extras.page {config.mode}={shlex.quote(folder)}")
