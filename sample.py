@@ -231,7 +231,7 @@ def rows_of(stories, tokens, appeared, config, tokenizer, o: SampleOptions):
     blank does not."""
     for story, ids, steps in zip(stories, tokens.tolist(), appeared.tolist()):
         given = max((i for i, step in enumerate(steps, 1) if step < 0), default=0)
-        end = [*ids, tokenizer.eot].index(tokenizer.eot, given)     # where the story ends, at most L
+        end = [*ids, tokenizer.eot].index(tokenizer.eot, given)     # of the story, at most L
         kept = len(ids) if o.full_length else end
         written = len(ids)
         if config.row.orders == "one" and not o.full_length:
