@@ -87,9 +87,9 @@ class Output(io.TextIOWrapper):
 
 
 def open_streams():
-    """Those of a notebook or a test stay as they are."""
+    """One that was closed, as by `2>&-`, goes nowhere. Those of a notebook or a test stay."""
     for name in "stdout", "stderr":
-        stream = getattr(sys, name)
+        stream = getattr(sys, name) or open(os.devnull, "w")
         if type(stream) is io.TextIOWrapper:
             stream = Output(stream.buffer, stream.encoding, "backslashreplace", line_buffering=True)
             setattr(sys, name, stream)

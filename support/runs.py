@@ -333,6 +333,7 @@ class Run:
             write_json(self.path("config.json"), self.origin | facts | {
                 "config": asdict(self.model.config),
                 "settings": asdict(self.s),
+                "drawn": self.model.config.row.drawn,
                 "device": self.device_name(),
                 "processes": WORLD_SIZE,
                 "torch": torch.__version__})
