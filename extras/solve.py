@@ -102,13 +102,13 @@ def read_puzzles(path: str, rules: Sudoku) -> list:
     found = []
     for line in read_text(path).split() or [""]:
         if not re.fullmatch(f"[.0-{rules.n}]{{{rules.cells}}}", line):
-            raise InputError(f"{path} must have a puzzle in each line, of {rules.cells} digits from "
-                             f"1 to {rules.n}, or dots for blanks; it has: {line}")
+            raise InputError(f"{path} must have a puzzle in each line, of {rules.cells} digits "
+                             f"from 1 to {rules.n}, or dots for blanks; it has: {line}")
         puzzle = tuple(map(int, line.replace(".", "0")))
         solutions = list(itertools.islice(rules.solutions(puzzle), 2))
         if 0 not in puzzle or len(solutions) != 1:
-            raise InputError(f"{path} has a puzzle with {len(solutions)} solutions or more, or no "
-                             f"blank; give one with a single right answer instead of {line}")
+            raise InputError(f"{path} has a puzzle with no blank, no solution or several; give one "
+                             f"with a single right answer instead of {line}")
         found.append((puzzle, *solutions))
     return found
 
