@@ -157,6 +157,12 @@ def add_flag(group, f, help):
     group.add_argument(f"--{f.name}", type=read, help=help.replace("%", "%%"), **more)
 
 
+def pair(text):
+    """The words before and after the first =; raises ValueError where there is none."""
+    name, file = text.split("=", 1)
+    return name, os.path.expanduser(file)
+
+
 def comments_of(options_class):
     """{field: the comment after it}, which is the help of a field that has no other."""
     source = inspect.getsource(options_class)
@@ -205,7 +211,7 @@ def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
                 help += f" ({f.default})"
             add_flag(most_used if f.name in first else group, f, help)
     if named:
-        parser.add_argument("named", metavar=named, nargs="+")
+        parser.add_argument("named", metavar=named, nargs="+", type=pair)
     given, unknown = parser.parse_known_intermixed_args()
     for argument in unknown:
         name = argument.split("=")[0].lstrip("-").replace("-", "_")
@@ -215,10 +221,7 @@ def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
                 guess = f"; it needs {file}"
         refuse(f"unknown argument {argument}{guess}")
     if named:
-        pairs = [argument.partition("=") for argument in given.named]
-        given.named = {name: os.path.expanduser(file) for name, _, file in pairs if file}
-        if len(given.named) < len(pairs):
-            refuse(f"give {named} for each, every NAME once")
+        given.named = dict(given.named)
     return vars(given)
 
 
@@ -252,7 +255,7 @@ def build(options_class, values):
     names = {f.name for f in fields(options_class)} & values.keys()
     try:
         return options_class(**{name: values[name] for name in names})
-    except (TypeError, ValueError) as e:
+    except ValueError as e:
         raise InputError(str(e)) from e
 
 
@@ -266,7 +269,7 @@ def pick_device(name):
     try:
         return torch.empty(1, device=name).device       # this one has an index: cuda:0, not cuda
     except (RuntimeError, AssertionError) as e:
-        reason = str(e).splitlines()[0][:100]
+        reason, *_ = str(e).splitlines()
         raise InputError(f"--device={name} is not usable here ({reason}); leave it out") from e
 
 
@@ -286,7 +289,7 @@ def provenance(seed):
     processor = output_of("grep", "-m1", "model name", "/proc/cpuinfo").partition(": ")[2]
     return {"command": shlex.join(["python", *sys.orig_argv[1:]]), "seed": seed,
             "date": datetime.datetime.now().isoformat(timespec="seconds"),
-            "machine": f"{processor or platform.processor()}, {os.cpu_count()} cores",
+            "machine": f"{processor or platform.machine()}, {os.cpu_count()} cores",
             "python": platform.python_version(), "commit": commit}
 
 

@@ -212,8 +212,6 @@ class Run:
             self.origin = checkpoint.get("origin", self.origin)
             if RANK == 0:                   # what came after is trained again
                 self.log_file.truncate(min(self.log_size(), checkpoint["log"]))
-        if not self.path("best.pt").exists():
-            self.best = math.inf            # so there will be one again
 
     def log_size(self):
         return self.path("log.jsonl").stat().st_size
@@ -292,8 +290,7 @@ class Run:
         """A line of log.jsonl. Raises InputError if a number is not finite."""
         entry = {"step": self.step, "seconds": self.seconds, **entry}
         if not all(map(math.isfinite, entry.values())):
-            values = ", ".join(f"{name} {value:.4g}" for name, value in entry.items())
-            raise InputError(f"something is not finite: {values}; an older ckpt.pt, if any, is "
+            raise InputError(f"something is not finite: {entry}; an older ckpt.pt, if any, is "
                              "kept; try a lower --lr, more --warmup or --dtype=float32")
         if RANK == 0:
             print(json.dumps(entry), file=self.log_file)
