@@ -50,9 +50,9 @@ class Sudoku:
 
     def clashes(self, grid) -> set:
         """The cells whose digit stands twice in one of their units."""
-        pairs = itertools.permutations(zip(itertools.count(), grid, self.units_of), 2)
-        return {cell for (cell, digit, units), (_, other, others) in pairs
-                if digit == other and {*units} & {*others}}
+        pairs = itertools.permutations(range(self.cells), 2)
+        return {a for a, b in pairs
+                if grid[a] == grid[b] and {*self.units_of[a]} & {*self.units_of[b]}}
 
     def used_in(self, puzzle) -> list:
         """The set of digits that stand in each unit; None, if a digit stands in a unit twice."""
