@@ -214,6 +214,8 @@ class Run:
                 self.log_file.truncate(min(self.log_size(), checkpoint["log"]))
 
     def log_size(self):
+        """Bytes of the log, all of which are on the disk."""
+        os.fsync(self.log_file.fileno())
         return self.path("log.jsonl").stat().st_size
 
     @contextlib.contextmanager
