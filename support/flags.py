@@ -46,7 +46,7 @@ def command(main, interrupted):
         return main()
     except KeyboardInterrupt:
         message = f"interrupted; {interrupted}"
-    except (InputError, OSError, ModuleNotFoundError, UnicodeError) as e:
+    except (InputError, OSError, ModuleNotFoundError) as e:
         message = str(e)
     except (MemoryError, RuntimeError) as e:
         if not is_out_of_memory(e):
@@ -91,8 +91,9 @@ def open_streams():
     for name in "stdout", "stderr":
         stream = getattr(sys, name) or open(os.devnull, "w")
         if type(stream) is io.TextIOWrapper:
-            stream = Output(stream.buffer, stream.encoding, "backslashreplace", line_buffering=True)
-            setattr(sys, name, stream)
+            encoding = stream.encoding
+            stream = Output(stream.detach(), encoding, "backslashreplace", line_buffering=True)
+        setattr(sys, name, stream)
 
 
 # What people type who know nanoGPT, and what it is called here.
@@ -143,6 +144,7 @@ def add_flag(group, f, help):
     low, high, endings = map(f.metadata.get, ("low", "high", "file"), (None, 1e99, ()))
 
     def read(text):
+        text.encode()                   # this and the next line may raise ValueError
         value = READERS.get(kind, str.lower)(text)
         if low is not None and not low <= value <= high:        # NaN is not
             raise argparse.ArgumentTypeError(f"{text} must be from {low} to {high}")
@@ -255,7 +257,7 @@ def build(options_class, values):
     names = {f.name for f in fields(options_class)} & values.keys()
     try:
         return options_class(**{name: values[name] for name in names})
-    except ValueError as e:
+    except (TypeError, ValueError) as e:
         raise InputError(str(e)) from e
 
 
