@@ -366,8 +366,9 @@ def not_among(held_out: set, stories):
             in_a_row = 0
             yield story
         elif (in_a_row := in_a_row + 1) == 100_000:
-            raise InputError("there are too few different texts: validation holds all of them, or "
-                             "nearly; give a smaller --max_tokens")
+            raise InputError("there are too few different texts: validation holds out the first "
+                             "512, or as many as it needs, and there seem to be no others; give "
+                             "more, or a smaller --max_tokens")
 
 
 def encode_texts(texts, tokenizer: Tokenizer, mark: list, max_tokens: int) -> tuple:

@@ -78,8 +78,12 @@ PRESETS_OF_TEXT = "shakespeare", "laptop"
 
 # A preset may choose a file of variants/, whose flags are then flags too.
 IMPLIED = {
-    "--preset=paper": "paper", "--preset=shakespeare": "bell", "--preset=laptop": "bell",
-    "--preset=sudoku-pairs": "answers", "--preset=sudoku-moves": "taught"}
+    "--preset=paper": "--variant=paper",
+    "--preset=shakespeare": "--variant=bell",
+    "--preset=laptop": "--variant=bell",
+    "--preset=sudoku-pairs": "--variant=answers",
+    "--preset=sudoku-moves": "--variant=taught",
+}
 
 
 def with_preset(flags: dict) -> dict:

@@ -224,8 +224,10 @@ group_pictures() {
         picture ar --out_dir=out/toy/ar
         picture mdlm --out_dir=out/dial-toy/mdlm-48-1
         picture aogpt --out_dir=out/dial-toy/aogpt-48-1 --order=random --sampler=drafts --draft=8
-        python -m extras.show --picture=out/written/modes.svg ar=out/written/toy-ar.jsonl \
-            mdlm=out/written/toy-mdlm.jsonl aogpt=out/written/toy-aogpt.jsonl
+        python -m extras.show --picture=out/written/modes.svg \
+            "ar, left to right, 48 steps=out/written/toy-ar.jsonl" \
+            "mdlm, random order, 48 steps=out/written/toy-mdlm.jsonl" \
+            "aogpt, random order, drafts of 8=out/written/toy-aogpt.jsonl"
         mv out/written/modes.svg $figures/modes.svg
     fi
     if [ ! -e $figures/sudoku.svg ]; then
@@ -233,8 +235,8 @@ group_pictures() {
         solve --sampler=adaptive --risk=0 --out=out/written/surest.jsonl
         solve --order=left_to_right --out=out/written/left-to-right.jsonl
         python -m extras.show --picture=$figures/sudoku.svg \
-            "masked diffusion=out/written/surest.jsonl" \
-            "the same network=out/written/left-to-right.jsonl"
+            "masked diffusion, surest first=out/written/surest.jsonl" \
+            "the same network, left to right order=out/written/left-to-right.jsonl"
     fi
 }
 

@@ -5,7 +5,7 @@ import sys
 
 MOVED = {
     "extras.diversity": "diversity.py", "extras.puzzles": "-m extras.solve",
-    "extras.course": "-m course.hand_out", "extras.paper": "-m variants.paper"}
+    "extras.course": "-m course.hand_out"}
 
 for argument in sys.orig_argv:
     if argument in MOVED:

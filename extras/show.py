@@ -119,30 +119,13 @@ class ShowOptions:
 def read_panel(name, path, story):
     """The panel of one story in a file that sample.py wrote. Raises OSError."""
     with usable(path, "file of sample.py"), open(path, encoding="utf-8") as file:
-        settings = json.loads(file.readline())["settings"]
+        columns = json.loads(file.readline())["settings"].get("columns", 0)
         row = next((row for row in map(json.loads, file) if row["story"] == story), None)
         if not row:
             raise ValueError(f"it has no story {story}; choose another --story")
         steps = list(map(int, row["appeared"]))
         pieces = list(map(on_one_line, row["pieces"]))
-        title = on_one_line(f"{name}, {how_written(settings)}")
-        return title, pieces, steps, int(settings.get("columns", 0))
-
-
-# What a title says of each setting that is not zero or empty.
-WAYS = {"order": "{} order", "sampler": "{}", "draft": "{} at once", "risk": "risk {}",
-        "steps": "{} steps"}
-
-
-def how_written(settings):
-    """For a title, what the settings say; for example "adaptive, risk 0.1" or "24 steps"."""
-    if settings.get("risk") == 0:
-        return "surest first"
-    ways = [form.format(settings[name]) for name, form in WAYS.items() if settings.get(name)]
-    ways = ways or ["one by one"]
-    if settings["mode"] == "ar":
-        ways.insert(0, "left to right")
-    return ", ".join(ways).replace("_", " ")
+        return name, pieces, steps, int(columns)
 
 
 def main():

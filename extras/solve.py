@@ -21,7 +21,7 @@ import itertools
 import math
 import random
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
@@ -56,25 +56,20 @@ class PuzzleOptions:
         "", "cells of a puzzle that are given, one row each; default: 9,12,16; of 9 x 9 28,32,40")
     num_puzzles: int = flag(1000, "puzzles for each number of givens; also grids without", low=2)
     puzzles: str = flag(
-        "", "a file of your own instead, with a puzzle in each line; for blanks . 0 _ or -")
+        "", "a file of your own instead, with a puzzle in each line; a blank is a dot or a 0")
     risks: str = flag("0.001,0.01,0.1", "nats that a pass may be unsure of, besides 0; mdlm, aogpt")
-    temperature: float = flag(0.0, "0 takes the likeliest digit, 1 draws", low=0)
     losses: bool = flag(True, "measure the losses too")
-    batch_size: int = flag(250, "puzzles at a time; changes speed, not results", low=1)
     seed: int = flag(1337, "of the puzzles and of what is drawn", low=0, high=10 ** 15)
     device: str = flag("auto", "auto, cpu, cuda or mps")
     json: str = flag("", "file for all numbers", file=(".json",))
 
 
 def numbers_of(name: str, text: str, kind) -> list:
-    """The numbers of a flag like --givens=9,12,16, none of them negative. Raises InputError."""
+    """The numbers of a flag like --givens=9,12,16. Raises InputError."""
     try:
-        numbers = [kind(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        numbers = [math.nan]
-    if not all(number >= 0 for number in numbers):      # with such a risk nothing is revealed
-        raise InputError(f"--{name}={text} must be numbers from 0 on, with commas between them")
-    return numbers
+        return [kind(part) for part in text.split(",") if part]
+    except ValueError as e:
+        raise InputError(f"--{name}={text} must be numbers with commas between them") from e
 
 
 # ---- Puzzles -------------------------------------------------------------------------------------
@@ -104,27 +99,23 @@ def drawn_puzzles(grids: list, givens: int, count: int, seed: int, rules=SUDOKU)
 
 def read_puzzles(path: str, rules: Sudoku) -> list:
     """The puzzles of a file, each with its solution. Raises InputError."""
-    lines = [(number, re.sub(r"\s", "", line))
-             for number, line in enumerate(read_text(path).split("\n"), 1) if line.strip()]
     found = []
-    for number, line in tqdm(lines, unit="puzzle", leave=False, disable=None):
-        if not re.fullmatch(f"[.0_1-{rules.n}-]{{{rules.cells}}}", line):
-            raise InputError(f"{path}, line {number} is no puzzle; give {rules.cells} cells in "
-                             f"each line, digits from 1 to {rules.n}, and for blanks . 0 _ or -")
-        puzzle = tuple(int(re.sub(r"\D", "0", cell)) for cell in line)
+    for line in read_text(path).split() or [""]:
+        if not re.fullmatch(f"[.0-{rules.n}]{{{rules.cells}}}", line):
+            raise InputError(f"{path} must have a puzzle in each line, of {rules.cells} digits "
+                             f"from 1 to {rules.n}, or dots for blanks; it has: {line}")
+        puzzle = tuple(map(int, line.replace(".", "0")))
         solutions = list(itertools.islice(rules.solutions(puzzle), 2))
         if 0 not in puzzle or len(solutions) != 1:
-            raise InputError(f"{path}, line {number} has {len(solutions) or 'no'} solutions, or "
-                             "no blank; give a puzzle with a single right answer")
+            raise InputError(f"{path} has a puzzle with no blank, no solution or several; give one "
+                             f"with a single right answer instead of {line}")
         found.append((puzzle, *solutions))
-    if not found:
-        raise InputError(f"{path} has no puzzle; write one in each line")
     return found
 
 
 # ---- Solving -------------------------------------------------------------------------------------
 
-def ways_of(config, world, risks: list, seed: int) -> dict:
+def ways_of(config, risks: list, seed: int) -> dict:
     """{name: (flags of sample.py, what makes a sampler)} of the orders in which it can write."""
     def adaptively(risk: float):
         return partial(adaptive.sampler, flags={"risk": risk})
@@ -160,20 +151,19 @@ def grid_of(world, ids: list) -> tuple:
     return tuple(ids[-world.cells:]) if world is SUDOKU_PAIRS else tuple(i + 1 for i in ids)
 
 
-def solve(name: str, opened: tuple, puzzles: list, risks: list, o: PuzzleOptions):
+def solve(name: str, opened: tuple, puzzles: list, o: PuzzleOptions, temperature: float = 0.0):
     """Yields for each way of writing a row of what it takes, and the grids that come out.
 
-    The puzzles have equally many givens."""
+    The puzzles have equally many givens. The temperature 0 takes the likeliest digit, 1 draws."""
     model, tokenizer, _ = opened
     world = world_of(tokenizer)
     patterns = patterns_of(world, puzzles, model.config)                        # (N, L)
-    for way, (flags, make_sampler) in ways_of(model.config, world, risks, o.seed).items():
-        options = SampleOptions(temperature=o.temperature, seed=o.seed, full_length=True, **flags)
+    risks = numbers_of("risks", o.risks, float)
+    for way, (flags, make_sampler) in ways_of(model.config, risks, o.seed).items():
+        options = SampleOptions(temperature=temperature, seed=o.seed, full_length=True, **flags)
         grids, passes = [], []
-        for first in tqdm(range(0, len(patterns), o.batch_size), f"{name}, {way}", leave=False,
-                          disable=None):
-            part = patterns[first:first + o.batch_size]
-            stories = range(first, first + len(part))
+        for part in tqdm(patterns.split(250), f"{name}, {way}", leave=False, disable=None):
+            stories = range(len(grids), len(grids) + len(part))
             tokens, appeared = generate(model, stories, part, options, make_sampler)
             grids += [grid_of(world, ids) for ids in tokens.tolist()]
             passes += [len(set(row) - {-1}) for row in appeared.tolist()]
@@ -220,45 +210,37 @@ def open_runs(folders: dict, device: str) -> dict:
     return runs
 
 
-def print_results(solved: list, grids: list, losses: dict):
+def print_results(rows: list, losses: dict):
     """Tables of what `main` has found."""
-    of_grids = "grids from nothing, %", grids, "right"
-    for title, rows, key in ("solved, %", solved, "solved"), of_grids:
-        table = [["run", "way", "givens", title, "passes"]]
-        for row in rows:
-            per_cent = "{:.1f} ± {:.1f}".format(*(100 * number for number in row[key]))
-            table.append([row["run"], row["way"], str(row.get("givens", 0)), per_cent,
-                          f"{row['passes']:.1f}"])
-        if rows:
-            print_table([*table, [""] * 5])
+    table = [["run", "way", "givens", "right, %", "passes"]]
+    for row in rows:
+        right, error = row.get("solved") or row["right"]
+        table.append([row["run"], row["way"], str(row.get("givens", 0)),
+                      f"{100 * right:.1f} ± {100 * error:.1f}", f"{row['passes']:.1f}"])
+    print_table(table)
     if losses:
-        print("nats per cell, above the law if that is known (exact for ar and from left to right, "
-              "else a bound)")
-        table = [["run", "loss", "left to right"]]
-        for name, found in losses.items():
-            cells = ["{:.4f} ± {:.4f}".format(*pair) for pair in found.values()]
-            table.append([name, *cells, ""][:3])
-        print_table(table)
+        print("\nnats per cell, above the law if that is known (exact for ar and from left to "
+              "right, else a bound)")
+    for name, found in losses.items():
+        for kind, (nats, error) in found.items():
+            print(f"{name}, {kind}: {nats:.4f} ± {error:.4f}")
 
 
 def main():
     flags = parse_flags(__doc__, PuzzleOptions, named="NAME=DIR")
     o = build(PuzzleOptions, flags)
     runs = open_runs(flags["named"], o.device)
-    sizes = {world_of(tokenizer).n for _, tokenizer, _ in runs.values()}
-    if len(sizes) > 1:
+    [n, *others] = {world_of(tokenizer).n for _, tokenizer, _ in runs.values()}
+    if others:
         raise InputError("these models know grids of different sizes; give those of one size")
-    [n] = sizes
     rules = world_named(DATA[n])
-    risks = numbers_of("risks", o.risks, float)
-    all_givens = numbers_of("givens", o.givens or GIVENS[n], int)
     sets = collections.defaultdict(list)        # {givens: puzzles and their solutions}
     if o.puzzles:
         for puzzle, solution in read_puzzles(o.puzzles, rules):
             sets[rules.cells - puzzle.count(0)].append((puzzle, solution))
     else:
         grids = held_out_grids(rules)
-        for givens in all_givens:
+        for givens in numbers_of("givens", o.givens or GIVENS[n], int):
             sets[givens] = drawn_puzzles(grids, givens, o.num_puzzles, o.seed, rules)
 
     solved, from_nothing, losses = [], [], {}
@@ -268,18 +250,18 @@ def main():
         goes_around = not knows_grids or opened[0].config.row.orders != "one"   # what is given
         for givens, pairs in sets.items() if goes_around else ():
             puzzles, solutions = zip(*pairs)
-            for row, found in solve(name, opened, puzzles, risks, o):
+            for row, found in solve(name, opened, puzzles, o):
                 right = [grid == solution for grid, solution in zip(found, solutions)]
                 row |= {"givens": givens, "puzzles": len(right), "solved": share(right)}
                 solved.append(row)
-                for (puzzle, _), grid, ok in zip(pairs if o.puzzles else [], found, right):
+                for puzzle, grid, ok in zip(puzzles if o.puzzles else (), found, right):
                     print(*(digit or "." for digit in puzzle))
                     print(*grid, f" {name}, {row['way']}: {'right' if ok else 'wrong'}\n")
         if o.losses and not o.puzzles and knows_grids:
-            for row, found in solve(name, opened, blank, risks, replace(o, temperature=1.0)):
+            for row, found in solve(name, opened, blank, o, temperature=1.0):
                 from_nothing.append(row | {"right": share([*map(rules.is_grid, found)])})
             losses[name] = losses_above_law(opened, grids[:1000], o.seed)
-    print_results(solved, from_nothing, losses)
+    print_results(solved + from_nothing, losses)
     if o.json:
         write_json(o.json, provenance(o.seed) | {
             "runs": {name: origin_of(folder) for name, folder in flags["named"].items()},

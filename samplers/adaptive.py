@@ -36,8 +36,10 @@ class Options:
 
 def sampler(config, o, flags: dict):
     """The function that writes, for `generate` of sample.py. Raises InputError."""
-    if config.row.orders == "one" or o.steps or o.order:
-        raise InputError("--sampler=adaptive is for mdlm and aogpt, without --steps and --order")
+    own_order = config.row.causal and config.row.orders != "any"       # as that of infill
+    if own_order or o.steps or o.order:
+        raise InputError("--sampler=adaptive is for mdlm, and for aogpt that learned all orders, "
+                         "without --steps and --order")
     return partial(write, risk=build(Options, flags).risk)
 
 

@@ -12,7 +12,6 @@ import errno
 import inspect
 import io
 import json
-import math
 import os
 import platform
 import re
@@ -64,12 +63,12 @@ def is_out_of_memory(e):
 
 
 def on_stop(handler):
-    """Lets Ctrl-C, SIGTERM and the end of the terminal call the handler. Returns what they did.
+    """Lets Ctrl-C, SIGTERM and the end of the terminal call the handler.
 
     A signal that is ignored stays so, which is what nohup asks for."""
-    kinds = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
-    return {kind: signal.signal(kind, handler)
-            for kind in kinds if signal.getsignal(kind) != signal.SIG_IGN}
+    for kind in signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM):
+        if signal.getsignal(kind) != signal.SIG_IGN:
+            signal.signal(kind, handler)
 
 
 class Output(io.TextIOWrapper):
@@ -89,8 +88,8 @@ class Output(io.TextIOWrapper):
 
 def open_streams():
     """One that was closed, as by `2>&-`, goes nowhere. Those of a notebook or a test stay."""
-    for name in "stdin", "stdout", "stderr":
-        stream = getattr(sys, name) or open(os.devnull, "r+")
+    for name in "stdout", "stderr":
+        stream = getattr(sys, name) or open(os.devnull, "w")
         if type(stream) is io.TextIOWrapper:
             encoding = stream.encoding
             stream = Output(stream.detach(), encoding, "backslashreplace", line_buffering=True)
@@ -115,8 +114,10 @@ OTHER_NAMES = {
 def did_you_mean(word, words, prefix=""):
     """The end of an error message: a guess at what a mistyped word should have been."""
     similar = difflib.get_close_matches(word.lower(), words, n=1)
-    guesses = [guess for guess in (OTHER_NAMES.get(word), *similar) if guess in words]
-    return f"; did you mean {prefix}{guesses[0]}?" if guesses else ""
+    for guess in [OTHER_NAMES.get(word), *similar]:
+        if guess in words:
+            return f"; did you mean {prefix}{guess}?"
+    return ""
 
 
 # ---- Flags: every field of an options dataclass is a flag --name=value ---------------------------
@@ -129,52 +130,51 @@ def flag(default, help="", **limits):
     return field(default=default, metadata={"help": help, **limits})
 
 
-def type_of(f):
-    """bool, int, float or str, and the words allowed. `int | None` is an int, a Literal a str."""
-    first, *_ = words = get_args(f.type) or [f.type]
-    if first is bool:
-        return bool, ["true", "false"]
-    return (first, []) if isinstance(first, type) else (str, words)
+# What is read of the text after --name=, for each type. A shell does not expand a ~ there.
+READERS = {bool: lambda text: json.loads(text.lower()), int: int, float: float,
+           str: os.path.expanduser}
 
 
-def reader_of(f):
-    """A function of the text after --name=, for argparse, which says why that is refused."""
-    kind, words = type_of(f)
-    low, high, endings = map(f.metadata.get, ("low", "high", "file"))
+def add_flag(group, f, help):
+    """Adds a field to a group of argparse's flags. Its type may be a Literal, or `int | None`."""
+    kind, *_ = words = get_args(f.type) or [f.type]
+    more = {"choices": words} if isinstance(kind, str) else {}
+    if kind is bool:
+        more = {"nargs": "?", "const": True}        # --resume alone is true
+    low, high, endings = map(f.metadata.get, ("low", "high", "file"), (None, 1e99, ()))
 
     def read(text):
-        def check(right, wanted):
-            if not right:
-                raise argparse.ArgumentTypeError(f"{text} must {wanted}")
-
-        text.encode()                   # this and kind(text) may raise ValueError
-        if words:
-            word = text.lower()
-            check(word in words, f"be one of {', '.join(words)}{did_you_mean(text, words)}")
-            return word == "true" if kind is bool else word
-        value = with_home(text) if kind is str else kind(text)
-        check(kind is str or math.isfinite(value), "be finite")
-        check(low is None or value >= low, f"be at least {low}")
-        check(high is None or value <= high, f"be at most {high}")
+        text.encode()                   # this and the next line may raise ValueError
+        value = READERS.get(kind, str.lower)(text)
+        if low is not None and not low <= value <= high:        # NaN is not
+            raise argparse.ArgumentTypeError(f"{text} must be from {low} to {high}")
         if endings:     # a file that could not be written is refused before the work begins
             path = Path(value)
-            check(path.suffix in endings, f"end in {' or '.join(endings)}")
-            check(path.parent.is_dir() and not path.is_dir(), "lie in a folder that exists")
+            if path.suffix not in endings or not path.parent.is_dir() or path.is_dir():
+                raise argparse.ArgumentTypeError(
+                    f"{text} must end in {' or '.join(endings)}, and lie in a folder that exists")
         return value
 
-    read.__name__ = kind.__name__       # argparse shows it
-    return read
+    read.__name__ = getattr(kind, "__name__", "")       # argparse shows it
+    group.add_argument(f"--{f.name}", type=read, help=help.replace("%", "%%"), **more)
 
 
-def with_home(paths):
-    """Paths with commas, each ~/ expanded, because a shell does so only at the start of a word."""
-    return re.sub("(^|,)~(?=/)", lambda found: found[1] + str(Path.home()), paths)
+def pair(text):
+    """The words before and after the first =; raises ValueError where there is none."""
+    name, file = text.split("=", 1)
+    return name, os.path.expanduser(file)
 
 
 def comments_of(options_class):
     """{field: the comment after it}, which is the help of a field that has no other."""
     source = inspect.getsource(options_class)
     return dict(re.findall(r"^    (\w+):.*  # (.*)", source, re.MULTILINE))
+
+
+def refuse(message):
+    """What argparse calls. Where it lists the words that are allowed, a guess is added."""
+    word, _, _, *words = re.findall(r"[\w-]+", message.partition("invalid choice: ")[2]) or [""] * 3
+    raise InputError(f"{message}{did_you_mean(word, words)} (--help lists all)")
 
 
 def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
@@ -186,11 +186,8 @@ def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
                 under "named"
     plugins     {flag: folder}: the flag names a file of this folder, whose flags are flags too;
                 --help shows those of all files there
-    implied     {an argument: name of such a file that it asks for too}
+    implied     {an argument: such a flag and file that it asks for too}
     Raises InputError."""
-    def refuse(message):
-        raise InputError(f"{message} (--help lists all)")
-
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         usage="%(prog)s [--name=value ...]", argument_default=argparse.SUPPRESS)
@@ -198,27 +195,25 @@ def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
     most_used = parser.add_argument_group("what most people need")
     files = {f"--{flag}={name}": (folder, name)
              for flag, folder in plugins.items() for name in names_in(folder)}
-    asked = asked_for(files, implied)
+    words = "=".join(sys.argv)          # so that a flag and its value may be two words
+    words += "".join(file for argument, file in implied.items() if argument in words)
+    asked = [options_of(*files[file]) for file in files if file in words or "--help" in words]
     names = set()
-    for options_class in [*classes, *asked]:
+    for options_class in [*classes, *filter(None, asked)]:
         group = parser.add_argument_group(options_class.__doc__)
         comments = comments_of(options_class)
         for f in fields(options_class):
             if f.name in names:
                 continue
             names.add(f.name)
-            kind, words = type_of(f)
             help = f.metadata.get("help") or comments.get(f.name, "")
             if f.name in plugins:
                 help += f": {', '.join(names_in(plugins[f.name]))}"
             if f.default not in ("", None):
                 help += f" ({f.default})"
-            bare = {"nargs": "?", "const": True} if kind is bool else {}    # --resume alone is true
-            (most_used if f.name in first else group).add_argument(
-                f"--{f.name}", type=reader_of(f), metavar="|".join(words) or kind.__name__,
-                help=help.replace("%", "%%"), **bare)
+            add_flag(most_used if f.name in first else group, f, help)
     if named:
-        parser.add_argument("named", metavar=named, nargs="+")
+        parser.add_argument("named", metavar=named, nargs="+", type=pair)
     given, unknown = parser.parse_known_intermixed_args()
     for argument in unknown:
         name = argument.split("=")[0].lstrip("-").replace("-", "_")
@@ -228,21 +223,8 @@ def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
                 guess = f"; it needs {file}"
         refuse(f"unknown argument {argument}{guess}")
     if named:
-        pairs = [argument.partition("=") for argument in given.named]
-        given.named = {name: with_home(file) for name, _, file in pairs if file}
-        if len(given.named) < len(pairs):
-            refuse(f"give {named} for each, every NAME once")
+        given.named = dict(given.named)
     return vars(given)
-
-
-def asked_for(files, implied):
-    """The flags of the files that the command line asks for, or for --help of all."""
-    words = "=".join(sys.argv)          # so that a flag and its value may be two words
-    names = [name for argument, name in implied.items() if argument in words]
-    for argument, (folder, name) in files.items():
-        asked = argument in words or name in names or {"-h", "--help"} & set(sys.argv)
-        if asked and options_of(folder, name):
-            yield options_of(folder, name)
 
 
 def names_in(folder):
@@ -272,7 +254,7 @@ def options_of(folder, name):
 
 def build(options_class, values):
     """An options dataclass, from those of the values that are fields of it. Raises InputError."""
-    names = [f.name for f in fields(options_class) if f.name in values]
+    names = {f.name for f in fields(options_class)} & values.keys()
     try:
         return options_class(**{name: values[name] for name in names})
     except (TypeError, ValueError) as e:
@@ -289,7 +271,7 @@ def pick_device(name):
     try:
         return torch.empty(1, device=name).device       # this one has an index: cuda:0, not cuda
     except (RuntimeError, AssertionError) as e:
-        reason = str(e).splitlines()[0][:100]
+        reason, *_ = str(e).splitlines()
         raise InputError(f"--device={name} is not usable here ({reason}); leave it out") from e
 
 
@@ -307,13 +289,9 @@ def provenance(seed):
     if output_of("git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results"):
         commit += "-dirty"
     processor = output_of("grep", "-m1", "model name", "/proc/cpuinfo").partition(": ")[2]
-    script = Path(sys.argv[0]).resolve()
-    program = f"-m {script.parent.name}.{script.stem}"
-    if script.parent == ROOT:
-        program = script.name
-    return {"command": f"python {program} {shlex.join(sys.argv[1:])}", "seed": seed,
+    return {"command": shlex.join(["python", *sys.orig_argv[1:]]), "seed": seed,
             "date": datetime.datetime.now().isoformat(timespec="seconds"),
-            "machine": f"{processor or platform.processor()}, {os.cpu_count()} cores",
+            "machine": f"{processor or platform.machine()}, {os.cpu_count()} cores",
             "python": platform.python_version(), "commit": commit}
 
 
@@ -351,10 +329,7 @@ def text_width(text):
 
 def print_table(rows):
     """Prints rows of texts in aligned columns, the first to the left, the others to the right."""
-    widths = [max(map(text_width, column)) for column in zip(*rows)]
-    for row in rows:
-        cells = []
-        for text, width in zip(row, widths):
-            blanks = " " * (width - text_width(text))
-            cells.append(blanks + text if cells else text + blanks)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
         print(printable("  ".join(cells)))

@@ -159,7 +159,8 @@ def draw_curve(axes, name: str, run: dict, key: str):
     x = [entry[key] for entry in curve]
     loss = [entry["val_nll"] for entry in curve]
     error = [2 * entry["val_nll_se"] for entry in curve]
-    kind = "upper bound" if run["config"]["mode"] in ("mdlm", "aogpt") else "exact"
+    # A run of an older commit does not say what its bound draws, if its loss is one.
+    kind = "upper bound" if run.get("drawn", run["config"]["mode"] != "ar") else "exact"
     label = in_legend(f"{name} ({kind})")
     axes.errorbar(x, loss, error, marker="o", ms=3, capsize=2, label=label)
     if "val_floor" in curve[-1]:

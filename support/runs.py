@@ -101,9 +101,7 @@ def load(path, device="cpu"):
 def read_log(folder):
     """The lines of the run's log.jsonl, each {name: number}."""
     *lines, _ = Path(folder, "log.jsonl").read_text().split("\n")       # the last may be cut off
-    log = list(map(json.loads, lines))
-    sum(sum(entry.values()) for entry in log)           # raises where one is no number
-    return log
+    return list(map(json.loads, lines))
 
 
 def read_run(folder):
@@ -117,10 +115,6 @@ def read_run(folder):
         run["final"] = next((entry for entry in log if "final_nll" in entry), None)
         if not run["curve"]:
             raise ValueError("it has no evaluation yet; let it train on")
-        for entry in run["curve"]:
-            entry["step"], entry["seconds"], entry["val_nll_se"]        # raises where one is not
-        settings, config = run["settings"], run["config"]
-        {run["seed"], settings["data"], settings["windows"], config["mode"], config["block_size"]}
         return run
 
 
@@ -135,9 +129,8 @@ def origin_of(folder):
     path = Path(folder, "config.json")
     if not path.exists():
         return {}
-    with usable(folder, "run"):
-        run = json.loads(path.read_text())
-        return {name: run.get(name, run["settings"].get(name)) for name in ORIGIN}
+    run = json.loads(path.read_text())
+    return {name: run.get(name, run["settings"].get(name)) for name in ORIGIN}
 
 
 def check_folder(folder, resume):
@@ -156,15 +149,12 @@ def past_of(folder, flags):
     path = os.path.join(folder, "ckpt.pt")
     checkpoint = read_checkpoint(path)
     with usable(path):
-        past, step = checkpoint["config"] | checkpoint["settings"], checkpoint["step"]
-        max_steps = flags.get("max_steps", past["max_steps"])
+        past = checkpoint["config"] | checkpoint["settings"]
     fixed = past.keys() - MAY_CHANGE
     for name in flags.keys() & fixed:
         if flags[name] not in ("auto", past[name]):
             raise InputError(f"{path} was made with --{name}={past[name]}, not {flags[name]}; "
                              "leave the flag out, because a resumed run keeps its settings")
-    if max_steps <= step and max_steps != past["max_steps"]:
-        raise InputError(f"--max_steps={max_steps}: {path} has made {step} steps; give more")
     decided = {name: flags[name] for name in flags.keys() - fixed}
     return past | decided | {"out_dir": folder}
 
@@ -220,18 +210,13 @@ class Run:
             self.step, self.best = checkpoint["step"], checkpoint["best"]
             self.seconds = checkpoint["seconds"]
             self.origin = checkpoint.get("origin", self.origin)
-            read_log(self.s.out_dir)        # raises now what would be raised at the end
-            if RANK == 0:
-                if self.log_size() < checkpoint["log"]:
-                    raise ValueError("log.jsonl has lost lines; restore it")
-                self.log_file.truncate(checkpoint["log"])   # what came after is trained again
-        if not self.path("best.pt").exists():
-            self.best = math.inf            # so there will be one again
+            if RANK == 0:                   # what came after is trained again
+                self.log_file.truncate(min(self.log_size(), checkpoint["log"]))
 
     def log_size(self):
         """Bytes of the log, all of which are on the disk."""
         os.fsync(self.log_file.fileno())
-        return os.fstat(self.log_file.fileno()).st_size
+        return self.path("log.jsonl").stat().st_size
 
     @contextlib.contextmanager
     def training(self):
@@ -246,28 +231,19 @@ class Run:
             with contextlib.suppress(OSError):          # nobody may be reading any more
                 os.write(2, b"\nstopping when all is logged; another Ctrl-C stops at once\n")
 
-        handlers = on_stop(note)
-        try:
-            with tqdm(total=self.s.max_steps, initial=self.step, unit="step", dynamic_ncols=True,
-                      disable=True if RANK else None) as self.bar:
-                yield
-        finally:
-            for kind, handler in handlers.items():
-                signal.signal(kind, handler)
+        on_stop(note)
+        with tqdm(total=self.s.max_steps, initial=self.step, unit="step", dynamic_ncols=True,
+                  disable=True if RANK else None) as self.bar:
+            yield
+        on_stop(signal.default_int_handler)
 
     def say(self, text):
         """Prints a text, above the progress bar, that may have words from files."""
         tqdm.write(printable(text))         # only the first process has an output
 
-    def count_seconds(self):
-        now = time.perf_counter()
-        self.seconds += now - self.last_tick
-        self.last_tick = now
-
     @contextlib.contextmanager
     def paused(self):
-        """What is done in this block does not count as training."""
-        self.count_seconds()
+        """What is done in this block, when all steps are logged, does not count as training."""
         yield
         self.last_tick = time.perf_counter()
 
@@ -281,7 +257,7 @@ class Run:
         self.bar.update()
         if self.last_tick is None:
             self.last_tick = time.perf_counter()
-            self.last_logged = self.step, self.seconds
+            self.last_logged = self.step
         if self.step % LOG_EVERY == 0 or self.evaluation_due():
             self.log_training(lr)
 
@@ -290,15 +266,16 @@ class Run:
         recent = mean_over_processes(torch.stack(self.recent))                  # (steps, 2)
         losses, norms = recent.unbind(dim=1)                                    # (steps,) each
         train_loss = losses.mean().item()       # this waits for the device
-        self.count_seconds()
-        step, seconds = self.last_logged
-        tokens = (self.step - step) * self.s.batch_size * self.model.config.block_size
-        tok_per_s = tokens / (self.seconds - seconds)
+        now = time.perf_counter()
+        seconds = now - self.last_tick
+        self.seconds += seconds
+        tokens = (self.step - self.last_logged) * self.s.batch_size * self.model.config.block_size
+        tok_per_s = tokens / seconds
         self.log(train_loss=train_loss, max_grad_norm=norms.max().item(), lr=lr,
                  tok_per_s=tok_per_s)
         self.bar.set_postfix_str(f"loss {train_loss:.3f}, {tok_per_s:,.0f} tok/s")
         self.recent = []
-        self.last_logged = self.step, self.seconds
+        self.last_logged, self.last_tick = self.step, now
 
     def record_evaluation(self, result):
         """A line in the log and on the screen; best.pt, if val_nll is the lowest so far."""
@@ -315,8 +292,7 @@ class Run:
         """A line of log.jsonl. Raises InputError if a number is not finite."""
         entry = {"step": self.step, "seconds": self.seconds, **entry}
         if not all(map(math.isfinite, entry.values())):
-            values = ", ".join(f"{name} {value:.4g}" for name, value in entry.items())
-            raise InputError(f"something is not finite: {values}; an older ckpt.pt, if any, is "
+            raise InputError(f"something is not finite: {entry}; an older ckpt.pt, if any, is "
                              "kept; try a lower --lr, more --warmup or --dtype=float32")
         if RANK == 0:
             print(json.dumps(entry), file=self.log_file)
@@ -356,6 +332,7 @@ class Run:
             write_json(self.path("config.json"), self.origin | facts | {
                 "config": asdict(self.model.config),
                 "settings": asdict(self.s),
+                "drawn": self.model.config.row.drawn,
                 "device": self.device_name(),
                 "processes": WORLD_SIZE,
                 "torch": torch.__version__})

@@ -1,7 +1,6 @@
 """What goes wrong: calls are mistyped, runs are stopped, the disk is full, files are foreign."""
 import json
 import os
-import re
 import resource
 import runpy
 import shlex
@@ -51,7 +50,7 @@ def copy(trained, workdir):
     ("--resume --quiet=false --seed 3", dict(resume=True, quiet=False, seed=3)),
     ("--dropout=0.5 --lr=1e-3 --n_hidden=7", dict(dropout=0.5, lr=1e-3, n_hidden=7)),
     ("--mode=MDLM --batch_size=3", dict(mode="mdlm", batch_size=3)),
-    ("--out_dir=~/x --data=a,~/b", dict(out_dir="/home/me/x", data="a,/home/me/b")),
+    ("--out_dir=~/x", dict(out_dir="/home/me/x")),
     ("--data=a~b", dict(data="a~b")),
     ("a=~/x b=y", dict(named={"a": "/home/me/x", "b": "y"}))])
 def test_flags(monkeypatch, call, expected):
@@ -116,7 +115,6 @@ train.py --grad_accum=3
 train.py --device=cuda:77
 train.py --out_dir=out/ar
 train.py --out_dir=out/new --resume    out/new
-train.py --out_dir=out/ar --resume --max_steps=29
 train.py --mode=aogpt --init_from=out/ar --n_hidden=32    --n_hidden
 sample.py
 sample.py --start=Once    --prompt?
@@ -156,7 +154,6 @@ extras/compare.py ar=out/ar --order=random
 extras/compare.py ar=out/ar --text=none.txt
 extras/compare.py ar=out/ar --text=t.txt --stride=49
 extras/compare.py ar=out/none
-extras/compare.py ar=out/ar ar=out/mdlm    NAME
 extras/compare.py ar=out/ar --text=t.txt --device=tpu
 extras/show.py ar=none.jsonl
 extras/show.py ar.jsonl    NAME
@@ -329,7 +326,7 @@ def test_a_command_does_its_work_though_nobody_listens(copy, call, monkeypatch, 
 
 READERS = {
     "out/ar/config.json": ["train.py --resume", "extras/compare.py x=out/ar"],
-    "out/ar/log.jsonl": ["train.py --resume", "extras/compare.py x=out/ar"],
+    "out/ar/log.jsonl": ["extras/compare.py x=out/ar"],
     "out/ar/ckpt.pt": ["train.py --resume", "train.py"],
     "out/ar/best.pt": ["sample.py --num_samples=1 --out_dir=out/ar", "train.py --resume",
                        "train.py --init_from=out/ar --out_dir=out/new"],
@@ -339,9 +336,7 @@ DAMAGE = {
     "gone": lambda whole: None,
     "empty": lambda whole: b"",
     "cut": lambda whole: whole[:len(whole) // 2],
-    "noise": lambda whole: bytes(range(256)) * 9,
-    "nothing in it": lambda whole: b"{}\n",
-    "other kinds": lambda whole: re.sub(rb': ("[^"]*"|[\d.]+)', rb': ["\\u001b[31m"]', whole)}
+    "noise": lambda whole: bytes(range(256)) * 9}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -362,7 +357,7 @@ def test_a_damaged_file_gets_one_line_or_is_not_needed(copy, call, path, damage)
             said = refused(done)
             assert path in said or os.path.dirname(path) in said
             assert files_in(Path()) | {Path(path): content or b""} == before
-        assert done.returncode or "ckpt" not in path or damage == "other kinds"
+        assert done.returncode or "ckpt" not in path
 
 
 class Malice:
@@ -406,11 +401,8 @@ def test_a_run_that_ended_meanwhile_is_not_overwritten(copy, call, monkeypatch, 
     assert read_log(Path("out/raced")) == read_log(Path("out/ar"))
 
 
-@pytest.mark.parametrize("change", ["data/t", "train.bin", "log.jsonl"])
+@pytest.mark.parametrize("change", ["data/t", "train.bin"])
 def test_a_run_goes_on_only_with_what_it_was_trained_on(copy, call, change):
-    log = Path("out/ar/log.jsonl")
-    if change == "log.jsonl":
-        log.write_bytes(log.read_bytes()[:-800])
     if change == "train.bin":
         file = Path("data/t/train.bin")
         file.write_bytes(file.read_bytes()[::-1])
@@ -418,7 +410,7 @@ def test_a_run_goes_on_only_with_what_it_was_trained_on(copy, call, change):
         call("prepare_data.py", "--name=t", "--max_tokens=30000", "--seed=2")
     before = files_in(Path("out"))
     said = refused(call("train.py", "--out_dir=out/ar", "--resume"))
-    assert "data/t" in said or change in said
+    assert "data/t" in said
     assert files_in(Path("out")) == before
 
 

@@ -12,7 +12,7 @@ from scipy.stats import kstest
 from torch.testing import assert_close      # in float64 within 1e-7
 
 import model as plain
-from conftest import run, small_model
+from conftest import small_model
 from prepare_data import open_windows
 from sample import SampleOptions, generate
 from samplers import confidence
@@ -139,9 +139,14 @@ def test_without_flags_it_is_the_plain_network(mode):
     assert torch.equal(found[0], found[2])
     assert torch.equal(found[1], found[3])
 
+OF_AR = dict(target_embedding=False)
+
+
 def test_parameter_counts():
-    sizes = run("variants/paper.py").stdout.split()
-    assert sizes[1::3] == ["123,551,232", "162,739,968"]
+    with torch.device("meta"):      # which takes no memory
+        sizes = [paper.Transformer(paper.Config(mode, **fields)).count_parameters()
+                 for mode, fields in (("ar", OF_AR), ("mdlm", OF_AR | paper.OF_MDLM))]
+    assert sizes == [123_551_232, 162_739_968]
 
 
 # ---- Training ------------------------------------------------------------------------------------

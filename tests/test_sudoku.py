@@ -21,7 +21,7 @@ from support.flags import InputError
 from support.runs import save
 from tokenizer import Tokenizer
 from variants import answers, taught
-from worlds import sudoku, world_named
+from worlds import world_named
 from worlds.sudoku import SUDOKU, AllGrids
 from worlds.sudoku_9 import SUDOKU_9
 from worlds.sudoku_moves import CELL_NAMES, SUDOKU_MOVES
@@ -139,14 +139,6 @@ def test_hard_puzzles_end_within_seconds(puzzle, count):
     assert len(list(itertools.islice(SUDOKU_9.solutions(cells), 2))) == count
 
 
-def test_a_search_without_end_is_given_up(monkeypatch):
-    monkeypatch.setattr(sudoku, "MOST_TRIES", 90)       # of which each solution takes 81
-    assert len(list(itertools.islice(SUDOKU_9.solutions([0] * 81), 20))) == 20
-    monkeypatch.setattr(sudoku, "MOST_TRIES", 40)
-    with pytest.raises(InputError):
-        next(SUDOKU_9.solutions([0] * 81))
-
-
 # ---- Puzzles with their solutions ----------------------------------------------------------------
 
 def test_solved_puzzles_are_used_ten_times():
@@ -214,8 +206,7 @@ def test_presets_know_the_mark():
 # ---- Files of puzzles ----------------------------------------------------------------------------
 
 def test_a_file_of_puzzles(workdir):
-    lines = [between.join(KNOWN_OF_9.replace(".", blank))
-             for blank in ".0_-" for between in ("", " ")]
+    lines = [KNOWN_OF_9, KNOWN_OF_9.replace(".", "0")]
     Path("p.txt").write_text("\r\n\r\n".join(lines))
     [(puzzle, solution)] = {*solve.read_puzzles("p.txt", SUDOKU_9)}
     assert puzzle[:5] == (5, 3, 0, 0, 7) and list(SUDOKU_9.solutions(puzzle)) == [solution]
@@ -315,8 +306,8 @@ def test_own_puzzles_are_answered_in_the_terminal(call):
 
 
 @pytest.mark.parametrize("runs, flag, named", [
-    (["mdlm"], "--risks=-1", "--risks"), (["mdlm"], "--risks=nan", "--risks"),
-    (["mdlm"], "--givens=x", "--givens"), (["mdlm"], "--givens=7", "--givens"),
+    (["mdlm"], "--risks=x", "--risks"), (["mdlm"], "--givens=x", "--givens"),
+    (["mdlm"], "--givens=7", "--givens"),
     (["nine", "mdlm"], "--risks=", "sizes"), (["untaught"], "--risks=", "out/untaught")])
 def test_what_means_nothing_is_refused(call, runs, flag, named):
     with pytest.raises(InputError, match=f"^[^\n]*{named}[^\n]*$"):

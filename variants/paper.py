@@ -8,7 +8,6 @@ in as the variant of a run, and as presets for training and for sampling:
     python train.py --mode=mdlm --preset=paper
     python train.py --mode=mdlm --variant=paper --init=paper        one difference alone
     python sample.py --out_dir=out/tinystories-mdlm --sampler=confidence --by_the_paper
-    python -m variants.paper                                          its table of sizes
 
 Where its text and its code differ, this follows its code.
 """
@@ -25,7 +24,7 @@ from torch import Tensor
 import model
 import prepare_data
 from model import MODES, Block, equal_weights, mask_batch, rotary_table
-from support.flags import InputError, build, flag
+from support.flags import InputError, flag
 
 
 @dataclass
@@ -228,16 +227,3 @@ class PaperWindows(prepare_data.Windows):
     def spread_places(self, n: int):
         """The first of the held-out chunks will do, because they are shuffled."""
         return self.places(self.starts[:n])
-
-
-# ---- Its sizes -----------------------------------------------------------------------------------
-
-def main():
-    for mode in "ar", "mdlm":
-        config = build(Config, preset_of(mode) | {"mode": mode})
-        with torch.device("meta"):      # which takes no memory
-            print(f"{mode:8}{Transformer(config).count_parameters():>12,} parameters")
-
-
-if __name__ == "__main__":
-    main()
