@@ -1,4 +1,4 @@
-// model.py once more: the same network with the same weights, and how it writes. Letters of shapes are those of model.py:
+// model.py once more: the same network with the same weights, and how it writes. The letters of shapes are the same too:
 // S slots, C = n_embd, D = C / n_head, V words; n rows, m columns. A matrix is one Float64Array, row after row.
 
 /** x (n, C) · Wᵀ, of W (m, C): (n, m). Two columns and four rows go together, because each number that is read then
@@ -38,8 +38,7 @@ const rowsOf = (x, rows, C) => matrix(rows.length, C, (r, c) => x[rows[r] * C + 
 function norm(x, gain) {
   const C = gain.length, squares = new Float64Array(x.length / C);
   for (let i = 0; i < x.length; i++) squares[Math.floor(i / C)] += x[i] * x[i];
-  const size = squares.map(total => Math.sqrt(total / C + 1e-6));
-  return matrix(size.length, C, (r, c) => x[r * C + c] / size[r] * gain[c]);
+  return matrix(squares.length, C, (r, c) => x[r * C + c] / Math.sqrt(squares[r] / C + 1e-6) * gain[c]);
 }
 
 /** The softmax of each row of logits (n, m); in a causal one row r has but the columns 0 to r. */
@@ -145,10 +144,8 @@ function draw(p, u) {
 function chosen(laws, way, dial, when) {
   const nats = new Map([...laws].map(([i, p]) => [i, entropy(p)]));
   const rank = {left: i => i, random: i => when[i], several: i => when[i]}[way] || (i => nats.get(i));
+  const ranked = [...laws.keys()].sort((a, b) => rank(a) - rank(b));
+  if (way != "sure") return ranked.slice(0, way == "several" ? dial : 1);
   let surer = 0;
-  return [...laws.keys()].sort((a, b) => rank(a) - rank(b)).filter((i, n) => {
-    const within = surer <= dial;
-    surer += nats.get(i);
-    return n < (way == "several" ? dial : 1) || way == "sure" && within;
-  });
+  return ranked.filter((_, n) => (surer += nats.get(ranked[n - 1]) ?? 0) <= dial);
 }
