@@ -1,4 +1,4 @@
-// model.py once more: the same network with the same weights, and how it writes. Letters of shapes are those of model.py:
+// model.py once more: the same network with the same weights, and how it writes. The letters of shapes are the same too:
 // S slots, C = n_embd, D = C / n_head, V words; n rows, m columns. A matrix is one Float64Array, row after row.
 
 /** x (n, C) · Wᵀ, of W (m, C): (n, m). Two columns and four rows go together, because each number that is read then
@@ -31,40 +31,36 @@ function matrix(n, m, f) {
   return y;
 }
 
-const sum = (x, y) => x.map((value, i) => value + y[i]);
+const sum = (x, y) => matrix(1, x.length, (_, i) => x[i] + y[i]);
 const rowsOf = (x, rows, C) => matrix(rows.length, C, (r, c) => x[rows[r] * C + c]);
 
 /** RMSNorm of each row of x (n, C), with the gain (C,). */
 function norm(x, gain) {
-  const C = gain.length, y = new Float64Array(x.length);
-  for (let row = 0; row < x.length; row += C) {
-    let squares = 0;
-    for (let i = row; i < row + C; i++) squares += x[i] * x[i];
-    for (let c = 0; c < C; c++) y[row + c] = x[row + c] / Math.sqrt(squares / C + 1e-6) * gain[c];
-  }
-  return y;
+  const C = gain.length, squares = new Float64Array(x.length / C);
+  for (let i = 0; i < x.length; i++) squares[Math.floor(i / C)] += x[i] * x[i];
+  return matrix(squares.length, C, (r, c) => x[r * C + c] / Math.sqrt(squares[r] / C + 1e-6) * gain[c]);
 }
 
-/** The softmax of as many logits as `seen`; zeros for the others. */
-function softmax(logits, seen = logits.length) {
+/** The softmax of each row of logits (n, m); in a causal one row r has but the columns 0 to r. */
+function softmax(logits, m, causal = false) {
   const p = new Float64Array(logits.length);
-  let most = -Infinity, total = 0;
-  for (let i = 0; i < seen; i++) most = Math.max(most, logits[i]);
-  for (let i = 0; i < seen; i++) total += p[i] = Math.exp(logits[i] - most);
-  for (let i = 0; i < seen; i++) p[i] /= total;
+  for (let row = 0; row < p.length; row += m) {
+    const end = row + (causal ? row / m + 1 : m);
+    let total = 0;
+    for (let i = row; i < end; i++) total += p[i] = Math.exp(logits[i]);
+    for (let i = row; i < end; i++) p[i] /= total;
+  }
   return p;
 }
 
-/** Cosine and sine by which slots at these positions are turned: (S, D) each. */
-function rotary(position, D) {
-  const angle = matrix(position.length, D, (s, d) => position[s] * 10000 ** (-2 * (d % (D / 2)) / D));
-  return [angle.map(Math.cos), angle.map(Math.sin)];
-}
-
-/** Rotary embedding of x (S, D): the first half of a row turns together with the second. */
-function rotate(x, [cos, sin], D) {
-  const other = i => i % D < D / 2 ? -x[i + D / 2] : x[i - D / 2];
-  return x.map((value, i) => value * cos[i] + other(i) * sin[i]);
+/** Rotary embedding: turns C columns of x (S, m), from `first` on, by angles that grow with the position (S,). */
+function rotate(x, m, first, C, D, position) {
+  for (let s = 0; s < position.length; s++)
+    for (let d = 0; d < D / 2; d++) {
+      const angle = position[s] * 10000 ** (-2 * d / D), cos = Math.cos(angle), sin = Math.sin(angle);
+      for (let i = s * m + first + d, j = i + D / 2; i < s * m + first + C; i += D, j += D)
+        [x[i], x[j]] = [x[i] * cos - x[j] * sin, x[i] * sin + x[j] * cos];
+    }
 }
 
 /** The weights that page.py wrote, base64 of float16. */
@@ -83,18 +79,17 @@ class Network {
   }
 
   /** softmax(q kᵀ / √D) v of each head. A GPT's slot does not see those after it. */
-  attention(x, w, rotaryQ, rotaryK) {
-    const C = this.n_embd, D = C / this.n_head, S = x.length / C, y = new Float64Array(S * C);
+  attention(x, w, targetPos, keyPos) {
+    const C = this.n_embd, D = C / this.n_head, S = keyPos.length, y = new Float64Array(S * C);
     const qkv = linear(x, w("attention.qkv"), C);                                               // (S, 3C)
+    rotate(qkv, 3 * C, 0, C, D, targetPos);
+    rotate(qkv, 3 * C, C, C, D, keyPos);
     for (let head = 0; head < C; head += D) {
-      const part = first => matrix(S, D, (s, d) => qkv[s * 3 * C + first + head + d]);          // (S, D)
-      const q = rotate(part(0), rotaryQ, D), k = rotate(part(C), rotaryK, D);
+      const q = matrix(S, D, (s, d) => qkv[s * 3 * C + head + d] / Math.sqrt(D));               // (S, D)
+      const k = matrix(S, D, (s, d) => qkv[s * 3 * C + C + head + d]);                          // (S, D)
       const v = matrix(D, S, (d, s) => qkv[s * 3 * C + 2 * C + head + d]);                      // (D, S)
-      const scores = linear(q, k, D).map(score => score / Math.sqrt(D));                        // (S, S)
-      const shares = new Float64Array(S * S);                                                   // (S, S)
-      for (let s = 0; s < S; s++)
-        shares.set(softmax(scores.subarray(s * S, s * S + S), this.mode == "ar" ? s + 1 : S), s * S);
-      linear(shares, v, S).forEach((value, i) => y[Math.floor(i / D) * C + head + i % D] = value);
+      const seen = linear(softmax(linear(q, k, D), S, this.mode == "ar"), v, S);                // (S, D)
+      for (let s = 0; s < S; s++) y.set(seen.subarray(s * D, s * D + D), s * C + head);
     }
     return linear(y, w("attention.proj"), C);                                                   // (S, C)
   }
@@ -102,22 +97,19 @@ class Network {
   /** SwiGLU: proj(silu(gate(x)) · up(x)), of x (n, C). */
   mlp(x, w) {
     const C = this.n_embd, H = this.n_hidden, both = linear(x, w("mlp.gate_up"), C);            // (n, 2H)
-    const hidden = matrix(x.length / C, H, (r, h) => {
-      const gate = both[r * 2 * H + h], up = both[r * 2 * H + H + h];
-      return gate / (1 + Math.exp(-gate)) * up;
-    });
+    const silu = gate => gate / (1 + Math.exp(-gate)), row = r => r * 2 * H;
+    const hidden = matrix(x.length / C, H, (r, h) => silu(both[row(r) + h]) * both[row(r) + H + h]);
     return linear(hidden, w("mlp.proj"), H);                                                    // (n, C)
   }
 
   /** Logits (n, V) of what the n slots of `select` predict. */
   forward(tokens, keyPos, targetPos, select) {
     const C = this.n_embd, W = name => this.W[`${name}.weight`];
-    const [rotaryQ, rotaryK] = [targetPos, keyPos].map(position => rotary(position, C / this.n_head));
     const targets = rowsOf(W("embed_target"), targetPos.map(position => Math.max(position, 0)), C);
     let x = sum(rowsOf(W("embed"), tokens, C), targets);                                        // (S, C)
     for (let layer = 0; layer < this.n_layer; layer++) {
       const w = name => W(`blocks.${layer}.${name}`);
-      x = sum(x, this.attention(norm(x, w("norm1")), w, rotaryQ, rotaryK));                     // (S, C)
+      x = sum(x, this.attention(norm(x, w("norm1")), w, targetPos, keyPos));                     // (S, C)
       if (layer == this.n_layer - 1) x = rowsOf(x, select, C);                                  // (n, C)
       x = sum(x, this.mlp(norm(x, w("norm2")), w));
     }
@@ -152,10 +144,8 @@ function draw(p, u) {
 function chosen(laws, way, dial, when) {
   const nats = new Map([...laws].map(([i, p]) => [i, entropy(p)]));
   const rank = {left: i => i, random: i => when[i], several: i => when[i]}[way] || (i => nats.get(i));
+  const ranked = [...laws.keys()].sort((a, b) => rank(a) - rank(b));
+  if (way != "sure") return ranked.slice(0, way == "several" ? dial : 1);
   let surer = 0;
-  return [...laws.keys()].sort((a, b) => rank(a) - rank(b)).filter((i, n) => {
-    const within = surer <= dial;
-    surer += nats.get(i);
-    return n < (way == "several" ? dial : 1) || way == "sure" && within;
-  });
+  return ranked.filter((_, n) => (surer += nats.get(ranked[n - 1]) ?? 0) <= dial);
 }
