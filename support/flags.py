@@ -147,7 +147,8 @@ def add_flag(group, f, help):
         text.encode()                   # this and the next line may raise ValueError
         value = READERS.get(kind, str.lower)(text)
         if low is not None and not low <= value <= high:        # NaN is not
-            raise argparse.ArgumentTypeError(f"{text} must be from {low} to {high}")
+            at_most = f" and at most {high}" if high < 1e99 else ""
+            raise argparse.ArgumentTypeError(f"{text} must be at least {low}{at_most}")
         if endings:     # a file that could not be written is refused before the work begins
             path = Path(value)
             if path.suffix not in endings or not path.parent.is_dir() or path.is_dir():
@@ -223,7 +224,9 @@ def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
                 guess = f"; it needs {file}"
         refuse(f"unknown argument {argument}{guess}")
     if named:
-        given.named = dict(given.named)
+        pairs, given.named = given.named, dict(given.named)
+        if len(given.named) < len(pairs):
+            refuse(f"give {named} for each, every NAME once")
     return vars(given)
 
 

@@ -154,6 +154,7 @@ extras/compare.py ar=out/ar --order=random
 extras/compare.py ar=out/ar --text=none.txt
 extras/compare.py ar=out/ar --text=t.txt --stride=49
 extras/compare.py ar=out/none
+extras/compare.py ar=out/ar ar=out/mdlm    NAME
 extras/compare.py ar=out/ar --text=t.txt --device=tpu
 extras/show.py ar=none.jsonl
 extras/show.py ar.jsonl    NAME
