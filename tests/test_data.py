@@ -132,7 +132,7 @@ def test_stories(workdir, name, has_val):
 @pytest.mark.parametrize("kind, max_tokens", [("bytes", 0), ("words", 0), ("bytes", 40)])
 def test_a_text_without_marks(workdir, kind, max_tokens):
     """Its last tenth is held out, but no part of a word."""
-    text = "north é south\neast west " * 9 + "sparrow"
+    text = "north é\nsouth east west " * 9 + "sparrow"
     end = len(text) * 9 // 10
     if kind == "words":
         end = text.index(" ", end)
@@ -319,7 +319,7 @@ def test_every_window_is_read_once_an_epoch(workdir, kind, at_most, T):
 def test_windows_depend_on_the_seed_and_random_ones_start_anywhere(workdir):
     prepare_toy(max_tokens=30_000)
     one, other = (Windows("x", "train", 48, "random", seed).starts_of_epoch for seed in (1, 2))
-    assert {min(one(epoch)) for epoch in range(300)} == set(range(48))
+    assert {min(one(epoch)) for epoch in range(600)} == set(range(48))
     assert (one(0) != other(0)).any() and (one(0) != one(1)).any()
     few = [set(Windows("x", "train", 48, "aligned", seed, 20).starts) for seed in (1, 2)]
     assert few[0] != few[1]
