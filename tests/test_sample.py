@@ -363,27 +363,27 @@ def test_a_short_text_is_read_as_if_the_rest_of_the_window_were_masked():
 # ---- What is asked for ---------------------------------------------------------------------------
 
 WRITTEN = """
-mdlm||? ? ? ? ? ? ? ? ?
-mdlm|One day|One day ? ? ? ? ? ? ?
-mdlm|One ___ day ___|One ? ? day ? ?
-mdlm|One _ day __, _.|One ? day ? ? , ? .
-mdlm|_ One _______ day|? One ? ? ? ? ? day
-mdlm|______|? ? ? ?
-mdlm|One___day___.|One ? ? day ? ? .
-mdlm|One <|endoftext|> day|One <|endoftext|> day ? ? ? ? ? ?
-mdlm|<|endoftext|>One day|One day ? ? ? ? ? ? ?
-mdlm|FILE:prompt.txt|One day , a ? ? ? ? ?
-mdlm|One d_y|refused
-mdlm|One _day|refused
-ar|One ___ day|refused
-ar|One day ___|One day ? ?
-aogpt/infill|One ___ day|One ? ? day
-aogpt/infill|___ day|refused
-aogpt/infill|One ___ day ___ a|refused
-mdlm/blocks|One day, a|One day , a ? ? ? ? ?
-mdlm/blocks|One day ___|One day ? ?
-mdlm/blocks|___ day|? ? day
-mdlm/blocks|One ___ day|refused
+mdlm:  = ? ? ? ? ? ? ? ? ?
+mdlm: One day = One day ? ? ? ? ? ? ?
+mdlm: One ___ day ___ = One ? ? day ? ?
+mdlm: One _ day __, _. = One ? day ? ? , ? .
+mdlm: _ One _______ day = ? One ? ? ? ? ? day
+mdlm: ______ = ? ? ? ?
+mdlm: One___day___. = One ? ? day ? ? .
+mdlm: One <|endoftext|> day = One <|endoftext|> day ? ? ? ? ? ?
+mdlm: <|endoftext|>One day = One day ? ? ? ? ? ? ?
+mdlm: FILE:prompt.txt = One day , a ? ? ? ? ?
+mdlm: One d_y = refused
+mdlm: One _day = refused
+ar: One ___ day = refused
+ar: One day ___ = One day ? ?
+aogpt/infill: One ___ day = One ? ? day
+aogpt/infill: ___ day = refused
+aogpt/infill: One ___ day ___ a = refused
+mdlm/blocks: One day, a = One day , a ? ? ? ? ?
+mdlm/blocks: One day ___ = One day ? ?
+mdlm/blocks: ___ day = ? ? day
+mdlm/blocks: One ___ day = refused
 """
 
 
@@ -391,8 +391,8 @@ mdlm/blocks|One ___ day|refused
 def test_what_is_to_be_written(workdir, line):
     """What is a question mark, after a prompt, or in the blanks of one. A blank has two tokens, or
     between words one for each _ less than three."""
-    kind, rest = line.split("|", 1)
-    prompt, expected = rest.rsplit("|", 1)
+    kind, rest = line.split(": ")
+    prompt, expected = rest.split(" = ")
     (workdir / "prompt.txt").write_text("One day, a\n")
     config = make(kind, vocab_size=WORDS.vocab_size, block_size=9).config
     o = SampleOptions(prompt=prompt, blank=2)
