@@ -116,11 +116,8 @@ CLOCK = ("seconds", "tok_per_s")
 
 def read_log(folder):
     """A run's log without what depends on the clock."""
-    entries = []
-    for line in open(folder / "log.jsonl"):
-        entry = json.loads(line)
-        entries.append({name: value for name, value in entry.items() if name not in CLOCK})
-    return entries
+    log = list(map(json.loads, open(folder / "log.jsonl")))
+    return [{name: entry[name] for name in entry if name not in CLOCK} for entry in log]
 
 
 @pytest.fixture(scope="session")

@@ -278,7 +278,6 @@ def test_what_breaks_off_leaves_what_was_there(workdir, monkeypatch, breaks):
     ("train.bin", lambda content: content[2:] + content[:2]),
     ("val.bin", lambda content: b""),
     ("meta.json", lambda content: content.replace(b'"format": 1', b'"format": 0')),
-    ("meta.json", lambda content: content.replace(b'"eot":', b'"x":')),
     ("meta.json", lambda content: content.replace(b'"words": [', b'"words": [5, '))])
 def test_a_damaged_data_set_is_refused_in_one_line(workdir, file, damage):
     prepare_toy()

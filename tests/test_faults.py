@@ -344,7 +344,7 @@ class Malice:
 
 
 @pytest.mark.parametrize("entry", [
-    {"step": Malice()}, {"format": 1}, {"variant": "variants.none"}, {"model": {}},
+    {"step": Malice()}, {"format": 1}, {"variant": "variants.none"},
     {"n_embd": "16"}, {"tokenizer": None}])
 def test_a_foreign_checkpoint_gets_one_line(copy, call, entry):
     path = "out/ar/best.pt"

@@ -35,6 +35,7 @@ from variants import blocks
 from worlds.toy import TOY
 
 CPU = torch.device("cpu")
+make_float32 = functools.partial(make, dtype=torch.float32)
 WORDS = Tokenizer("words", words=TOY.words())
 
 
@@ -205,11 +206,10 @@ def test_draw_is_exact_in_the_tail():
 
 @every_way
 def test_any_temperature_ends_and_the_smallest_are_zero(way):
-    make_any = functools.partial(make, dtype=torch.float32)
-    coldest, when = write(f"{way} --temperature=0", range(5), make_any)
+    coldest, when = write(f"{way} --temperature=0", range(5), make_float32)
     for temperature, top_p in itertools.product([1e-45, 1e-9, 0.1, 1e4], [1, 0.5]):
         case = f"{way} --temperature={temperature} --top_p={top_p}"
-        tokens, appeared = write(case, range(5), make_any)
+        tokens, appeared = write(case, range(5), make_float32)
         assert (tokens < 11).all()
         if temperature < 1e-6:
             assert torch.equal(tokens, coldest)
@@ -254,14 +254,13 @@ def test_a_memory_gives_what_the_network_gives(monkeypatch, case):
 @ways_with(["........", "42......"])
 def test_a_text_is_complete_and_the_same_whatever_the_batch(case):
     """And it keeps what was given; also where autocast rounds the numbers."""
-    make_any = functools.partial(make, dtype=torch.float32)
-    together, appeared = write(case, range(6), make_any)
-    alone, _ = write(case, [4], make_any)
-    others, _ = write(case, range(6), make_any, seed=6)
+    together, appeared = write(case, range(6), make_float32)
+    alone, _ = write(case, [4], make_float32)
+    others, _ = write(case, range(6), make_float32, seed=6)
     assert torch.equal(together[4:5], alone)
     assert not torch.equal(together, others)
     with torch.autocast("cpu", torch.bfloat16):
-        rounded, _ = write(case, range(6), make_any)
+        rounded, _ = write(case, range(6), make_float32)
     pattern = setting(case)[1].expand(6, -1)
     given = pattern < 11
     assert torch.equal(appeared < 0, given)
@@ -269,7 +268,7 @@ def test_a_text_is_complete_and_the_same_whatever_the_batch(case):
         assert (tokens < 11).all()
         assert torch.equal(tokens[given], pattern[given])
     if torch.cuda.is_available():
-        on_gpu, _ = write(case, range(6), lambda kind: make_any(kind).cuda())
+        on_gpu, _ = write(case, range(6), lambda kind: make_float32(kind).cuda())
         assert torch.equal(together, on_gpu.cpu())
 
 
@@ -329,7 +328,7 @@ def test_the_penalty_makes_repetitions_rarer():
 def test_ar_stops_when_every_story_has_ended(text):
     """And the passes of each are those to its own end, though its batch goes on. An end-of-text
     in the prompt, which here is 1, ends no story."""
-    two_words = functools.partial(make, vocab_size=2, dtype=torch.float32)
+    two_words = functools.partial(make_float32, vocab_size=2)
     whole, _ = write(f"ar {text}", range(4), two_words)
     case = f"ar {text} --full_length=false"
     tokens, appeared = write(case, range(4), two_words)

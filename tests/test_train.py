@@ -17,7 +17,7 @@ import model as plain
 import variants.paper
 from conftest import ROOT, TINY, read_log, small_model
 from extras.start_from import start_from
-from model import Transformer, losses
+from model import MODES, Transformer, losses
 from tokenizer import Tokenizer
 from support import machine
 from support.flags import InputError
@@ -26,7 +26,6 @@ from test_model import make
 from worlds.toy import TOY
 from train import Settings, evaluate, learning_rate, make_optimizers, resolve, train_step
 
-MODES = ["ar", "mdlm", "aogpt"]
 CPU = torch.device("cpu")
 
 
@@ -97,7 +96,6 @@ def test_a_loss_that_is_not_finite_stops_it(trained, call, monkeypatch):
 @pytest.mark.parametrize("variant, objective, flags", [
     ("bell", "masked_ce", dict(mode="mdlm")),
     ("", "nelbo", dict(mode="mdlm", objective="nelbo")),
-    ("blocks", "nelbo", dict(mode="mdlm", variant="blocks")),
     ("", "nelbo", dict(mode="ar"))])
 def test_presets_of_text_train_masked_diffusion_otherwise(workdir, variant, objective, flags):
     s, config = resolve({"preset": "laptop", "data": "toy"} | flags)
