@@ -51,18 +51,18 @@ def tokenizer_of(*kind):
     return Tokenizer(**json.loads(json.dumps(Tokenizer(*kind).to_dict())))
 
 
-@pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("kind", [("bytes",), *[("gpt2", size) for size in (257, 4096, 50257)]])
-def test_any_text_comes_back(gpt2, text, kind):
+def test_any_text_comes_back(gpt2, kind):
     words = tokenizer_of(*kind)
-    ids = words.encode(text)
-    assert words.decode(ids) == text == words.decode_story([*ids, words.eot, 65])
-    assert words.decode(words.encode_marked(f"{text}{EOT}a")) == f"{text}{EOT}a"
-    assert max(ids, default=0) < words.eot == words.vocab_size - 1
-    assert 50257 not in kind or ids == gpt2.encode_ordinary(text)
-    for part in ids, ids[1:]:       # the second may begin within a character
-        pieces = words.pieces(part)
-        assert len(pieces) == len(part) and "".join(pieces) == words.decode(part)
+    for text in TEXTS:
+        ids = words.encode(text)
+        assert words.decode(ids) == text == words.decode_story([*ids, words.eot, 65])
+        assert words.decode(words.encode_marked(f"{text}{EOT}a")) == f"{text}{EOT}a"
+        assert max(ids, default=0) < words.eot == words.vocab_size - 1
+        assert 50257 not in kind or ids == gpt2.encode_ordinary(text)
+        for part in ids, ids[1:]:       # the second may begin within a character
+            pieces = words.pieces(part)
+            assert len(pieces) == len(part) and "".join(pieces) == words.decode(part)
 
 
 def test_words_leave_nothing_out_but_white_space():
