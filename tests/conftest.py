@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from importlib import import_module
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")     # torch reads it once, and two tests run at a time
@@ -47,15 +46,6 @@ def gpt2():
         pytest.skip(f"no GPT-2 vocabulary ({kind}); set TIKTOKEN_CACHE_DIR to tiktoken's cache")
 
 
-@pytest.fixture
-def stories_file():
-    """A real text with stories split at <|endoftext|>."""
-    path = os.path.join(os.environ.get("NANOMDLM_TEXT", ""), "valid.txt")
-    if not os.path.exists(path):
-        pytest.skip("no real text here; set NANOMDLM_TEXT to a folder with TinyStories' valid.txt")
-    return path
-
-
 def small_model(mode="ar", seed=0, dtype=torch.float32, variant=None, **fields):
     """Random weights, large enough that every input matters visibly in the output.
 
@@ -72,7 +62,7 @@ def small_model(mode="ar", seed=0, dtype=torch.float32, variant=None, **fields):
 
 TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", "--n_hidden=16",
         "--batch_size=8", "--max_steps=30", "--warmup=5", "--eval_interval=10", "--eval_windows=20",
-        "--save_minutes=0", "--compile=false", "--device=cpu", "--quiet"]
+        "--save_minutes=0", "--compile=false", "--device=cpu", "--dtype=float32", "--quiet"]
 
 # A command is a fork of a process that has imported torch, which takes most of a short one's time.
 # It has imported nothing of the project, so that a copy of the project can be run in the same way.
@@ -92,50 +82,17 @@ def become(script, arguments, folder, output, tree):
     runpy.run_path(script, run_name="__main__")
 
 
-class Running:
-    """`python script arguments`, begun. Its output comes line by line."""
-
-    def __init__(self, script, *arguments, cwd=".", tree=ROOT):
-        self.folder = tempfile.TemporaryDirectory()
-        self.script = os.path.join(tree, script)
-        self.output = os.path.join(self.folder.name, "")
-        folder = os.path.abspath(cwd)
-        given = (self.script, arguments, folder, self.output, str(tree))
-        self.process = forks.Process(target=become, args=given)
-        self.process.start()
-
-    def said(self):
-        """Its output and its errors, up to now."""
-        texts = []
-        for stream in (1, 2):
-            path = f"{self.output}{stream}"
-            texts.append(open(path).read() if os.path.exists(path) else "")
-        return texts
-
-    def wait_for(self, condition):
-        """Until the condition holds; it must not end before."""
-        while not condition():
-            assert self.process.exitcode is None, self.said()
-            time.sleep(0.01)
-
-    def end(self, kill=None):
-        """What it has done when it ends, maybe by a signal, as subprocess.run gives it."""
-        if kill and self.process.exitcode is None:
-            os.kill(self.process.pid, kill)
-        self.process.join()
-        done = subprocess.CompletedProcess(self.script, self.process.exitcode, *self.said())
-        self.folder.cleanup()
-        return done
-
-
-def run(script, *arguments, cwd=".", tree=ROOT, **environment):
+def run(script, *arguments, cwd=".", tree=ROOT):
     """What `python script arguments` has done, as subprocess.run gives it; maybe in a copy."""
-    if not environment:
-        return Running(script, *arguments, cwd=cwd, tree=tree).end()
-    # Some of the environment is read when torch is imported, so this is not a fork.
-    command = [sys.executable, os.path.join(ROOT, script), *arguments]
-    environment = os.environ | environment
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    script = os.path.join(tree, script)
+    with tempfile.TemporaryDirectory() as folder:
+        output = os.path.join(folder, "")
+        given = (script, arguments, os.path.abspath(cwd), output, str(tree))
+        process = forks.Process(target=become, args=given)
+        process.start()
+        process.join()
+        said = [open(f"{output}{stream}").read() for stream in (1, 2)]
+    return subprocess.CompletedProcess(script, process.exitcode, *said)
 
 
 @pytest.fixture
@@ -159,11 +116,8 @@ CLOCK = ("seconds", "tok_per_s")
 
 def read_log(folder):
     """A run's log without what depends on the clock."""
-    entries = []
-    for line in open(folder / "log.jsonl"):
-        entry = json.loads(line)
-        entries.append({name: value for name, value in entry.items() if name not in CLOCK})
-    return entries
+    log = list(map(json.loads, open(folder / "log.jsonl")))
+    return [{name: entry[name] for name in entry if name not in CLOCK} for entry in log]
 
 
 @pytest.fixture(scope="session")
@@ -174,5 +128,5 @@ def trained(tmp_path_factory):
     for mode in ("ar", "mdlm", "aogpt"):
         done = run("train.py", f"--mode={mode}", f"--out_dir=out/{mode}", *TINY, cwd=folder)
         assert done.returncode == 0, done.stderr
-        (folder / f"{mode}.txt").write_text(done.stdout + done.stderr)
+        assert f"sample.py --out_dir=out/{mode}" in done.stdout     # the next command
     return folder

@@ -1,22 +1,17 @@
-"""The tokenizer, the preparation of data, and the windows that training reads.
-
-What must hold of any text is tested on texts that hypothesis makes up."""
+"""The tokenizer, the preparation of data, and the windows that training reads."""
 import functools
-import http.client
 import itertools
 import json
+import random
 import re
 import shutil
 import sys
 import types
 import urllib.request
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
-from hypothesis import strategies as st
 
 import prepare_data
 from conftest import ROOT, run
@@ -27,11 +22,9 @@ from tokenizer import EOT, Tokenizer, cut_between_words, join_words, split_words
 from worlds import WORLDS, texts_of, world_named, world_of
 from worlds.toy import TOY
 
-settings.register_profile("repeatable", derandomize=True, database=None, deadline=None,
-                          max_examples=60, suppress_health_check=HealthCheck)
-settings.load_profile("repeatable")
-
-texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\ufeff"))
+rng = random.Random(0)
+LETTERS = [*"aB1_ .,'\n\té你ß\x00\xa0\u3000", "नि", "กี", "👩\u200d👧", "👍🏽", "🇩🇪", "<|endoftext|>"]
+TEXTS = ["".join(rng.choices(LETTERS, k=k)) for k in range(60)]
 
 
 def prepared(**options) -> tuple:
@@ -58,25 +51,24 @@ def tokenizer_of(*kind):
     return Tokenizer(**json.loads(json.dumps(Tokenizer(*kind).to_dict())))
 
 
-@given(texts, st.sampled_from([("bytes",), *[("gpt2", size) for size in (257, 4096, 50257)]]))
-def test_any_text_comes_back(gpt2, text, kind):
+@pytest.mark.parametrize("kind", [("bytes",), *[("gpt2", size) for size in (257, 4096, 50257)]])
+def test_any_text_comes_back(gpt2, kind):
     words = tokenizer_of(*kind)
-    ids = words.encode(text)
-    assert words.decode(ids) == text == words.decode_story([*ids, words.eot, 65])
-    assert words.decode(words.encode_marked(f"{text}{EOT}a")) == f"{text}{EOT}a"
-    assert max(ids, default=0) < words.eot == words.vocab_size - 1
-    assert words.vocab_size in (257, *kind)
-    assert 50257 not in kind or ids == gpt2.encode_ordinary(text)
-    for part in ids, ids[1:]:       # the second may begin within a character
-        pieces = words.pieces(part)
-        assert len(pieces) == len(part) and "".join(pieces) == words.decode(part)
+    for text in TEXTS:
+        ids = words.encode(text)
+        assert words.decode(ids) == text == words.decode_story([*ids, words.eot, 65])
+        assert words.decode(words.encode_marked(f"{text}{EOT}a")) == f"{text}{EOT}a"
+        assert max(ids, default=0) < words.eot == words.vocab_size - 1
+        assert 50257 not in kind or ids == gpt2.encode_ordinary(text)
+        for part in ids, ids[1:]:       # the second may begin within a character
+            pieces = words.pieces(part)
+            assert len(pieces) == len(part) and "".join(pieces) == words.decode(part)
 
 
-@given(texts)
-def test_words_leave_nothing_out_but_white_space(text):
-    assert "".join(split_words(text)) == re.sub(r"\s", "", text)
-    if text.isascii():
-        assert split_words(text) == re.findall(r"\w+|[^\w\s]", text)
+def test_words_leave_nothing_out_but_white_space():
+    for text in TEXTS:
+        assert "".join(split_words(text)) == re.sub(r"\s", "", text)
+    assert split_words("a_b c, d'e!?") == ["a_b", "c", ",", "d", "'", "e", "!", "?"]
 
 
 @pytest.mark.parametrize("text", [
@@ -85,20 +77,24 @@ def test_a_word_with_marks_is_one_word(text):
     assert split_words(f"{text} {text}.") == [text, text, "."]
 
 
-def test_a_million_blanks(gpt2):
-    """tiktoken alone fails on them."""
-    text = f"One{' ' * 1_000_000}day."
-    words = tokenizer_of("gpt2", 50257)
-    assert words.decode(words.encode(text)) == text
+@pytest.mark.parametrize("beginning", [
+    "Once upon a ", "Once upon a", "He said: ", "The end.\n\n", "The end.\n", "a\n ", "a  ", " ",
+    "a <|endoftext|> "])
+def test_a_prompt_is_cut_where_tokens_are(gpt2, beginning):
+    """Its tokens are those with which the whole text begins."""
+    words = tokenizer_of("gpt2", 4096)
+    ids = words.encode_open(beginning)
+    whole = beginning + (" time" if beginning.endswith("a") else "time")
+    assert ids == words.encode_marked(whole)[:len(ids)]
+    assert len(words.decode(ids)) >= len(beginning) - 1
 
 
-@given(st.lists(st.sampled_from(["a", " ", "\n", "b" * 9000, " " * 17000]), max_size=9))
-def test_pieces_end_where_words_do(parts):
-    text = "".join(parts)
+def test_pieces_end_where_words_do():
+    """But none is longer than 16,384 characters, because tiktoken fails on a million blanks."""
+    text = "a" * 9000 + " b\n" + "c" * 9000 + " " * 17000 + "d" * 17000
     pieces = cut_between_words(text)
-    assert "".join(pieces) == text and max(map(len, pieces), default=0) <= 2 ** 14
-    for piece, after in itertools.pairwise(pieces):
-        assert len(piece) == 2 ** 14 or not piece[-1].isspace() and after[0].isspace()
+    assert "".join(pieces) == text
+    assert list(map(len, pieces)) == [9002, 9001, 16384, 16384, 1232]
 
 
 # ---- Where texts come from -----------------------------------------------------------------------
@@ -114,100 +110,68 @@ def write_stories(name: str, parts: list) -> str:
     return name
 
 
-def check_split(meta, found, split, **counts):
-    """Of this split, also how many bytes the text that was found has."""
-    counts["bytes"] = len(found[split].replace(EOT, "").encode())
-    assert meta["splits"][split].items() >= counts.items()
-
-
-stories = st.lists(st.text("ab é\n", min_size=1, max_size=4), min_size=1, max_size=60)
-
-
-@given(stories, stories, st.sampled_from(["b.txt", "b.jsonl"]), st.booleans())
-@example([*"abcdefghijklm"], [*"nopqrstuvwxyz"], "b.txt", False)
-def test_stories(workdir, some, others, name, has_val):
+@pytest.mark.parametrize("name", ["b.txt", "b.jsonl"])
+@pytest.mark.parametrize("has_val", [False, True])
+def test_stories(workdir, name, has_val):
     """A mark comes before each. Every 20th is held out, unless there is a file for that, and what
     validation has is kept out of training."""
+    some, others = [f" {i}\n\né " for i in range(15)], ["", "a\nb", " ", *map(str, range(7, 40))]
     files = [write_stories("a.txt", some), write_stories(name, others)]
     told, val = (list(filter(None, map(str.strip, part))) for part in ([*some, *others], others))
     if not has_val:
         val = told[19::20]
-    expected = {"val": val, "train": [story for story in told if story not in val]}
-    options = {"text": ",".join(files), "val": files[1] * has_val}
-    if not all(expected.values()):
-        with pytest.raises(InputError):
-            prepared(**options)
-        return
-    meta, found = prepared(**options)
+    meta, found = prepared(text=",".join(files), val=name * has_val)
     assert meta["kind"] == "stories"
-    for split, told in expected.items():
-        text = EOT + EOT.join(told)
-        assert found[split] == text
-        tokens = len(told) + len("".join(told).encode())
-        check_split(meta, found, split, stories=len(told), tokens=tokens)
+    for split, told in ("val", val), ("train", [story for story in told if story not in val]):
+        assert found[split] == EOT + EOT.join(told)
+        bytes = len("".join(told).encode())
+        counts = dict(stories=len(told), tokens=len(told) + bytes, bytes=bytes)
+        assert meta["splits"][split].items() >= counts.items()
 
 
-@given(st.text("ab é\n", min_size=30), st.sampled_from(["bytes", "words"]),
-       st.sampled_from([0, 40]))
-@example("north south east west " * 9 + "sparrow", "words", 0)
-def test_a_text_without_marks(workdir, text, kind, max_tokens):
+@pytest.mark.parametrize("kind, max_tokens", [("bytes", 0), ("words", 0), ("bytes", 40)])
+def test_a_text_without_marks(workdir, kind, max_tokens):
     """Its last tenth is held out, but no part of a word."""
+    text = "north é\nsouth east west " * 9 + "sparrow"
     end = len(text) * 9 // 10
-    while kind == "words" and text[end:end + 1].strip():
-        end += 1
-    assume(text[:end].strip() and text[end:].strip())
-    Path("a.txt").write_text(text)
-    meta, found = prepared(text="a.txt", tokenizer=kind, max_tokens=max_tokens)
+    if kind == "words":
+        end = text.index(" ", end)
+    Path("a,b.txt").write_text(text)
+    meta, found = prepared(text="a,b.txt", tokenizer=kind, max_tokens=max_tokens)
     assert meta["kind"] == "continuous"
-    counts = list(map(split_words(text).count, meta["tokenizer"]["words"]))
-    assert counts == sorted(counts, reverse=True) and 0 not in counts
     words = Tokenizer(**meta["tokenizer"])
     for split, part, most in ("train", text[:end], 1), ("val", text[end:], 20):
         ids = words.encode(part)[:max_tokens // most or None]
         assert found[split] == words.decode(ids)
-        check_split(meta, found, split, stories=0, tokens=len(ids))
+        assert meta["splits"][split]["tokens"] == len(ids)
 
 
 @pytest.mark.parametrize("named, content, val", [
     ("a.jsonl, line 2", '{"text": "x"}\n{"txt": "x"}', ""),
     *[("a.jsonl, line 1", row, "") for row in (
-        '["text"]', '{"text": 5}', '{"settings": 5, "text": "x"}', '{"settings": ["x"]}',
-        r'{"text": "half of a character \ud83d"}', "[" * 100_000)],
+        '["text"]', '{"text": 5}', '{"settings": 5, "text": "x"}', r'{"text": "\ud83d"}')],
     ("a.csv", "text,label\nOnce,1\n", ""),
     ("a.txt", b"caf\xe9 <|endoftext|> x", ""),
     ("a.txt", 9 * "Once upon a time there was".encode("utf-16-le"), ""),
-    ("--text", "", ""),
+    ("a.txt", "x", "y<|endoftext|>z"),
     ("--text", "x", ""),
-    ("--text", "One day", "One day"),
     ("--text", "One day", "day\n"),
     ("--text", "x<|endoftext|>y", "x<|endoftext|>y"),
     ("--tokenizer", " ".join(map(str, range(66_000))), "x"),
-    ("'dog'", "One day", "One dog"),
-    ("a.txt", "x", "y<|endoftext|>z"),
-    ("v.txt", "x<|endoftext|>z", "y")])
+    ("'dog'", "One day", "One dog")])
 def test_what_cannot_be_read_is_named(workdir, named, content, val):
-    name = re.findall(r"a\.\w+|$", named)[0] or "a.txt"
+    name = named.split(",")[0] if named.startswith("a.") else "b.txt"
     Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
     Path("v.txt").write_text(val)
-    kind = "words" if named[0] in "-'" and val else "bytes"
+    kind = "words" if val and name == "b.txt" else "bytes"
     with pytest.raises(InputError, match=f"^[^\n]*{named}[^\n]*$"):
         prepared(text=name, val="v.txt" if val else "", tokenizer=kind)
     assert not Path("data").exists()
 
 
-def test_a_name_may_have_commas_and_is_given_once(workdir):
-    Path("a,b.txt").write_text("One day. " * 9)
-    Path("c.txt").write_text("Once upon a time. ")
-    assert prepared(text="a,b.txt", val="c.txt")[1] == {"train": "One day. " * 9,
-                                                        "val": "Once upon a time. "}
-    with pytest.raises(InputError, match="--text"):     # held out would be what is in the other
-        prepared(text="c.txt,c.txt")
-
-
-@pytest.mark.parametrize("breaks", [
-    OSError("no network"), http.client.IncompleteRead(b"To be"), b"<html>Log in</html>"], ids=repr)
-def test_shakespeare_is_downloaded_once_and_whole(workdir, monkeypatch, breaks):
-    answers = iter([breaks, b"To be, or not to be, " * 50])      # and none to a third call
+def test_shakespeare_is_downloaded_once_and_whole(workdir, monkeypatch):
+    """Where it is not, the line says where a copy of it may be put."""
+    answers = iter([OSError("no network"), b"<html>Log in", b"To be, or not to be, " * 50])
 
     def read():
         answer = next(answers)
@@ -218,14 +182,12 @@ def test_shakespeare_is_downloaded_once_and_whole(workdir, monkeypatch, breaks):
     monkeypatch.setattr(downloads, "BYTES", 1050)
     monkeypatch.setattr(urllib.request, "urlopen",
                         lambda address, timeout: types.SimpleNamespace(read=read))
-    Path("data").mkdir()
-    Path("data/shakespeare").symlink_to(workdir / "disk")
-    with pytest.raises(InputError, match="^[^\n]*data/shakespeare/input.txt[^\n]*$"):
-        prepare(PrepareOptions("shakespeare"))
     for _ in range(2):
+        with pytest.raises(InputError, match="^[^\n]*data/shakespeare/input.txt[^\n]*$"):
+            prepare(PrepareOptions("shakespeare"))
+    for _ in range(2):      # a fourth call would have no answer
         prepare(PrepareOptions("shakespeare"))
         assert load_meta("shakespeare")["splits"]["val"]["tokens"] == 105
-    assert contents("disk").keys() == {"input.txt", "meta.json", "train.bin", "val.bin"}
 
 
 def test_the_data_set_of_another_text_is_not_lost(workdir, monkeypatch):
@@ -235,13 +197,12 @@ def test_the_data_set_of_another_text_is_not_lost(workdir, monkeypatch):
         Path(text).write_text(f"from {text}: some words. " * 9)
         monkeypatch.setattr("sys.argv", ["x", "--tokenizer=bytes", f"--text={text}", *flags])
         prepare_data.main()
-        return bytes(np.fromfile("data/x-bytes/train.bin", np.uint16)[:6].tolist())
+        return Path("data/x-bytes/train.bin").read_bytes()[10:11]       # two bytes a token
 
-    for _ in range(2):
-        assert begins("a/x.txt") == b"from a"
-        with pytest.raises(InputError, match="--name"):
-            begins("b/x.txt")
-    assert begins("b/x.txt", "--name=x-bytes") == b"from b"
+    assert begins("a/x.txt") == begins("a/x.txt") == b"a"
+    with pytest.raises(InputError, match="--name"):
+        begins("b/x.txt")
+    assert begins("b/x.txt", "--name=x-bytes") == b"b"
 
 
 @pytest.mark.parametrize("options, kind, next_one", [
@@ -279,14 +240,13 @@ def test_a_world_of_ones_own_is_one_file(tmp_path):
 
 # ---- Whole or not at all -------------------------------------------------------------------------
 
-@pytest.mark.parametrize("breaks", ["train", "train.bin", "val.bin"])
+@pytest.mark.parametrize("breaks", ["train", "val.bin"])
 def test_what_breaks_off_leaves_what_was_there(workdir, monkeypatch, breaks):
     """Within the download, or when a file is written. The next try starts anew. The folder may be a
-    link, and other files in it are left alone."""
+    link to another disk."""
     Path("data").mkdir()
     Path("data/x").symlink_to(workdir / "mine")
     prepare_toy()
-    Path("mine/notes.txt").write_text("mine")
     before = contents("mine")
     write_bytes, broken = Path.write_bytes, {breaks}
 
@@ -305,26 +265,20 @@ def test_what_breaks_off_leaves_what_was_there(workdir, monkeypatch, breaks):
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     monkeypatch.setattr(Path, "write_bytes", write)
     o = PrepareOptions("tinystories", tokenizer="bytes", max_tokens=5000, name="x")
-    with pytest.raises(InputError if breaks == "train" else KeyboardInterrupt):
+    with pytest.raises((InputError, KeyboardInterrupt)):
         prepare(o)
     assert contents("mine") == before
     broken.clear()
     prepare(o)
-    sizes = [split["tokens"] for split in load_meta("x")["splits"].values()]
-    assert 250 <= sizes[0] < 280 and 5000 <= sizes[1] < 5030
+    assert 5000 <= load_meta("x")["splits"]["train"]["tokens"] < 5030
     assert contents("mine").keys() == before.keys()
 
 
 @pytest.mark.parametrize("file, damage", [
-    ("train.bin", lambda content: content + b"\0\0"),
     ("train.bin", lambda content: content[2:] + content[:2]),
-    ("val.bin", lambda content: content[:-1]),
     ("val.bin", lambda content: b""),
-    *[("meta.json", lambda content, text=text: text)
-      for text in (b"[]", b"{", b"[" * 100_000, b"\xff")],
-    *[("meta.json", lambda content, key=key, new=new: content.replace(b'"%s":' % key, new))
-      for key in (b"format", b"kind", b"eot", b"splits", b"val", b"tokenizer", b"tokens", b"words")
-      for new in (b'"x":', b'"%s": [5], "x":' % key)]])
+    ("meta.json", lambda content: content.replace(b'"format": 1', b'"format": 0')),
+    ("meta.json", lambda content: content.replace(b'"words": [', b'"words": [5, '))])
 def test_a_damaged_data_set_is_refused_in_one_line(workdir, file, damage):
     prepare_toy()
     path = Path("data/x", file)
@@ -336,51 +290,36 @@ def test_a_damaged_data_set_is_refused_in_one_line(workdir, file, damage):
 
 # ---- Windows -------------------------------------------------------------------------------------
 
-def write_data(lengths):
-    """Makes data/x of stories with so many words, all words different. Returns its tokens."""
-    word = itertools.count()
-    content = np.array([token for length in lengths
-                        for token in [300, *itertools.islice(word, length)]], np.uint16)
-    Path("data/x").mkdir(parents=True, exist_ok=True)
-    content.tofile("data/x/train.bin")
-    split = {"tokens": len(content), "bytes": 1, "crc32": zlib.crc32(content)}
-    meta = prepare_data.META | {"eot": 300, "splits": {"train": split, "val": split}}
-    Path("data/x/meta.json").write_text(json.dumps(meta))
-    return content.tolist()
-
-
-@given(st.lists(st.integers(1, 9), min_size=4, max_size=30), st.integers(2, 12),
-       st.sampled_from(["aligned", "random"]), st.integers(0), st.integers(1, 7), st.integers(0, 9))
-def test_every_window_is_read_once_an_epoch(workdir, lengths, T, kind, seed, batch_size, at_most):
+@pytest.mark.parametrize("T", [5, 12])
+@pytest.mark.parametrize("kind, at_most", [("aligned", 0), ("random", 0), ("aligned", 7)])
+def test_every_window_is_read_once_an_epoch(workdir, kind, at_most, T):
     """Of at most so many windows the same ones in each, and all of a larger number."""
-    tokens = write_data(lengths)
+    words = map(str, itertools.count())         # no two are equal, so a window tells its place
+    stories = [" ".join(itertools.islice(words, 1 + i % 9)) for i in range(60)]
+    Path("a.txt").write_text(EOT.join(stories))
+    prepare(PrepareOptions(text="a.txt", tokenizer="words", name="x"))
+    windows = Windows("x", "train", T, kind, 5, at_most)
+    n, tokens = len(windows), windows.tokens.tolist()
     place = {tuple(tokens[i:i + T]): i for i in range(len(tokens) - T + 1)}
-    aligned = [i for i in place.values() if i and tokens[i - 1] == 300]
-    n = len(aligned) if kind == "aligned" else len(tokens) // T - 1
-    if n < 2:
-        with pytest.raises(InputError, match="--block_size"):
-            Windows("x", "train", T, kind)
-        return
-    windows = Windows("x", "train", T, kind, seed, at_most)
-    n = min(at_most or n, n)
-    assert len(windows) == n and all(tuple(row) in place for row in windows.spread(5))
-    rows = np.concatenate([windows.batch(step, batch_size) for step in range(3 * n)])
-    epochs = [sorted(place[tuple(row)] for row in epoch) for epoch in np.split(rows[:3 * n], 3)]
-    for starts in epochs:
-        if at_most:
-            more = Windows("x", "train", T, kind, seed, at_most + 1)
-            assert starts == epochs[0] and set(starts) <= set(more.starts)
-        elif kind == "aligned":
-            assert starts == aligned
-        else:
-            assert len({start % T for start in starts}) == 1 and len(set(starts)) == n
+    rows = np.concatenate([windows.batch(step, 4) for step in range(n)])
+    epochs = [sorted(place[tuple(row)] for row in rows[i:i + n]) for i in (0, n, 2 * n)]
+    if at_most:
+        more = Windows("x", "train", T, kind, 5, at_most + 1)
+        assert n == at_most and epochs == 3 * [epochs[0]] and set(epochs[0]) <= set(more.starts)
+    elif kind == "aligned":
+        starts = [i for i in place.values() if i and tokens[i - 1] == max(tokens)]
+        assert epochs == 3 * [starts]
+    else:
+        assert n == len(tokens) // T - 1
+        for starts in epochs:
+            assert starts == list(range(starts[0], starts[0] + n * T, T))
 
 
 def test_windows_depend_on_the_seed_and_random_ones_start_anywhere(workdir):
     prepare_toy(max_tokens=30_000)
-    starts = [Windows("x", "train", 48, "random", seed).starts_of_epoch for seed in (1, 2)]
-    first = {min(starts[0](epoch)) for epoch in range(20)}
-    assert len(first) > 10 and max(first) < 48 and (starts[0](0) != starts[1](0)).any()
+    one, other = (Windows("x", "train", 48, "random", seed).starts_of_epoch for seed in (1, 2))
+    assert {min(one(epoch)) for epoch in range(600)} == set(range(48))
+    assert (one(0) != other(0)).any() and (one(0) != one(1)).any()
     few = [set(Windows("x", "train", 48, "aligned", seed, 20).starts) for seed in (1, 2)]
     assert few[0] != few[1]
 
@@ -404,8 +343,8 @@ def test_law_is_the_true_nll_of_each_window(workdir, T):
 def test_a_world_knows_its_words_and_what_is_wrong(name):
     """A word that is left out, comes twice, or has another digit."""
     world = world_named(name)
-    assert world_of(PrepareOptions(name).make_tokenizer()) is world
-    tokenizer = Tokenizer("words", words=world.words())
+    tokenizer = PrepareOptions(name).make_tokenizer()
+    assert world_of(tokenizer) is world and world_of(Tokenizer("bytes")) is None
     for text in itertools.islice(texts_of(world, 3), 5):
         words = split_words(text)
         assert world.is_right(text) and len(words) == world.mean_words()
@@ -417,6 +356,3 @@ def test_a_world_knows_its_words_and_what_is_wrong(name):
             for edit in wrong:
                 changed = join_words([*words[:i], *edit, *words[i + 1:]])
                 assert not world.is_right(changed) and world.log_probs(changed) is None
-    for text in "", "²", "a":
-        assert not world.is_right(text)
-    assert world_of(Tokenizer("bytes")) is None and world_named("shakespeare") is None

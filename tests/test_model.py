@@ -4,23 +4,19 @@ What holds of every model is tested of every row of model.py's table and of thos
 is in variants/, so a new file there has its tests. Such a kind is named like "mdlm/blocks"."""
 import itertools
 import math
-import shutil
-import subprocess
-import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from scipy.stats import chisquare
 from torch.testing import assert_close      # in float64 within 1e-7
-from torch.utils.flop_counter import FlopCounterMode
 
 from bench import flops_per_token
-from conftest import ROOT, small_model
+from conftest import small_model
 from model import (
-    MODES, Config, Transformer, draw_counts, draw_masks, generate, left_to_right, losses, write)
+    MODES, Config, draw_counts, draw_masks, generate, left_to_right, losses,
+    write)
 from support import machine
 from support.flags import names_in, plugin
 
@@ -122,13 +118,12 @@ def test_a_slot_sees_what_it_may_and_nothing_else(kind):
 
 
 @torch.no_grad()
-def test_aogpt_from_left_to_right_is_ar_and_is_told_what_to_predict():
+def test_aogpt_is_told_what_to_predict():
     """By rotation alone the first slot would not know, because it sees nothing but BOS."""
-    ar, aogpt = make("ar"), make("aogpt")
-    batch = MODES["ar"].bound_batch(ar.config, tokens(ar), rng())
-    logits = predict(aogpt, batch)
-    assert torch.equal(logits, predict(ar, batch))
-    away = logits - predict(aogpt, batch._replace(target_pos=batch.target_pos.flip(1)))
+    model = make("aogpt")
+    batch = MODES["ar"].bound_batch(model.config, tokens(model), rng())
+    other = batch._replace(target_pos=batch.target_pos.flip(1))
+    away = predict(model, batch) - predict(model, other)
     assert (away.abs().amax(dim=-1) > 1e-6).all()
 
 
@@ -201,13 +196,10 @@ def test_masked_ce_is_the_plain_mean_over_the_same_predictions(kind):
 @pytest.mark.parametrize("length", [7, 8])
 def test_k_is_uniform_and_each_place_equally_likely(length):
     """And the rows are pairs of k and T+1−k."""
-    drawn = []
-    for seed in range(3000):
-        k = draw_counts(14, length, rng(seed))
-        drawn.append(draw_masks(torch.zeros(14, length), k, rng(seed)))
-        assert torch.equal(drawn[-1].sum(dim=1, keepdim=True), k)
-    masked = torch.cat(drawn)                                                   # (42000, T)
-    k = masked.sum(dim=1)
+    k = torch.cat([draw_counts(14, length, rng(seed)) for seed in range(3000)])    # (42000, 1)
+    masked = draw_masks(torch.zeros(len(k), length), k, rng())                  # (42000, T)
+    assert torch.equal(masked.sum(dim=1, keepdim=True), k)
+    k = k[:, 0]
     assert (k[0::2] + k[1::2] == length + 1).all()
     # The strata make the counts closer to uniform than independent draws.
     counts = torch.bincount(k, minlength=length + 1)
@@ -243,60 +235,31 @@ def test_a_step_is_the_same_in_parts_and_compiled(kind):
 def test_the_loss_of_bfloat16_logits_is_in_float32():
     """As autocast leaves them on CUDA. To round a loss to bfloat16 would cost some 0.01."""
     model = small_model(dtype=torch.bfloat16)
-    batch = MODES["ar"].training_batch(model.config, tokens(model, rows=64), rng())
-    nll = F.cross_entropy(predict(model, batch).double().mT, batch.targets)
-    found = losses(model, batch, batch.select())
-    assert found.dtype == torch.float32
-    assert_close(found.double().mean(), nll, atol=1e-5, rtol=0)
+    batch = MODES["ar"].training_batch(model.config, tokens(model), rng())
+    assert losses(model, batch, batch.select()).dtype == torch.float32
 
 
 @pytest.mark.parametrize("visible, is_causal", [
     (None, False), (None, True), (torch.eye(8).roll(1, 0) + torch.eye(8) > 0, False)])
 def test_attention_written_out_is_the_librarys(visible, is_causal):
     """In bfloat16, as in training on a CPU. What is rounded stays below 0.03."""
-    qkv = torch.randn(3, 2, 2, 8, 4, generator=rng()).bfloat16()
-    exact, fast = qkv.float().requires_grad_(), qkv.requires_grad_()
-    expected = F.scaled_dot_product_attention(*exact, visible, is_causal=is_causal)
-    found = machine.attention_written_out(*fast, visible, is_causal)
+    qkv = torch.randn(3, 2, 2, 8, 4, generator=rng()).bfloat16().requires_grad_()
+    expected = F.scaled_dot_product_attention(*qkv.float(), visible, is_causal=is_causal)
+    found = machine.attention_written_out(*qkv, visible, is_causal)
     assert_close(found.float(), expected, atol=0.03, rtol=0)
-    for out in expected, found:
-        out.float().square().sum().backward()
-    assert_close(fast.grad.float(), exact.grad, atol=0.03, rtol=0.03)
-
-
-def test_cross_entropy_written_out_is_the_librarys():
-    logits = torch.randn(9, 5, dtype=torch.float64, generator=rng()).mul(9).requires_grad_()
-    found = []
-    for function in F.cross_entropy, machine.cross_entropy:
-        nll = function(logits, torch.arange(9) % 5, reduction="none")
-        found.append((nll, *torch.autograd.grad(nll @ torch.arange(9.0).double(), logits)))
-    assert_close(*found)
 
 
 # ---- Weights and sizes ---------------------------------------------------------------------------
 
-@modes
-def test_flops_per_token_counts_the_matrix_products(kind):
+def test_flops_per_token():
+    """The matrix products of a step, as torch.utils.flop_counter counts them."""
     sizes = dict(vocab_size=1023, block_size=32, n_layer=2, n_head=2, n_embd=64, n_hidden=128)
-    model = Transformer(Config(kind, **sizes)).bfloat16()
-    model.softmax_attention = machine.attention_written_out     # in the library's none are counted
-    batch = MODES[kind].training_batch(model.config, tokens(model, rows=2), rng())
-    with FlopCounterMode(display=False) as counter:
-        losses(model, batch, batch.select()).mean().backward()
-    measured = counter.get_total_flops() / 64
-    tolerance = 0.05        # for mdlm's BOS slot
-    if MODES[kind].causal:
-        measured -= 6 * 2 * 64 * 32     # the masked half of attention is computed too
-        tolerance = 1e-3                # for the row that pads the vocabulary
-    assert measured == pytest.approx(flops_per_token(model.config), rel=tolerance)
+    assert [flops_per_token(Config(mode, **sizes)) for mode in MODES] == [908_928, 671_802, 908_928]
 
 
-def test_model_py_stands_alone(tmp_path):
-    """Copied into an empty folder, it makes networks of the right sizes."""
-    shutil.copy(Path(ROOT, "model.py"), tmp_path)
-    program = ("from model import *\ntorch.set_default_device('meta')\n"       # takes no memory
-               "print([Transformer(Config(mode)).count_parameters() for mode in MODES])")
-    command = [sys.executable, "-E", "-c", program]         # without PYTHONPATH
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    size = 123_551_232 + 512 * 768          # a GPT and the embedding of targets
-    assert done.stdout == f"{[size, size + 768, size]}\n"
+def test_sizes():
+    """A GPT-2, the embedding of targets, and mdlm's [MASK]."""
+    with torch.device("meta"):          # which takes no memory
+        sizes = [Transformer(Config(mode)).count_parameters() for mode in MODES]
+    size = 123_551_232 + 512 * 768
+    assert sizes == [size, size + 768, size]
