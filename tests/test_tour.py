@@ -93,7 +93,8 @@ def test_without_a_network_it_goes_on_with_the_toy(folder, monkeypatch):
 def test_a_training_that_was_interrupted_goes_on(folder):
     """Wherever that was: it ends as if it had run through, and then is left alone."""
     names = {"os": os, "Path": Path}
-    [source] = [cell.source for cell in nbformat.read(TOUR, as_version=4).cells if cell.id == "commands"]
+    notebook = nbformat.read(TOUR, as_version=4)
+    [source] = [cell.source for cell in notebook.cells if cell.id == "commands"]
     exec(source, names)
     run = folder / names["train"]("mdlm", "toy", 1)
     log = (run / "log.jsonl").read_text()
