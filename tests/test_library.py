@@ -1,8 +1,6 @@
 """The files beside each other: who imports whom, and what the pages say of them."""
 import ast
-import copy
 import math
-import pickle
 import re
 import subprocess
 import sys
@@ -14,9 +12,8 @@ import torch.nn.functional as F
 
 import conftest
 from conftest import small_model
-from model import losses, mask_batch, read_next
-from support.runs import load, save
-from test_model import every_text, kinds, make
+from model import losses, mask_batch
+from test_model import every_text
 
 ROOT = Path(conftest.ROOT)
 # Each file of the root may import those before it, and PLUGINS inside functions.
@@ -61,21 +58,6 @@ def test_imports_run_one_way(file):
     assert "matplotlib" not in at_start     # it takes a second, and only what draws needs it
     unnamed = r"(synchronize|get_device_name|get_device_properties|memory_\w+|\w+_memory_\w+)\(\)"
     assert not re.search(unnamed, text_of(file))
-
-
-# ---- As a library --------------------------------------------------------------------------------
-
-@torch.no_grad()
-@kinds(lambda kind, row: True)
-def test_a_model_can_be_copied_pickled_and_saved(tmp_path, kind):
-    model = make(kind, dtype=torch.float32)
-    blank, order = torch.full((2, 8), model.config.mask_id), torch.arange(8).expand(2, -1)
-    save(tmp_path / "a.pt", model, variant=type(model.config).__module__)
-    loaded, _ = load(tmp_path / "a.pt")
-    for again in copy.deepcopy(model), pickle.loads(pickle.dumps(model)), loaded:
-        assert again.config == model.config
-        found, expected = (read_next(net, blank, order, 0, 8) for net in (again, model))
-        assert torch.equal(found, expected)
 
 
 def test_it_is_used_from_another_folder(tmp_path):

@@ -10,7 +10,7 @@ from torch.testing import assert_close      # in float64 within 1e-7
 
 import model as plain
 from conftest import small_model
-from test_model import in_float64, modes, predict, rng, row_losses, tokens
+from test_model import in_float64, predict, rng, row_losses, tokens
 from train import resolve
 from variants import paper
 
@@ -82,19 +82,6 @@ def test_it_is_the_papers_network(mode, fields):
     counts = batch.weight > 0                                                   # (8, S)
     loss = F.cross_entropy(theirs[counts], batch.targets[counts])
     assert_close(row_losses(model, batch).mean(), loss, atol=1e-6, rtol=0)
-
-
-@torch.no_grad()
-@modes
-def test_without_flags_it_is_the_plain_network(kind):
-    found = []
-    for variant in paper, plain:
-        torch.manual_seed(0)
-        config = variant.Config(kind, vocab_size=11, block_size=8, n_layer=1, n_embd=24)
-        model = config.row.network(config)
-        batch = config.row.training_batch(config, tokens(model, rows=2), rng())
-        found.append((model.state_dict(), predict(model, batch)))
-    assert_close(*found, rtol=0, atol=0)
 
 
 def test_parameter_counts(call):
