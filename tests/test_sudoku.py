@@ -1,6 +1,5 @@
 """Sudokus, against a solver of few lines and every grid of 4 x 4; and who solves them."""
 import collections
-import functools
 import itertools
 import json
 import math
@@ -28,28 +27,6 @@ from worlds.sudoku_moves import CELL_NAMES, SUDOKU_MOVES
 from worlds.sudoku_pairs import SUDOKU_PAIRS
 
 SMALL = AllGrids(2, 2)
-
-
-@functools.cache
-def neighbours(world, cell):
-    """The other cells of a cell's row, column and box."""
-    def units(cell):
-        row, column = divmod(cell, world.n)
-        return {(row, -1), (-1, column), (row // world.height, column // world.width, "box")}
-
-    return [c for c in range(world.cells) if c != cell and units(c) & units(cell)]
-
-
-def fitting(world, grid, cell):
-    """The digits that no neighbour of a cell has."""
-    return {*world.digits} - {grid[other] for other in neighbours(world, cell)}
-
-
-def clashes(world, puzzle):
-    return {cell for cell, digit in enumerate(puzzle)
-            if digit and digit not in fitting(world, puzzle, cell)}
-
-
 GRIDS_OF_4 = [*SMALL.solutions([0] * 16)]
 
 
@@ -90,12 +67,12 @@ def test_grids_and_puzzles(world, all_givens):
     rng = random.Random(7)
     for givens in all_givens * 5:
         grid = world.draw_grid(rng)
-        swapped = list(grid)
+        assert world.is_grid(grid) and not world.clashes(grid)
         a, b = rng.sample(range(world.cells), 2)
-        swapped[a], swapped[b] = swapped[b], swapped[a]
-        for cells in grid, swapped:
-            wrong = clashes(world, cells)
-            assert world.clashes(cells) == wrong and world.is_grid(cells) == (not wrong)
+        swapped = list(grid)
+        swapped[a], swapped[b] = grid[b], grid[a]
+        if swapped != list(grid):
+            assert {a, b} <= world.clashes(swapped) and not world.is_grid(swapped)
         puzzle = world.draw_puzzle(grid, givens, rng)
         assert givens <= world.cells - puzzle.count(0) <= givens + 3
         other, solution = world.shuffled([puzzle, grid], rng)
@@ -114,6 +91,13 @@ def test_hard_puzzles_end_within_seconds(puzzle, count):
 
 # ---- Puzzles with their solutions ----------------------------------------------------------------
 
+def fitting(puzzle, cell):
+    """The digits that no cell in a unit of this one has."""
+    near = [digit for digit, units in zip(puzzle, SUDOKU.units_of)
+            if {*units} & {*SUDOKU.units_of[cell]}]
+    return {*SUDOKU.digits} - {*near}
+
+
 def test_moves_are_those_of_somebody_who_solves():
     """A cell without a choice comes first: it has one candidate, or is a unit's only place. A
     puzzle is used ten times, each time another way."""
@@ -126,7 +110,7 @@ def test_moves_are_those_of_somebody_who_solves():
         given = {CELL_NAMES.index(move[:2]): int(move[2]) for move in before}
         puzzle = [given.get(cell, 0) for cell in range(36)]
         for move in after:
-            fits = {cell: fitting(SUDOKU, puzzle, cell) for cell in range(36) if not puzzle[cell]}
+            fits = {cell: fitting(puzzle, cell) for cell in range(36) if not puzzle[cell]}
             places = collections.Counter(       # of each digit that a unit lacks
                 (unit, digit) for cell in fits for digit in fits[cell]
                 for unit in SUDOKU.units_of[cell])
@@ -177,7 +161,6 @@ RUNS = {
     "pairs": ("ar", answers, SUDOKU_PAIRS, {"mark": 7}),
     "taught": ("aogpt", taught, SUDOKU_MOVES, {"mark": 216}),
     "first": ("aogpt", taught, SUDOKU_MOVES, {"mark": 216, "taught": "left_to_right"}),
-    "untaught": ("aogpt", plain, SUDOKU_MOVES, {}),
     "nine": ("mdlm", plain, SUDOKU_9, {})}
 
 
@@ -247,7 +230,7 @@ def test_own_puzzles_are_answered_in_the_terminal(solve_with):
 @pytest.mark.parametrize("runs, flags, named", [
     ("mdlm", "--risks=-1", "--risks"), ("mdlm", "--risks=nan", "--risks"),
     ("mdlm", "--givens=x", "--givens"), ("mdlm", "--givens=7", "--givens"),
-    ("nine mdlm", "--risks=", "sizes"), ("untaught", "--risks=", "out/untaught"),
+    ("nine mdlm", "--risks=", "sizes"),
     *[("mdlm", f"--puzzles={text}", "p.txt") for text in (
         "12345x" + "." * 30, "7" * 36, "." * 35, "." * 36, "11" + "." * 34, "",
         RIGHT.replace(".", "1"), f"{RIGHT}\n{RIGHT}.")]])
