@@ -10,7 +10,9 @@ from torch.testing import assert_close      # in float64 within 1e-7
 
 import model as plain
 from conftest import small_model
+from sample import generate
 from test_model import in_float64, predict, rng, row_losses, tokens
+from test_sample import setting
 from train import resolve
 from variants import paper
 
@@ -111,3 +113,13 @@ def test_the_preset_is_its_table(workdir):
                   lr=3e-4, warmup=500, max_steps=20_000, final_lr=0.05)
     for found, expected in (vars(config), of_network), (vars(s), recipe):
         assert expected.items() <= found.items()
+
+
+def test_its_sampler_tells_the_network_the_time():
+    way = "mdlm/paper ........ --sampler=confidence --by_the_paper --steps=4"
+    model, blank, o, make_sampler = setting(way)
+    told = []
+    model.register_forward_pre_hook(
+        lambda model, slots, flags: told.append(flags["t"].tolist()), with_kwargs=True)
+    generate(model, range(2), blank, o, make_sampler)
+    assert told == [[1.0] * 2, [0.75] * 2, [0.5] * 2, [0.25] * 2]
