@@ -73,12 +73,8 @@ def main():
             for story in made["samples"]:
                 story["tokens"] = sample(folder, made["name"], story["flags"], run)
             print(made["name"], flush=True)
-    write(provenance(1) | {"runs": runs})
-
-
-def write(content: dict):
-    """golden.json, with a line for each run."""
-    FILE.write_text(json.dumps(content).replace('{"name"', '\n{"name"'))
+    content = json.dumps(provenance(1) | {"runs": runs})
+    FILE.write_text(content.replace('{"name"', '\n{"name"'))       # a line for each run
 
 
 if __name__ == "__main__":

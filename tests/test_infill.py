@@ -41,7 +41,3 @@ def test_each_span_has_a_law_and_the_bound_is_their_mean(monkeypatch):
             bound += chance / (T - length) * nll[20]
     batch = infill.infill_batch(model.config, every[20:21].expand(20_000, T), rng(3))
     assert_mean(row_losses(model, batch), bound)
-
-
-def test_half_of_the_rows_are_left_to_right_unless_asked_otherwise():
-    assert infill.Config("aogpt").l2r_fraction == 0.5

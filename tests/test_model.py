@@ -15,8 +15,7 @@ from torch.testing import assert_close      # in float64 within 1e-7
 from bench import flops_per_token
 from conftest import small_model
 from model import (
-    MODES, Config, draw_counts, draw_masks, generate, left_to_right, losses,
-    write)
+    MODES, Config, Transformer, draw_counts, draw_masks, generate, left_to_right, losses, write)
 from support import machine
 from support.flags import names_in, plugin
 

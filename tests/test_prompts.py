@@ -1,13 +1,13 @@
 """Many prompts at once: batches of what is alike, the order of the file, and wrong lines."""
+import contextlib
 import functools
 import json
-import sys
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-import sample
-from conftest import run
 from extras.prompts import batches_of
 from sample import generate, pattern_of
 from support.flags import InputError
@@ -23,7 +23,7 @@ make_for_words = functools.partial(make, vocab_size=WORDS.vocab_size, block_size
 @pytest.mark.parametrize("length", [0, 20])
 def test_a_text_is_the_same_whatever_else_is_in_the_file(workdir, way, length):
     """It is what the model writes alone, with the noise of its prompt's number and its own."""
-    flags = f"--prompts=p.txt --num_samples=3 --batch_size=5 --length={length} --full_length=false"
+    flags = f"--prompts=p.txt --num_samples=3 --batch_size=5 --length={length}"
     model, _, o, make_sampler = setting(f"{way} {flags}", make_for_words)
     o = replace(o, blank=8 if length else 2)
     config, found, patterns = model.config, {}, {}
@@ -32,10 +32,8 @@ def test_a_text_is_the_same_whatever_else_is_in_the_file(workdir, way, length):
         return pattern_of(o, config, WORDS, "random" if length else "aligned")
 
     for prompt in PROMPTS:          # those that this model can write
-        try:
+        with contextlib.suppress(InputError):
             patterns[prompt] = pattern(replace(o, prompt=prompt))
-        except InputError:
-            continue
     assert len(patterns) > 3
     (workdir / "p.txt").write_text("\n\n".join(patterns))
     for stories, together in batches_of(o, config, pattern):
@@ -45,40 +43,30 @@ def test_a_text_is_the_same_whatever_else_is_in_the_file(workdir, way, length):
     assert sorted(found) == [(i, k) for i in range(len(patterns)) for k in range(3)]
     for number, given in enumerate(patterns.values()):
         alone, _ = generate(model, [(number, 2)], given, o, make_sampler)
-        n = len(given)
-        if not o.full_length:       # ar leaves what comes after the end, and others may go on
-            n = [*alone[0].tolist(), config.bos_id].index(config.bos_id) + 1
-        assert found[number, 2][:n] == alone[0, :n].tolist()
+        assert found[number, 2] == alone[0].tolist()
 
 
-def rows_in(path):
-    settings, *rows = map(json.loads, open(path))
-    return rows
-
-
-def test_the_command_keeps_the_order_of_the_file(trained):
+def test_the_command_keeps_the_order_of_the_file(trained, call, monkeypatch):
+    """One sample is the default, and the first prompt is written as if it were the only one."""
+    monkeypatch.chdir(trained)
     prompts = ["One day, a ___ the park.", "One day", "He _ a park.", "One day, a _ the park."]
-    (trained / "p.txt").write_bytes("\r\n \r\n".join(prompts).encode())
-    flags = ["--out_dir=out/mdlm", "--prompts=p.txt", "--batch_size=2", "--blank=4"]
-    done = run("sample.py", *flags, "--num_samples=2", "--out=p.jsonl", cwd=trained)
-    rows = rows_in(trained / "p.jsonl")
+    Path("p.txt").write_bytes("\r\n \r\n".join(prompts).encode())
+
+    def written(*flags):
+        done = call("sample.py", "--out_dir=out/mdlm", "--blank=4", "--out=p.jsonl", *flags)
+        settings, *rows = map(json.loads, open("p.jsonl"))
+        assert done.stdout.splitlines()[:len(rows)] == [row["text"] for row in rows]
+        return rows
+
+    rows = written("--prompts=p.txt", "--batch_size=2", "--num_samples=2")
     assert [row["story"] for row in rows] == list(range(8))
-    *lines, last = done.stdout.splitlines()
-    assert lines == [row["text"] for row in rows]
-    assert last.startswith("8 stories in p.jsonl")
     for row, prompt in zip(rows[::2], prompts):
         beginning, _, end = prompt.partition(" _")
-        assert row["text"].startswith(beginning)
-        assert row["text"].endswith(end.lstrip("_"))
-        if end:
-            assert row["written"] == (4 if "___" in prompt else 1)
-    # One sample is the default, and the first prompt is written as if it were the only one.
-    run("sample.py", *flags, "--out=one.jsonl", cwd=trained)
-    ones = rows_in(trained / "one.jsonl")
+        assert row["text"].startswith(beginning) and row["text"].endswith(end.lstrip("_"))
+        assert not end or row["written"] == (4 if "___" in prompt else 1)
+    ones = written("--prompts=p.txt", "--batch_size=2")
     assert [row["text"] for row in ones] == [row["text"] for row in rows[::2]]
-    alone = [*flags[:1], f"--prompt={prompts[0]}", "--blank=4", "--num_samples=1"]
-    run("sample.py", *alone, "--out=alone.jsonl", cwd=trained)
-    assert rows_in(trained / "alone.jsonl") == ones[:1]
+    assert written(f"--prompt={prompts[0]}", "--num_samples=1") == ones[:1]
 
 
 @pytest.mark.parametrize("mode, text, flags, named", [
@@ -92,11 +80,10 @@ def test_the_command_keeps_the_order_of_the_file(trained):
     ("mdlm", "\n \r\n", "", "p.txt"),
     ("mdlm", "a", "--prompts=none.txt", "none.txt"),
     ("mdlm", "a", "--prompt=a", "--prompt")])
-def test_what_is_wrong_is_said_of_its_line(trained, monkeypatch, mode, text, flags, named):
-    (trained / "p.txt").write_text(text)
-    arguments = [f"--out_dir=out/{mode}", "--prompts=p.txt", "--out=bad.jsonl", *flags.split()]
+def test_what_is_wrong_is_said_of_its_line(trained, call, monkeypatch, mode, text, flags, named):
     monkeypatch.chdir(trained)
-    monkeypatch.setattr(sys, "argv", ["sample.py", *arguments])
-    with pytest.raises((InputError, OSError), match=f"^.*{named}.*$"):
-        sample.main()
-    assert not (trained / "bad.jsonl.tmp").exists()
+    Path("p.txt").write_text(text)
+    done = call("sample.py", f"--out_dir=out/{mode}", "--prompts=p.txt", "--out=bad.jsonl",
+                *flags.split())
+    assert done.returncode == 2 and re.fullmatch(f".*{named}.*\n", done.stderr)
+    assert not Path("bad.jsonl.tmp").exists()
