@@ -120,6 +120,10 @@ def graded(*arguments, cwd):
     return done, json.loads((cwd / "results.json").read_text())["tests"]
 
 
+def tasks_of(rows):
+    return {row["name"].split(":")[0] for row in rows}
+
+
 @pytest.mark.parametrize("shape", ["{}", "deep/in/a/lab/{}", "flat"])
 def test_a_hand_in_has_any_shape(lab, tmp_path, shape):
     """Other files, empty ones or old ones elsewhere, do no harm."""
@@ -138,7 +142,7 @@ def test_a_hand_in_has_any_shape(lab, tmp_path, shape):
 
 def test_the_untouched_hand_out_has_no_point(lab):
     done, rows = graded(cwd=lab["hand_out"])
-    assert {row["name"].split(":")[0] for row in rows} == TASKS.keys() and done.returncode == 1
+    assert tasks_of(rows) == TASKS.keys() and done.returncode == 1
     assert not any(row["score"] for row in rows)
     assert all("is not done yet" in row["output"] for row in rows[4:])      # gpt.py works
 
@@ -173,7 +177,7 @@ def test_a_grader_that_is_stopped_stops_its_student_and_has_named_every_task(lab
     process.terminate()
     assert process.wait() == 2 and not Path("/proc", child).exists()
     rows = json.loads(results.read_text())["tests"]
-    assert {row["name"].split(":")[0] for row in rows} == {"together", "draw"}
+    assert tasks_of(rows) == {"together", "draw"}
     results.unlink()
     results.mkdir()         # where nothing can be written
     done = subprocess.run([sys.executable, "grade.py"], cwd=tmp_path / "lab", capture_output=True)
@@ -224,8 +228,7 @@ def test_gradescope_grades_chosen_tasks(tmp_path):
     for row in report["tests"]:
         assert row.keys() == {"name", "max_score", "score", "output"}
     assert report["score"] == sum(row["score"] for row in report["tests"]) == 7
-    tasks = {row["name"].split(":")[0] for row in report["tests"]}
-    assert tasks == {"bound", "together", "project"}
+    assert tasks_of(report["tests"]) == {"bound", "together", "project"}
     chapters = (tmp_path / "source/lab/tasks.md").read_text()
     assert re.findall(r"^## (\w+):", chapters, re.M) == ["bound", "together"]
 
