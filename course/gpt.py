@@ -6,7 +6,7 @@ A GPT that works, in a hundred lines. Four edits turn it into masked diffusion: 
 It reads V words, numbered 0 … V-1, and BOS, which has the number V and begins every text.
 Shapes: B rows of a batch, T places of a text, C = width, H = heads, D = C / H.
 """
-import random
+import itertools
 
 import torch
 import torch.nn as nn
@@ -99,21 +99,21 @@ def fit(model, loss, x, steps, batch_size=32, lr=3e-3):
 
 
 def toy_texts(count):
-    """The toy's words, and as many of its stories as numbers of these words (count, 47)."""
-    from tokenizer import split_words
+    """The toy's tokenizer, and as many of its stories as numbers of words (count, 47)."""
+    from tokenizer import Tokenizer
+    from worlds import texts_of
     from worlds.toy import TOY
-    rng = random.Random(0)
-    words = TOY.words()
-    stories = [split_words(TOY.draw(rng)) for _ in range(count)]
-    return words, torch.tensor([[words.index(word) for word in story] for story in stories])
+    tokenizer = Tokenizer("words", words=TOY.words())
+    stories = itertools.islice(texts_of(TOY, seed=0), count)
+    return tokenizer, torch.tensor([tokenizer.encode(story) for story in stories])
 
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    words, x = toy_texts(20_000)
+    tokenizer, x = toy_texts(20_000)
     T = x.size(1)
-    model = GPT(len(words), T)
+    model = GPT(len(tokenizer.words), T)
     fit(model, loss, x, steps=600)
     generator = torch.Generator().manual_seed(0)
     for ids in write(model, 3, T, generator).tolist():
-        print(" ".join(words[i] for i in ids))
+        print(tokenizer.decode(ids))

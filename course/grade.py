@@ -8,11 +8,12 @@ Grades the lab: the points of each task, and the smallest case on which a proper
 
 There are no hidden answers. What a function returns is held against what must be true of any right
 one, which texts of two or three tokens let us count out. Tests by chance are so lenient that right
-answers fail any of them in less than one of 10,000 runs of the whole lab. Each run draws its lots
-anew, and ends by the --seed that draws the same ones again.
+answers fail one in fewer than one of 10,000 runs of the whole lab. Each run draws its lots anew,
+and ends by the LAB_SEED that draws the same ones again, if it stands in the environment.
 
-Your code runs in a process of its own, see answering.py, in a copy of this folder. results.json
-names every task, as Gradescope reads it; the exit code is 0 if all points are there.
+Your code runs in a process of its own, see answering.py, in a copy of this folder. If the grader
+is root, that process has a user of its own; --apart refuses to grade where that cannot be.
+results.json names every task, as Gradescope reads it; the exit code is 0 if all points are there.
 """
 import os
 import sys
@@ -22,9 +23,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path = [path for path in sys.path if path != HERE] + [HERE]
 
 import argparse
-import itertools
 import json
 import math
+import secrets
 import shutil
 import signal
 import socket
@@ -35,6 +36,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -45,24 +47,26 @@ from worlds.toy import TOY
 
 SECONDS = 120           # that a task may take
 
-# What is handed in; nothing else is read.
-FILES = {place.split(":")[0] for place in itertools.chain(*TASKS.values())} | {"project.py"}
+# A user whom nobody else is. He can change no file of ours, and his processes can be told by him.
+APART = {"user": 59_999, "group": 59_999, "extra_groups": []}
 
 
 # ---- What is handed in, and whose code it is -----------------------------------------------------
 
-def lay_out(hand_in, folder):
-    """A copy of this folder, and over it the hand-in. Returns the files that are not there."""
+def lay_out(hand_in, folder, tasks):
+    """A copy of this folder, and over it the files that are handed in for the tasks; nothing else
+    is read. Returns those that are not there."""
     for path in [*Path(HERE).glob("*.py"), *Path(HERE).glob("*/*.py")]:
         target = Path(folder, path.relative_to(HERE))
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(path, target)
     missing = []
-    for name in sorted(FILES):
+    places = [place for task in tasks for place in TASKS.get(task, ["project.py:"])]
+    for name in sorted({place.split(":")[0] for place in places}):
         found = [path for path in Path(hand_in).rglob(os.path.basename(name))
                  if path.is_file() and not path.is_symlink()]
         # It may lie in its own folder, or flat beside the others.
-        found.sort(key=lambda path: (not path.as_posix().endswith(name), len(path.parts)))
+        found.sort(key=lambda path: (not str(path).endswith(name), len(path.parts)))
         if found:
             shutil.copyfile(found[0], Path(folder, name))
         else:
@@ -70,14 +74,13 @@ def lay_out(hand_in, folder):
     return missing
 
 
-def as_nobody(folder):
-    """Arguments that start a process as the user nobody; none where that cannot be."""
-    them = {"user": "nobody", "group": "nogroup", "extra_groups": []}
-    command = [sys.executable, os.path.join(folder, "properties.py")]
-    try:        # can that user read what it takes?
-        subprocess.run(command, check=True, stderr=subprocess.DEVNULL, **them)
-        return them
-    except (OSError, ValueError, subprocess.CalledProcessError):
+def apart(folder):
+    """APART if that user can read what it takes, and nothing where that cannot be."""
+    command = [sys.executable, f"{folder}/properties.py"]
+    try:
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL, **APART)
+        return APART
+    except (OSError, subprocess.CalledProcessError):
         return {}
 
 
@@ -87,9 +90,9 @@ class Student:
     An argument may also be made over there: see `seed` and `made`. A function is called back."""
 
     def __init__(self, folder, task, seconds=SECONDS, **user):
-        self.seconds = seconds
+        self.seconds, self.user = seconds, user
         self.hangs_up = time.monotonic() + seconds
-        command = [sys.executable, "-P", os.path.join(folder, "answering.py"), folder, task]
+        command = [sys.executable, "-P", f"{folder}/answering.py", folder, task]
         ours, theirs = socket.socketpair()
         self.process = subprocess.Popen(
             command, stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -105,6 +108,8 @@ class Student:
         """Ends it, and the processes that it began."""
         self.timer.cancel()
         os.killpg(self.process.pid, signal.SIGKILL)
+        if self.user:       # those that left the group
+            subprocess.run(["sh", "-c", "kill -9 -1"], **self.user)
         self.process.wait()
 
     def __call__(self, name, *args):
@@ -122,9 +127,10 @@ class Student:
                 send(self.line, pack(reply))
                 kind, value = receive(self.line)
         except (EOFError, OSError):
+            says = f"takes longer than the {self.seconds} seconds of a task"
             if time.monotonic() < self.hangs_up:
-                raise Wrong(f"{name} ends the process") from None
-            raise Wrong(f"{name} takes longer than the {self.seconds} seconds of a task") from None
+                says = "ends the process"
+            raise Wrong(f"{name} {says}") from None
         if kind == "error":
             raise Wrong(f"{name} {value}")
         return value
@@ -157,7 +163,6 @@ class HiddenLaw:
         from experiments.oracle import exact_conditionals
         tokens = shaped(tokens, *self.place.shape, what="the tokens that the law is given",
                         below=self.vocab_size + 1)
-        p = torch.zeros(*tokens.shape, self.vocab_size)
         asked = (tokens == self.vocab_size).any(dim=1)                          # (B,)
         self.passes += int(asked.sum())
         true = exact_conditionals(TOY, self.true(tokens).numpy())               # (B, W, V)
@@ -189,7 +194,7 @@ def measure(student, rng, stories=4000, rows=500):
 def keeps_the_law_in_fewer_passes(student, rng):
     passes, nats, share = measure(student, rng)
     says = f"{passes:.2f} passes a story, {nats:.4f} nats from the law, {share:.1%} grammatical"
-    if not nats < MOST_NATS or passes >= int(TOY.mean_words()):     # a missing number is NaN
+    if not nats < MOST_NATS or not 1 <= passes < int(TOY.mean_words()):     # NaN is neither
         raise Wrong(says)
     student.says = says
     student.board = [{"name": "passes", "value": passes, "order": "asc"}]
@@ -197,13 +202,13 @@ def keeps_the_law_in_fewer_passes(student, rng):
 
 # ---- The command ---------------------------------------------------------------------------------
 
-def grade_task(task, number, student=None):
+def grade_task(task, lots, student=None):
     """A row for each check of the task, as Gradescope reads it."""
     rows = []
     for i, (of, points, says, function) in enumerate(CHECKS):
         if of != task:
             continue
-        rng = torch.Generator().manual_seed(1000 * number + i)
+        rng = np.random.default_rng([*lots.encode(), i])
         problem = ""
         try:
             if not student:
@@ -216,7 +221,7 @@ def grade_task(task, number, student=None):
         # What a student's code says may be long, or no text at all.
         output = "".join(c if c.isprintable() else " " for c in (problem or student.says)[:LONGEST])
         rows.append({"name": f"{task}: {says}", "max_score": points, "output": output,
-                     "score": 0 if problem else points, "status": "failed" if problem else "passed"})
+                     "score": 0 if problem else points})
     return rows
 
 
@@ -231,32 +236,37 @@ def show(task, rows):
 
 def save(report, graded):
     """results.json, whole or as it was."""
-    report["tests"] = [*itertools.chain(*graded.values())]
+    report["tests"] = sum(graded.values(), [])
     report["score"] = sum(row["score"] for row in report["tests"])
-    with open("results.json.tmp", "w", encoding="utf-8") as file:
-        json.dump(report, file, indent=1)
-    os.replace("results.json.tmp", "results.json")
+    unfinished = Path("results.json.tmp")
+    unfinished.write_text(json.dumps(report, indent=1))
+    unfinished.replace("results.json")
 
 
-def grade(tasks, hand_in, number):
+def grade(tasks, hand_in, lots, only_apart):
     """Whether all points are there."""
     if "project" in tasks:
         import_module("experiments.oracle")     # now, before a student's process could change it
-    graded = {task: grade_task(task, number) for task in tasks}     # all are named, come what may
-    report = {}
+    graded = {task: grade_task(task, lots) for task in tasks}       # all are named, come what may
+    report = {"output": ""}
     Path("results.json").unlink(missing_ok=True)
     save(report, graded)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o755)
-        missing = lay_out(hand_in, folder)
+        missing = lay_out(hand_in, folder, tasks)
+        user = apart(folder)
         if missing:
-            report["output"] = f"not handed in: {', '.join(missing)}"
-            print(report["output"])
-        user = as_nobody(folder)
+            report["output"] += f"not handed in: {', '.join(missing)}\n"
+        if not user and hand_in != HERE:
+            report["output"] += "what is handed in runs as you, and could change its points\n"
+        print(report["output"], end="")
+        save(report, graded)
+        if only_apart and not user:
+            raise OSError("--apart: be root, and let all users read Python and its packages")
         for task in tasks:
             student = Student(folder, task, 600 if task == "project" else SECONDS, **user)
             try:
-                graded[task] = grade_task(task, number, student)
+                graded[task] = grade_task(task, lots, student)
             finally:
                 student.end()
             show(task, graded[task])
@@ -265,7 +275,7 @@ def grade(tasks, hand_in, number):
             save(report, graded)
     most = sum(row["max_score"] for row in report["tests"])
     print(f"{report['score']} of {most} points; results.json has them for Gradescope, and "
-          f"--seed={number} draws the same lots")
+          f"LAB_SEED={lots} draws the same lots")
     return report["score"] == most
 
 
@@ -276,10 +286,10 @@ def flags():
     parser.add_argument("tasks", nargs="*")
     parser.add_argument("--project", action="store_true")
     parser.add_argument("--folder", default=HERE)
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    parser.add_argument("--apart", action="store_true")
     o = parser.parse_args()
     names = [*TASKS, "project"]
-    o.tasks = (o.tasks or list(TASKS)) + names[-1:] * o.project
+    o.tasks = (o.tasks or [*TASKS]) + names[-1:] * o.project
     for task in o.tasks:
         if task not in names:
             parser.error(f"{task:.40} is no task; there are {', '.join(names)}")
@@ -290,11 +300,12 @@ def flags():
 
 def main():
     o = flags()
-    if sys.stdout:
-        sys.stdout.reconfigure(errors="backslashreplace")       # a terminal may know ASCII alone
+    sys.stdout.reconfigure(errors="backslashreplace")       # a terminal may know ASCII alone
     torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))       # which ends a student's process
+    lots = os.environ.pop("LAB_SEED", secrets.token_hex(16))    # none of a student's business
     try:
-        return 0 if grade(dict.fromkeys(o.tasks), o.folder, o.seed) else 1
+        return 0 if grade(dict.fromkeys(o.tasks), o.folder, lots, o.apart) else 1
     except (OSError, KeyboardInterrupt) as e:
         print(f"grade.py: {str(e) or 'stopped'}", file=sys.stderr)
         return 2

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Gradescope runs this once, as root, when the autograder is uploaded. It installs what the grader needs.
+# Gradescope runs this once, as root, when the autograder is uploaded. It installs what the grader
+# needs.
 set -euo pipefail
 cd "${AUTOGRADER:-/autograder}"
 
@@ -11,5 +12,8 @@ if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
 fi
 $python -m venv venv
 # PyTorch for CPUs is a tenth of the one for GPUs.
-venv/bin/pip install "$(grep ^torch source/lab/requirements.txt)" --index-url https://download.pytorch.org/whl/cpu
+torch=$(grep ^torch source/lab/requirements.txt)
+venv/bin/pip install "$torch" --index-url https://download.pytorch.org/whl/cpu
 venv/bin/pip install numpy tiktoken tqdm
+# What is handed in runs as another user, who must be able to read this.
+chmod -R a+rX venv source

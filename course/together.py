@@ -18,8 +18,3 @@ def nats_lost(joint):
         others = [other for other in range(joint.dim()) if other != i]
         singles += torch.special.entr(joint.sum(dim=others)).sum()
     return singles - torch.special.entr(joint).sum()
-
-
-if __name__ == "__main__":
-    same = torch.tensor([[0.5, 0.0], [0.0, 0.5]], dtype=torch.float64)
-    print(f"a girl or a boy, and later the word that repeats it: {nats_lost(same):.3f} nats lost")

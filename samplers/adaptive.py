@@ -62,7 +62,8 @@ def logits_of(model, tokens, row, place, appeared):
 def within_risk(nats, risk):
     """Which places (B, L) are revealed, by the entropies nats (B, L) of their laws; inf is known.
 
-    In each row those whose surer places sum to at most `risk` nats, so always the surest of all."""
+    A place is revealed if the nats of all surer places of its row sum to at most `risk`. So the
+    surest place of a row always is, whatever the risk."""
     ascending, place = nats.sort(dim=1, stable=True)
     before = F.pad(ascending.cumsum(dim=1)[:, :-1], (1, 0))                     # (B, L)
     within = torch.zeros_like(nats, dtype=torch.bool).scatter(1, place, before <= risk)
