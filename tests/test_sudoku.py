@@ -215,12 +215,11 @@ RIGHT = ".23456456123231564564231312645645312"
 
 def test_own_puzzles_are_answered_in_the_terminal(solve_with):
     """However they are written. Each way of writing keeps what is given."""
-    puzzles = [between.join(f"......{RIGHT[6:]}".replace(".", blank))
-               for blank in ".0_-" for between in ("", " ")]
+    puzzles = [f"......{RIGHT[6:]}".replace(".", blank) for blank in ".0"]
     Path("p.txt").write_text("\r\n\r\n".join([RIGHT, *puzzles]))
     said = solve_with("mdlm taught", "--puzzles=p.txt", "--risks=").stdout
     texts = [text.split("\n") for text in said.split("\n\n")[:-1]]
-    assert len(texts) == 4 * 9
+    assert len(texts) == 4 * 3
     for puzzle, answer in texts:
         grid = answer.split()[:36]
         assert all(given in (".", digit) for given, digit in zip(puzzle.split(), grid))
