@@ -65,12 +65,18 @@ def rows(found: list, key: str, **wanted) -> np.ndarray:
     return np.array([value[0] if isinstance(value, list) else value for value in values])
 
 
-def cost(file, way: str) -> str:
-    """Nats per token of a way of writing, as cost.py found them, and the passes it takes."""
-    ways = {row["way"]: row for row in file["rows"] if row["run"] == "mdlm"}
-    row = ways[way]
-    passes = f" in {row['passes']:.0f}" if row["passes"] else ""
-    return f"{row['nats']:.{2 + (row['nats'] < 1)}f}{passes}"
+def cost(name: str, way: str, key="nats", run="mdlm") -> np.ndarray:
+    """A column of cost.py for a way of writing, for each seed that was measured."""
+    found = [row for file, content in DATA.items() if re.fullmatch(rf"cost_{name}_\d", file)
+             for row in content["rows"] if row[key] is not None]
+    return rows(found, key, run=run, way=way)
+
+
+def cost_and_passes(name: str, way: str, digits=3) -> str:
+    """The nats per token of a way of writing, and its passes."""
+    nats = shown(cost(name, way), f".{digits}f")
+    passes = cost(name, way, "passes")
+    return f"{nats} in {passes.mean():.0f}" if nats and len(passes) else nats
 
 
 def seeds(values, digits=2, between=", ") -> str:
