@@ -2,7 +2,6 @@
 What does a text cost under the sampler that writes it, and what does a saved pass cost?
 
     python -m experiments.cost NAME=FOLDER … --windows=200 --json=FILE
-    python -m experiments.cost --plot=FILE          of all that results/data/sampling.json has
 
 Each NAME=FOLDER is a run. Windows of its validation split, or of that of --data, are scored by
 extras/score.py: by the first run in several ways of writing, which only differ in the way, and by
@@ -25,11 +24,12 @@ on one core with one token a pass.
 import json
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-from experiments.held_out import Output, open_run
+from experiments.held_out import open_run
 from experiments.oracle import toy_oracle
 from extras.score import AT_ONCE, cost_of_writing
 from model import read_masked
@@ -37,7 +37,7 @@ from prepare_data import Windows
 from sample import SampleOptions, plain_sampler
 from samplers import adaptive
 from support.flags import (
-    ROOT, build, command, flag, parse_flags, print_table, provenance, write_json)
+    build, command, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import figure
 from support.runs import origin_of
 from train import mean_and_error, window_losses
@@ -48,11 +48,12 @@ LAW = "law"
 
 
 @dataclass
-class CostOptions(Output):
+class CostOptions:
     """what to score"""
     windows: int = flag(200, "validation windows", low=2)
     data: str = flag("", "data set whose validation split is scored; default: the run's own")
     givens: int = flag(0, "cells that are given of each Sudoku, drawn at random", low=0)
+    json: str = flag("", "file for the rows", file=(".json",))
     device: str = flag("cpu", "cpu, cuda or mps")
 
 
@@ -142,9 +143,9 @@ PANELS = {"toy-1": "toy", "sudoku-1": "Sudoku", "sudoku-given-1": "Sudoku, 12 gi
 LINES = "random", "surest", "risk"      # how the names of ways begin
 
 
-def draw_costs(path: str):
-    """What is lost beside the cheapest order, against passes for each hundred tokens."""
-    measured = json.loads((ROOT / "results/data/sampling.json").read_text())
+def draw_costs(measured: str, path: str):
+    """Nats beside the cheapest way, against passes a token, of all that a file of results has."""
+    measured = json.loads(Path(measured).read_text())
     with figure(path, (12, 3.4), len(PANELS), one_scale=False) as panels:
         for axes, (name, title) in zip(panels, PANELS.items()):
             rows = [row for row in measured[f"cost-{name}"]["rows"] if row["passes"]]
@@ -161,9 +162,6 @@ def draw_costs(path: str):
 def main():
     flags = parse_flags(__doc__, CostOptions, named="NAME=FOLDER")
     o = build(CostOptions, flags)
-    if o.plot:
-        draw_costs(o.plot)
-        return
     table, rows = [["run, way", "nats", "±", "less left to right", "±", "passes"]], []
     first, newest = {}, {}                  # {way: nats of each window}, of the first run and now
     for number, (name, folder) in enumerate(flags["named"].items()):

@@ -21,8 +21,7 @@ data=results/data figures=results/figures again=
 list() {
     cat <<END
 group        train  measure  what it answers
-cost           COST_T     COST_M  What does a text cost in each way of writing it?
-sampling        15        5  How many tokens a pass do drafts write, and how fast?
+cost            35       45  What does a text cost in each way of writing it?
 sudoku          85       60  Where does masked diffusion win, and is it by the order of writing?
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
 pictures        15        1  The moving pictures of README.
@@ -44,9 +43,9 @@ reckoned from the steps, about 0.14 s each on stories and 0.08 s on the toy, and
 to start and evaluate. Groups share runs, so all of them take some 27 hours, and not the sum. The
 download is not counted.
 
-Some numbers of the pages are of groups that are gone. Clone the repository at commit d012157 to
-make them again: openings, mapping, gradient, shakespeare (one difference at a time), speed (beside
-others' code), and what learning has there besides.
+Some numbers of the pages are of groups that are gone. Clone the repository at commit 8d87118 to
+make dial and sampling again, and at d012157 the others: openings, mapping, gradient, shakespeare
+(one difference at a time), speed (beside others' code), and what learning has there besides.
 END
 }
 
@@ -110,12 +109,6 @@ has_gpu() { python -c 'import sys, torch; sys.exit(not torch.cuda.is_available()
 
 # ---- Runs that several groups need ---------------------------------------------------------------
 
-in_blocks() {   # in_blocks N: of 48 tokens, or of 256 of real text, a block is all of the window
-    [ $1 = 48 ] || [ $1 = 256 ] || echo --variant=blocks --block_length=$1
-}
-dial() {        # dial MODE N SEED
-    toy dial-toy/$1-$2-$3 --mode=$1 --seed=$3 $(in_blocks $2)
-}
 sudoku() {      # sudoku NAME SEED MODE PRESET FLAGS …: out/sudoku/NAME-SEED
     run "sudoku/$1-$2" --mode="$3" --preset="$4" --max_steps=2000 --seed="$2" "${@:5}"
 }
@@ -127,12 +120,17 @@ gpt_in_proportion() {       # the same, with a warm-up of as large a share as 1,
     learn gpt ar-$1 $1 $2 --eval_windows=100 --warmup=$(($1 * 8 / 100))
 }
 
+in_bell() { [ $1 = 1 ] || echo --variant=bell --bell=$1; }     # 1 is model.py's own choice
+
+recipe() {      # recipe NAME STEPS SEED FLAGS …: out/learning/NAME-SEED, or out/learning-long
+    local folder=learning
+    [ $2 = 1250 ] || folder=learning-long
+    learn $folder $1 $2 $3 --eval_windows=100 "${@:4}"
+}
+
 # ---- The groups ----------------------------------------------------------------------------------
 
-# Seed 1 is scored in all ways, beside the perfect network on the toy. Of stories 16 windows take as
-# long as all else.
 group_cost() {
-    made sampling cost-law python -m experiments.cost law=law
     for seed in 1 2 3; do
         run sudoku-mdlm-$seed --preset=sudoku --mode=mdlm --seed=$seed
         made sampling cost-sudoku-$seed python -m experiments.cost mdlm=out/sudoku-mdlm-$seed
@@ -143,6 +141,7 @@ group_cost() {
         toy toy-$mode-1 --mode=$mode
         run plays-$mode-1 --preset=shakespeare --mode=$mode
     done
+    made sampling cost-law python -m experiments.cost law=law
     made sampling cost-toy-1 python -m experiments.cost mdlm=out/toy-mdlm-1 ar=out/toy-ar-1
     made sampling cost-shakespeare-1 python -m experiments.cost \
         mdlm=out/plays-mdlm-1 ar=out/plays-ar-1
@@ -150,6 +149,8 @@ group_cost() {
     for name in ar mdlm; do short $name 1; done
     made sampling cost-stories-1 python -m experiments.cost --data=unseen --windows=20 \
         mdlm=out/learning/masked_ce-4-1 ar=out/stories/ar-1 nelbo=out/stories/mdlm-1
+    python -c 'import sys; from experiments.cost import draw_costs; draw_costs(*sys.argv[1:])' \
+        $data/sampling.json $figures/cost.png
 }
 
 # Each mode has the steps, batch and rate of the others, and two more rates are tried for each.
@@ -205,8 +206,8 @@ group_pictures() {
     mkdir -p out/written
     if [ ! -e $figures/modes.svg ]; then
         toy toy/ar --mode=ar
-        dial mdlm 48 1
-        dial aogpt 48 1
+        toy dial-toy/mdlm-48-1 --mode=mdlm
+        toy dial-toy/aogpt-48-1 --mode=aogpt
         picture ar --out_dir=out/toy/ar
         picture mdlm --out_dir=out/dial-toy/mdlm-48-1
         picture aogpt --out_dir=out/dial-toy/aogpt-48-1 --order=random --sampler=drafts --draft=8
@@ -297,7 +298,7 @@ group_orders() {
 group_blanks() {
     toy toy/ar --mode=ar
     toy toy/infill --mode=aogpt --variant=infill
-    for mode in mdlm aogpt; do dial $mode 48 1; done
+    for mode in mdlm aogpt; do toy dial-toy/$mode-48-1 --mode=$mode; done
     made blanks blanks-toy python -m experiments.blanks --data=toy --windows=100 \
         --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
     gpt 2500 1
@@ -306,14 +307,6 @@ group_blanks() {
     made blanks blanks-stories python -m experiments.blanks --data=unseen --windows=380 \
         --plot=$figures/blanks.png \
         --models="$(folders out/steps/{ar,infill}-2500-1 out/long/{aogpt,masked_ce}-1)"
-}
-
-in_bell() { [ $1 = 1 ] || echo --variant=bell --bell=$1; }     # 1 is model.py's own choice
-
-recipe() {      # recipe NAME STEPS SEED FLAGS …: out/learning/NAME-SEED, or out/learning-long
-    local folder=learning
-    [ $2 = 1250 ] || folder=learning-long
-    learn $folder $1 $2 $3 --eval_windows=100 "${@:4}"
 }
 
 world() {       # world PRESET OBJECTIVE A SEED: out/PRESET-bell/OBJECTIVE-A-SEED

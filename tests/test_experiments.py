@@ -21,7 +21,7 @@ from extras.score import cost_of_writing
 from model import diffusion_batch, losses
 from prepare_data import PrepareOptions, prepare
 from support.flags import ROOT, InputError
-from support.runs import ORIGIN, random_numbers
+from support.runs import random_numbers
 from test_toy import close, enumerate_stories
 from tokenizer import Tokenizer, split_words
 from train import window_losses
@@ -54,14 +54,11 @@ def nats_of(x):
 # ---- The perfect network -------------------------------------------------------------------------
 
 def test_the_distance_of_the_law_from_itself_is_nil():
-    figures = distance(stories(4000))
-    assert figures["grammatical"] == 1
-    assert abs(figures["kl"]) < 0.01
+    found = distance(stories(4000))
+    assert (found["grammatical"], found["kl"]) == (1, approx(0, abs=0.01))
     balls = [text for text in stories(4000) if " ball " in text]
-    with_more_balls = distance(balls * 2 + stories(4000))
-    assert with_more_balls["kl"] > 0.05
-    mostly_wrong = distance(["Lily ."] * 300 + stories(100))
-    assert mostly_wrong["grammatical"] == 0.25
+    assert distance(balls * 2 + stories(4000))["kl"] > 0.05
+    assert distance(["Lily ."] * 300 + stories(100))["grammatical"] == 0.25
 
 
 SMALL = {               # every story has nine words
@@ -135,12 +132,6 @@ def test_a_perfect_network_fills_a_blank_by_the_law():
     assert found.numpy() == approx(expected, abs=1e-4)
 
 
-def test_in_any_order_the_law_is_the_law():
-    x = as_tokens(stories(5))
-    order = torch.rand(x.shape, generator=random_numbers(0)).argsort(dim=1)
-    assert held_out.nats(toy_oracle(), x, order).numpy() == approx(nats_of(x), abs=1e-5)
-
-
 def test_distances_and_the_bound():
     """Beside a loop; and the bound is that of the same masks."""
     hidden = torch.rand(50, 24, generator=torch.Generator().manual_seed(0)) < 0.8
@@ -166,15 +157,13 @@ def test_the_mean_over_orders():
     p = torch.exp(-4 * scores)
     found = held_out.of_the_mean(scores, T=4)
     assert found.numpy() == approx((-p.mean(dim=0).log() / 4).numpy())
-    assert (found < scores.mean(dim=0)).all()
 
 
-def test_scores_of_neighbours_and_their_error():
+def test_scores_of_neighbours():
     """Neighbours share text, so ten of them count as one."""
-    scores = torch.rand(100, generator=random_numbers(0))
-    of_tens = held_out.of_neighbours(scores)
-    assert of_tens == approx(scores.view(10, 10).mean(dim=1).tolist(), abs=1e-5)
-    assert held_out.of_neighbours(scores[:99]) == of_tens[:9]
+    scores = torch.rand(99, generator=random_numbers(0))
+    expected = scores[:90].view(9, 10).mean(dim=1).tolist()
+    assert held_out.of_neighbours(scores) == approx(expected, abs=1e-5)
 
 
 def test_held_out(trained, workdir, monkeypatch):
@@ -243,14 +232,14 @@ def run_all(workdir):
     for folder in "nanoGPT", "data/toy", "data/unseen", "results/data":
         (workdir / folder).mkdir(parents=True)
 
-    def call(*arguments, fails=False):
+    def call(*arguments):
         (workdir / "asked").unlink(missing_ok=True)
-        done = subprocess.run(
-            ["bash", ROOT / "experiments/run_all.sh", *arguments], capture_output=True, text=True,
-            env=os.environ | {"PATH": f"{workdir}/bin:{os.environ['PATH']}"})
-        assert bool(done.returncode) == fails, done.stderr
-        if fails or "--list" in arguments:
-            return done.stdout + done.stderr
+        path = f"{workdir}/bin:{os.environ['PATH']}"
+        listed = subprocess.check_output(
+            ["bash", ROOT / "experiments/run_all.sh", *arguments], text=True,
+            env=os.environ | {"PATH": path})
+        if "--list" in arguments:
+            return listed
         return (workdir / "asked").read_text().splitlines()
 
     return call
@@ -280,13 +269,9 @@ def test_numbers_are_made_again_only_if_that_is_asked_for(run_all, workdir):
     """A page's file keeps what others have measured."""
     run_all("rates", "orders")
     first = json.loads((workdir / "results/data/real.json").read_text())
-    assert list(first) == ["rates", "orders"]
     run_all("rates", "overfits")
     then = json.loads((workdir / "results/data/real.json").read_text())
     assert then == first | {"overfits": then["overfits"]}
-    run_all("rates", "--again")
-    assert list(json.loads((workdir / "results/again/real.json").read_text())) == ["rates"]
-    assert "no group ratess" in run_all("ratess", fails=True)
 
 
 # ---- Every command runs --------------------------------------------------------------------------
@@ -315,9 +300,7 @@ def test_commands(trained, workdir, monkeypatch, name):
     flags = COMMANDS[name]
     run_main(name, monkeypatch, *flags)
     if "--json=f.json" in flags:
-        content = json.load(open("f.json"))
-        assert content["command"].startswith(f"python -m experiments.{name}")
-        assert name == "oracle" or set(ORIGIN) <= content["runs"].popitem()[1].keys()
+        assert f"python -m experiments.{name}" in json.load(open("f.json"))["command"]
     if "--plot=f.png" in flags:
         assert os.path.getsize("f.png") > 5000
 
@@ -391,4 +374,3 @@ def test_nanogpt_and_ours_take_turns(workdir, monkeypatch):
     nll = -log_p[letters[:-1], letters[1:]]     # of all letters but the first
     windows = nll[899:979].view(5, 16)          # as Windows cuts 100 letters
     assert found["nats"] == approx(windows.mean().item(), abs=1e-5)
-    assert found["second half"] == approx(windows[:, 8:].mean().item(), abs=1e-5)
