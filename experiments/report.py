@@ -65,18 +65,18 @@ def rows(found: list, key: str, **wanted) -> np.ndarray:
     return np.array([value[0] if isinstance(value, list) else value for value in values])
 
 
-def cost(name: str, way: str, key="nats", run="mdlm") -> np.ndarray:
+def cost(name: str, way: str, run="mdlm", key="nats") -> np.ndarray:
     """A column of cost.py for a way of writing, for each seed that was measured."""
-    found = [row for file, content in DATA.items() if re.fullmatch(rf"cost_{name}_\d", file)
+    found = [row for file, content in DATA.items() if re.fullmatch(rf"cost_{name}(_\d)?", file)
              for row in content["rows"] if row[key] is not None]
     return rows(found, key, run=run, way=way)
 
 
-def cost_and_passes(name: str, way: str, digits=3) -> str:
+def cost_and_passes(name: str, way: str, digits=3, run="mdlm") -> str:
     """The nats per token of a way of writing, and its passes."""
-    nats = shown(cost(name, way), f".{digits}f")
-    passes = cost(name, way, "passes")
-    return f"{nats} in {passes.mean():.0f}" if nats and len(passes) else nats
+    nats = shown(cost(name, way, run), f".{digits}f")
+    passes = cost(name, way, run, "passes")
+    return f"{nats} in {passes.mean():.0f}" if len(passes) else nats
 
 
 def seeds(values, digits=2, between=", ") -> str:
