@@ -40,7 +40,7 @@ speed            0        1  How fast is training? Only on a GPU.
 
 All minutes are rough, and of one core. Those of measuring and of few are from logs; the others are
 reckoned from the steps, about 0.14 s each on stories and 0.08 s on the toy, and from a minute a run
-to start and evaluate. Groups share runs, so all of them take some 27 hours, and not the sum. The
+to start and evaluate. Groups share runs, so all of them take some 23 hours, and not the sum. The
 download is not counted.
 
 Some numbers of the pages are of groups that are gone. Clone the repository at commit 8d87118 to
@@ -147,7 +147,7 @@ group_cost() {
         mdlm=out/plays-mdlm-1 ar=out/plays-ar-1
     recipe masked_ce-4 1250 1 $(in_bell 4)
     for name in ar mdlm; do short $name 1; done
-    made sampling cost-stories-1 python -m experiments.cost --data=unseen --windows=20 \
+    made sampling cost-stories-1 python -m experiments.cost --data=unseen --windows=12 \
         mdlm=out/learning/masked_ce-4-1 ar=out/stories/ar-1 nelbo=out/stories/mdlm-1
     python -c 'import sys; from experiments.cost import draw_costs; draw_costs(*sys.argv[1:])' \
         $data/sampling.json $figures/cost.png
