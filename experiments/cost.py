@@ -144,7 +144,8 @@ def costs_of(folder: str, all_ways: bool, o: CostOptions):
 
 PANELS = {"toy-1": "toy", "sudoku-1": "Sudoku", "sudoku-given-1": "Sudoku, 12 given cells",
           "shakespeare-1": "Tiny Shakespeare", "stories-1": "stories"}
-LINES = "random", "surest", "risk"      # how the names of ways begin
+# How the names of ways begin.
+LINES = {"random": "random places", "surest": "the surest of a pass", "risk": "adaptive"}
 
 
 def draw_costs(measured: str, path: str):
@@ -155,12 +156,12 @@ def draw_costs(measured: str, path: str):
             rows = [row for row in measured[f"cost-{name}"]["rows"] if row["passes"]]
             one_each = max(row["passes"] for row in rows)
             least = min(row["nats"] for row in rows)
-            for way in LINES:
+            for way, label in LINES.items():
                 points = [(row["passes"] / one_each, row["nats"] - least) for row in rows
                           if row["way"].startswith(way)]
-                axes.plot(*zip(*sorted(points)), "o-", ms=4, label=way)
-            axes.set(title=title, xlabel="passes a token", xscale="log")
-            axes.set_yscale("symlog", linthresh=0.01)
+                axes.plot(*zip(*sorted(points)), "o-", ms=4, label=label)
+            axes.set(title=title, xlabel="passes a token")
+        panels[0].set_ylabel("nats lost a token")
 
 
 def main():
