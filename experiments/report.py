@@ -68,7 +68,7 @@ def rows(found: list, key: str, **wanted) -> np.ndarray:
 def cost(name: str, way: str, run="mdlm", key="nats") -> np.ndarray:
     """A column of cost.py for a way of writing, for each seed that was measured."""
     found = [row for file, content in DATA.items() if re.fullmatch(rf"cost_{name}(_\d)?", file)
-             for row in content["rows"] if row[key] is not None]
+             for row in content["rows"] if row.get(key) is not None]
     return rows(found, key, run=run, way=way)
 
 
@@ -77,6 +77,13 @@ def cost_and_passes(name: str, way: str, digits=3, run="mdlm") -> str:
     nats = shown(cost(name, way, run), f".{digits}f")
     passes = cost(name, way, run, "passes")
     return f"{nats} in {passes.mean():.0f}" if len(passes) else nats
+
+
+def less(name: str, way: str, run="mdlm", key="less") -> str:
+    """How much more than left to right it costs, or by key "gain" less than the first run, with
+    the first seed, ± its error over windows."""
+    pair = cost(name, way, run, key)[0], cost(name, way, run, f"{key}_error")[0]
+    return pm(pair, 3)
 
 
 def seeds(values, digits=2, between=", ") -> str:
