@@ -153,7 +153,8 @@ def draw_costs(measured: str, path: str):
     measured = json.loads(Path(measured).read_text())
     with figure(path, (12, 3.4), len(PANELS), one_scale=False) as panels:
         for axes, (name, title) in zip(panels, PANELS.items()):
-            rows = [row for row in measured[f"cost-{name}"]["rows"] if row["passes"]]
+            rows = measured[f"cost-{name}"]["rows"]
+            rows = [row for row in rows if row["passes"] and row["run"] == "mdlm"]
             one_each = max(row["passes"] for row in rows)
             least = min(row["nats"] for row in rows)
             for way, label in LINES.items():
