@@ -18,8 +18,8 @@ The expected answer: on text the ways of one token a pass cost the same within 0
 the GPT's lead is real; on Sudokus surest first costs least. It would be refuted by an order that
 brings masked diffusion on text near the GPT.
 
-A way takes its passes over all windows: 12 windows of 256 tokens by 1.4M weights take a minute
-on one core with one token a pass.
+A way takes its passes over all windows: 12 windows of 256 tokens by 1.4M weights take a minute or
+two on one core with one token a pass.
 """
 import json
 import random

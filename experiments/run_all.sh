@@ -21,7 +21,7 @@ data=results/data figures=results/figures again=
 list() {
     cat <<END
 group        train  measure  what it answers
-cost            35       45  What does a text cost in each way of writing it?
+cost            65       35  What does a text cost in each way of writing it?
 sudoku          85       60  Where does masked diffusion win, and is it by the order of writing?
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
 pictures        15        1  The moving pictures of README.
