@@ -24,7 +24,6 @@ from support.flags import ROOT, InputError
 from support.runs import random_numbers
 from test_toy import close, enumerate_stories
 from tokenizer import Tokenizer, split_words
-from train import window_losses
 from worlds.toy import TOY, Grammar, choice
 
 WORDS = Tokenizer("words", words=TOY.words())
