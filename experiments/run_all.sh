@@ -145,6 +145,8 @@ group_cost() {
     made sampling cost-toy-1 python -m experiments.cost mdlm=out/toy-mdlm-1 ar=out/toy-ar-1
     made sampling cost-shakespeare-1 python -m experiments.cost \
         mdlm=out/plays-mdlm-1 ar=out/plays-ar-1
+    run plays-mdlm-2 --preset=shakespeare --mode=mdlm --seed=2
+    made sampling cost-shakespeare-2 python -m experiments.cost mdlm=out/plays-mdlm-2
     recipe masked_ce-4 1250 1 $(in_bell 4)
     for name in ar mdlm; do short $name 1; done
     made sampling cost-stories-1 python -m experiments.cost --data=unseen --windows=12 \
