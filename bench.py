@@ -7,8 +7,8 @@ How fast training is, with random weights and random tokens.
 "tuned" is what train.py does by default. "baseline" is eager float32 with logits of every slot, as
 in the code of arXiv 2603.22075. All of it is measured in one process, by turns, because a machine
 is not equally fast all the time. So six models and their optimizers are in memory, which takes 9 GB
-at 124M parameters; --mode=mdlm takes a third of that. It takes minutes. What writing costs is
-measured by experiments/denoiser.py.
+at 124M parameters; --mode=mdlm takes a third of that. It takes minutes. How long writing takes is
+said by sample.py.
 """
 import math
 import statistics

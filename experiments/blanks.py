@@ -79,7 +79,7 @@ def measure(folder: str, o: InfillOptions) -> dict:
     toy = windows.meta["tokenizer"]["kind"] == "words"
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
     T = x.size(1) - toy         # the toy's last token is the end-of-text
-    law = toy_oracle("mdlm")    # which is given both sides
+    law = toy_oracle()    # which is given both sides
     blanks = {}
     for length in LENGTHS:
         if length > T - 2:

@@ -3,38 +3,56 @@ What does a text cost under the sampler that writes it, and what does a saved pa
 
     python -m experiments.cost NAME=FOLDER … --windows=200 --json=FILE
 
-Each NAME=FOLDER is a run. Windows of its validation split are scored by extras/score.py in several
-ways of writing: all of them by the same network, so only the way differs. A row has nats per token,
-above the true law where there is one, and passes; ± is the standard error over windows, most of
-which all rows of a network share, so beside it stands that of the difference to "left to right".
-Of a GPT there is one row. With --givens=N the windows are Sudokus, and cost what is not given.
+Each NAME=FOLDER is a run. Windows of its validation split, or of that of --data, are scored by
+extras/score.py: by the first run in several ways of writing, which only differ in the way, and by
+the others one token a pass. A row has nats per token, above the true law where there is one, and
+passes. ± is the standard error over windows, most of which all rows share. So beside it stands the
+difference to "left to right" of the same run, or for a GPT of the run before it, and in the file
+how much less than the first run it costs in the same way.
+
+With --givens=N the windows are Sudokus, and cost what is not given. With law=law the law of the toy
+is scored in the place of a network: what it has above the law is what the way of writing loses by
+itself, the KL of the law from what would be written.
 
 The expected answer: on text the ways of one token a pass cost the same within 0.02 nats, so that
 the GPT's lead is real; on Sudokus surest first costs least. It would be refuted by an order that
 brings masked diffusion on text near the GPT.
+
+A way takes its passes over all windows: 12 windows of 256 tokens by 1.4M weights take a minute or
+two on one core with one token a pass.
 """
+import json
 import random
 from dataclasses import dataclass
-from types import SimpleNamespace
+from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
+from experiments.held_out import open_run
+from experiments.oracle import toy_oracle
 from extras.score import AT_ONCE, cost_of_writing
 from model import read_masked
-from prepare_data import open_windows
-from sample import SampleOptions, open_model, plain_sampler
+from prepare_data import Windows
+from sample import SampleOptions, plain_sampler
 from samplers import adaptive
 from support.flags import (
     build, command, flag, parse_flags, print_table, provenance, write_json)
-from support.runs import origin_of, read_run
+from support.pictures import figure
+from support.runs import origin_of
 from train import mean_and_error, window_losses
+from worlds.sudoku import SUDOKU
+
+RISKS = 0.03, 0.1, 0.3, 1, 3, 10
+SEVERAL = 2, 4, 8           # tokens a pass
+LAW = "law"
 
 
 @dataclass
 class CostOptions:
     """what to score"""
     windows: int = flag(200, "validation windows", low=2)
+    data: str = flag("", "data set whose validation split is scored; default: the run's own")
     givens: int = flag(0, "cells that are given of each Sudoku, drawn at random", low=0)
     json: str = flag("", "file for the rows", file=(".json",))
     device: str = flag("cpu", "cpu, cuda or mps")
@@ -61,73 +79,113 @@ def surest_of_pass(count: int):
     return write
 
 
-def ways_of(config, tokens: int) -> dict:
-    """{name: (sampler, flags of sample.py)} of the ways to write so many tokens."""
+def ways_of(config, tokens: int, all_ways: bool) -> dict:
+    """{name: (sampler, flags of sample.py)} of the ways to write so many tokens, all of them or
+    those of one token a pass."""
     def plain(order: str, a_pass: int = 1):
         o = SampleOptions(order=order, steps=-(-tokens // a_pass))
         return plain_sampler(config, o), o
 
-    ways = {"left to right": plain("left_to_right"), "random": plain("random")}
-    for a_pass in 2, 4, 8:
+    def sure(risk: float):
+        return adaptive.sampler(config, SampleOptions(), {"risk": risk}), SampleOptions()
+
+    ways = {"left to right": plain("left_to_right"), "random": plain("random"),
+            "surest first": sure(0)}
+    if not all_ways:
+        return ways
+    for a_pass in SEVERAL:
         ways[f"random, {a_pass} a pass"] = plain("random", a_pass)
-    for a_pass in 2, 4, 8:
         ways[f"surest {a_pass} a pass"] = surest_of_pass(a_pass), SampleOptions()
-    for risk in 0, 0.03, 0.1, 0.3, 1, 3, 10:
-        name = f"risk {risk:g}" if risk else "surest first"
-        ways[name] = adaptive.sampler(config, SampleOptions(), {"risk": risk}), SampleOptions()
-    return ways
+    return ways | {f"risk {risk:g}": sure(risk) for risk in RISKS}
 
 
-def rows_of(name: str, folder: str, o: CostOptions):
-    """Yields what is found of a run: a row for each way of writing."""
-    model, tokenizer, _ = open_model(folder, o.device)
+def opened(folder: str, o: CostOptions) -> tuple:
+    """The model, and the windows to score. Raises InputError."""
+    if folder == LAW:
+        model = toy_oracle()
+        return model, Windows("toy", "val", model.config.block_size)
+    _, model, windows = open_run(folder, o.data, o.device)
+    return model, windows
+
+
+def costs_of(folder: str, all_ways: bool, o: CostOptions):
+    """Yields each way of writing, nats per token of each window (N,), and passes."""
+    model, windows = opened(folder, o)
     config = model.config
-    settings = SimpleNamespace(**read_run(folder)["settings"])
-    windows = open_windows(settings, "val", config.block_size)
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
     hidden = torch.ones_like(x, dtype=torch.bool)
+    count = x.size(1) - o.givens
+    law = windows.law(o.windows)                # (N,) nats per token of whole texts, or None
+    law = torch.zeros(len(x)) if law is None else torch.from_numpy(law)
     if o.givens:
         rng = random.Random(0)
         for row in hidden:
             row[rng.sample(range(x.size(1)), o.givens)] = False
-    count = x.size(1) - o.givens
-    law = windows.law(o.windows)                # (N,) nats per token of whole texts, or None
-    law = torch.zeros(len(x)) if law is None or o.givens else torch.from_numpy(law)
-    if not o.givens:
-        nats = window_losses(model, x, seed=1, draws=16 if config.row.drawn else 1) - law
-        yield name, "bound" if config.row.drawn else "exact", nats, None
+        puzzles = (x + 1).masked_fill(hidden, 0).tolist()       # the token of a digit is one less
+        solutions = [sum(1 for _ in SUDOKU.solutions(puzzle)) for puzzle in puzzles]
+        law = torch.tensor(solutions).double().log() / count    # each is as likely as the others
     if config.row.orders == "one":
+        yield "exact", window_losses(model, x, seed=1) - law, None
         return
-    for way, (sampler, options) in tqdm(ways_of(config, count).items(), name, leave=False):
+    ways = ways_of(config, count, all_ways)
+    for way, (sampler, options) in tqdm(ways.items(), folder, leave=False, disable=None):
         found = []
         for first in range(0, len(x), AT_ONCE):
             part = slice(first, first + AT_ONCE)
             stories = range(first, first + len(x[part]))
             found.append(cost_of_writing(model, x[part], hidden[part], sampler, options, stories))
         nats, passes = map(torch.cat, zip(*found))
-        yield name, way, nats / count - law, passes.mean().item()
+        yield way, nats / count - law, passes.mean().item()
+    if not o.givens:
+        yield "bound", window_losses(model, x, seed=1, draws=16) - law, None
+
+
+# ---- All rows, and the figure --------------------------------------------------------------------
+
+PANELS = {"toy-1": "toy", "sudoku-1": "Sudoku", "sudoku-given-1": "Sudoku, 12 given cells",
+          "shakespeare-1": "Tiny Shakespeare", "stories-1": "stories"}
+# How the names of ways begin.
+LINES = {"random": "random places", "surest": "the surest of a pass", "risk": "adaptive"}
+
+
+def draw_costs(measured: str, path: str):
+    """Nats beside the cheapest way, against passes a token, of all that a file of results has."""
+    measured = json.loads(Path(measured).read_text())
+    with figure(path, (12, 3.4), len(PANELS), one_scale=False) as panels:
+        for axes, (name, title) in zip(panels, PANELS.items()):
+            rows = measured[f"cost-{name}"]["rows"]
+            rows = [row for row in rows if row["passes"] and row["run"] == "mdlm"]
+            one_each = max(row["passes"] for row in rows)
+            least = min(row["nats"] for row in rows)
+            for way, label in LINES.items():
+                points = [(row["passes"] / one_each, row["nats"] - least) for row in rows
+                          if row["way"].startswith(way)]
+                axes.plot(*zip(*sorted(points)), "o-", ms=4, label=label)
+            axes.set(title=title, xlabel="passes a token")
+        panels[0].set_ylabel("nats lost a token")
 
 
 def main():
     flags = parse_flags(__doc__, CostOptions, named="NAME=FOLDER")
     o = build(CostOptions, flags)
     table, rows = [["run, way", "nats", "±", "less left to right", "±", "passes"]], []
-    for name, folder in flags["named"].items():
-        from_left = None
-        for run, way, nats, passes in rows_of(name, folder, o):
-            mean, error = mean_and_error(nats)
-            row = {"run": run, "way": way, "nats": mean, "error": error, "passes": passes}
-            if way == "left to right":
-                from_left = nats
-            if from_left is not None:
-                row["less"], row["less_error"] = mean_and_error(nats - from_left)
+    first, newest = {}, {}                  # {way: nats of each window}, of the first run and now
+    for number, (name, folder) in enumerate(flags["named"].items()):
+        for way, nats, passes in costs_of(folder, number == 0, o):
+            newest[way] = nats
+            left = newest.get("left to right", nats)
+            row = {"run": name, "way": way, "passes": passes}
+            row["nats"], row["error"] = mean_and_error(nats)
+            row["less"], row["less_error"] = mean_and_error(nats - left)
+            row["gain"], row["gain_error"] = mean_and_error(first.setdefault(way, nats) - nats)
             rows.append(row)
-            figures = [row.get(key) for key in ("nats", "error", "less", "less_error", "passes")]
+            figures = [row[key] for key in ("nats", "error", "less", "less_error", "passes")]
             cells = ["–" if figure is None else f"{figure:.4f}" for figure in figures]
-            table.append([f"{run}, {way}", *cells])
+            table.append([f"{name}, {way}", *cells])
     print_table(table)
     if o.json:
-        runs = {name: origin_of(folder) for name, folder in flags["named"].items()}
+        runs = {name: origin_of(folder) for name, folder in flags["named"].items()
+                if folder != LAW}
         write_json(o.json, provenance(0) | {"runs": runs, "givens": o.givens, "rows": rows})
 
 

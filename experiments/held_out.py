@@ -140,10 +140,11 @@ def finished_run(folder: str) -> dict:
 
 
 def open_run(folder: str, data: str, device="auto") -> tuple:
-    """What finished_run returns, the best model, and the windows of data.
+    """What finished_run returns, the best model, and the windows of data, else of the run's own.
 
     Raises InputError."""
     run = finished_run(folder)
+    data = data or run["settings"]["data"]
     model, tokenizer, _ = open_model(folder, device)
     kind = run["settings"]["windows"] if data == run["settings"]["data"] else "auto"
     settings = run["settings"] | {"data": data, "windows": kind}

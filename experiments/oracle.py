@@ -3,10 +3,10 @@ A perfect denoiser: an exact law in the place of a Transformer.
 
     python -m experiments.oracle mdlm=out/toy-mdlm/samples.jsonl    how near samples come to the law
 
-Exercises and the course print this table, and denoiser.py, dial.py and blanks.py have this law in
-the network's place. A sampler can be wrong in two ways, by its own rule and by the network that it
-asks. With the law there only the first is left. The law is that of the toy, whose every word has a
-known probability given any other words of its story. A pass over a story takes about a millisecond.
+Exercises and the course print this table, and cost.py and blanks.py have this law in the network's
+place. A sampler can be wrong in two ways, by its own rule and by the network that it asks. With the
+law there only the first is left. The law is that of the toy, whose every word has a known
+probability given any other words of its story. A pass over a story takes about a millisecond.
 """
 import collections
 import functools
@@ -142,7 +142,7 @@ def toy_conditionals(x) -> np.ndarray:
 # ---- In place of a Transformer -------------------------------------------------------------------
 
 class Oracle(torch.nn.Module):
-    """Answers as a Transformer of this config would that knew the law.
+    """Answers as an mdlm of this config would that knew the law.
 
     conditionals(x)     p (N, T, V) of the tokens of x (N, T), given those that are not [MASK]"""
 
@@ -150,50 +150,26 @@ class Oracle(torch.nn.Module):
         super().__init__()
         self.config = config
         self.conditionals = conditionals
-        network = config.row.network(config)
-        self.attend = network.attend        # who sees whom
-        self.head = network.head            # its device tells where the model is
-        if hasattr(network, "seen_once"):       # variants/blocks.py
-            self.seen_once = network.seen_once
+        self.head = config.row.network(config).head     # its device tells where the model is
 
     logits = plain.Transformer.logits
     cross_entropy = staticmethod(F.cross_entropy)
 
-    def forward(self, tokens, key_pos, target_pos, select, attend=None):
+    def forward(self, tokens, key_pos, target_pos, select):
         """Log-probabilities (n, V); arguments and shapes are those of a Transformer."""
-        T, mask_id = self.config.block_size, self.config.mask_id
-
-        # Which tokens does a slot see? Where all queries are 0, attention gives it the mean of what
-        # the slots that it sees offer: each a 1 at its position, and there its token. So at each
-        # position that is seen, the mean of tokens is the token times the mean of ones.
-        here = F.one_hot(key_pos.expand_as(tokens) + 1, T + 1)                  # (B, S, T+1)
-        offered = torch.cat([here, here * tokens[:, :, None]], dim=-1)          # (B, S, 2(T+1))
-        offered = offered[:, None].double()                                     # (B, 1, S, 2(T+1))
-        no_query = torch.zeros_like(offered)
-        seen = (attend or self.attend)(self, no_query, offered, offered)
-        ones, times_token = seen.flatten(0, 2)[select].chunk(2, dim=-1)         # (n, T+1) each
-        token = (times_token / ones).round()                                    # NaN: not seen
-        known = token.nan_to_num(mask_id).long()[:, 1:]     # (n, T) BOS tells nothing
-
-        # Many slots know the same, so the law is asked about each different story once.
-        different, which = known.unique(dim=0, return_inverse=True)             # (K, T), (n,)
-        p = torch.from_numpy(self.conditionals(different.numpy()))              # (K, T, V)
-        target = target_pos.expand_as(tokens).flatten()[select]                 # (n,)
-        p = p[which, target]                                                    # (n, V)
+        row, slot = select // tokens.size(1), select % tokens.size(1)           # (n,) each
+        p = torch.from_numpy(self.conditionals(tokens[:, 1:].numpy()))          # (B, T, V)
+        p = p[row, slot - 1]                    # (n, V), as slot 0 has BOS
         return p.clamp(min=1e-300).log().float()        # 0 times an infinity would be NaN
 
 
-def toy_oracle(mode: str, N: int | None = None) -> Oracle:
-    """The law of the toy; with N as a model in blocks of N tokens knows it."""
-    sizes = dict(
-        n_layer=1, n_head=1, n_embd=2, n_hidden=1,
+def toy_oracle() -> Oracle:
+    """The law of the toy, in the place of an mdlm."""
+    config = plain.Config(
+        "mdlm", n_layer=1, n_head=1, n_embd=2, n_hidden=1,
         vocab_size=len(TOY.words()) + 1,
         block_size=int(TOY.mean_words()) + 1)
-    if N:
-        import variants.blocks
-        config = variants.blocks.Config(mode, block_length=N, **sizes)
-        return Oracle(config, toy_conditionals)
-    return Oracle(plain.Config(mode, **sizes), toy_conditionals)
+    return Oracle(config, toy_conditionals)
 
 
 # ---- How far samples are from the law ------------------------------------------------------------
@@ -238,29 +214,13 @@ def distance(texts: list) -> dict:
 
     grammatical     the share of the samples that the grammar can tell; grammatical_se is its
                     standard error
-    kl              of those, see kl_of_choices
-    surprise        of those, the mean −log p under the law minus the law's entropy, in nats per
-                    story; below zero the samples are too typical
-
-    The last two are NaN where fewer than a hundred are grammatical."""
-    good = []
-    nats = []
-    for text in texts:
-        log_p = TOY.log_probs(text)
-        if log_p is not None:
-            good.append(text)
-            nats.append(-log_p.sum())
+    kl              of those, see kl_of_choices; NaN where fewer than a hundred are"""
+    good = [text for text in texts if TOY.log_probs(text) is not None]
     share = len(good) / len(texts)
-    kl = surprise = math.nan
-    if len(good) >= 100:
-        kl = kl_of_choices(good)
-        surprise = float(np.mean(nats) - TOY.entropy())
-    variance = share * (1 - share)
     return {
         "grammatical": share,
-        "kl": kl,
-        "surprise": surprise,
-        "grammatical_se": math.sqrt(variance / len(texts))}
+        "kl": kl_of_choices(good) if len(good) >= 100 else math.nan,
+        "grammatical_se": math.sqrt(share * (1 - share) / len(texts))}
 
 
 @dataclass
@@ -275,7 +235,7 @@ def main():
     flags = parse_flags(__doc__, OracleOptions, named="NAME=FILE")
     o = build(OracleOptions, flags)
     facts = provenance(None) | {"runs": {}, "rows": []}
-    table = [["", "grammatical", "± s.e.", "kl", "surprise"]]
+    table = [["", "grammatical", "± s.e.", "kl"]]
     for name, path in flags["named"].items():
         texts, settings = read_samples(path)
         folder = settings.get("out_dir", "")
@@ -286,8 +246,7 @@ def main():
             name,
             f"{found['grammatical']:.1%}",
             f"{found['grammatical_se']:.1%}",
-            f"{found['kl']:.3f}",
-            f"{found['surprise']:.2f}"])
+            f"{found['kl']:.3f}"])
     print_table(table)
     if o.json:
         write_json(o.json, facts)

@@ -65,12 +65,25 @@ def rows(found: list, key: str, **wanted) -> np.ndarray:
     return np.array([value[0] if isinstance(value, list) else value for value in values])
 
 
-def cost(file, way: str) -> str:
-    """Nats per token of a way of writing, as cost.py found them, and the passes it takes."""
-    ways = {row["way"]: row for row in file["rows"] if row["run"] == "mdlm"}
-    row = ways[way]
-    passes = f" in {row['passes']:.0f}" if row["passes"] else ""
-    return f"{row['nats']:.{2 + (row['nats'] < 1)}f}{passes}"
+def cost(name: str, way: str, run="mdlm", key="nats") -> np.ndarray:
+    """A column of cost.py for a way of writing, for each seed that was measured."""
+    found = [row for file, content in DATA.items() if re.fullmatch(rf"cost_{name}(_\d)?", file)
+             for row in content["rows"] if row.get(key) is not None]
+    return rows(found, key, run=run, way=way)
+
+
+def cost_and_passes(name: str, way: str, digits=3, run="mdlm") -> str:
+    """The nats per token of a way of writing, and its passes."""
+    nats = shown(cost(name, way, run), f".{digits}f")
+    passes = cost(name, way, run, "passes")
+    return f"{nats} in {passes.mean():.0f}" if len(passes) else nats
+
+
+def less(name: str, way: str, run="mdlm", key="less") -> str:
+    """How much more than left to right it costs, or by key "gain" less than the first run, with
+    the first seed, ± its error over windows."""
+    pair = cost(name, way, run, key)[0], cost(name, way, run, f"{key}_error")[0]
+    return pm(pair, 3)
 
 
 def seeds(values, digits=2, between=", ") -> str:

@@ -21,9 +21,7 @@ data=results/data figures=results/figures again=
 list() {
     cat <<END
 group        train  measure  what it answers
-dial           120       40  How long should a block be?
-sampling        10      120  What does a sampler lose by its own rule, and what by its network?
-cost            15       20  What does a text cost in each way of writing it?
+cost            65       35  What does a text cost in each way of writing it?
 sudoku          85       60  Where does masked diffusion win, and is it by the order of writing?
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
 pictures        15        1  The moving pictures of README.
@@ -42,12 +40,12 @@ speed            0        1  How fast is training? Only on a GPU.
 
 All minutes are rough, and of one core. Those of measuring and of few are from logs; the others are
 reckoned from the steps, about 0.14 s each on stories and 0.08 s on the toy, and from a minute a run
-to start and evaluate. Groups share runs, so all of them take some 27 hours, and not the sum. The
+to start and evaluate. Groups share runs, so all of them take some 23 hours, and not the sum. The
 download is not counted.
 
-Some numbers of the pages are of groups that are gone. Clone the repository at commit d012157 to
-make them again: openings, mapping, gradient, shakespeare (one difference at a time), speed (beside
-others' code), and what learning has there besides.
+Some numbers of the pages are of groups that are gone. Clone the repository at commit 8d87118 to
+make dial and sampling again, and at d012157 the others: openings, mapping, gradient, shakespeare
+(one difference at a time), speed (beside others' code), and what learning has there besides.
 END
 }
 
@@ -111,12 +109,6 @@ has_gpu() { python -c 'import sys, torch; sys.exit(not torch.cuda.is_available()
 
 # ---- Runs that several groups need ---------------------------------------------------------------
 
-in_blocks() {   # in_blocks N: of 48 tokens, or of 256 of real text, a block is all of the window
-    [ $1 = 48 ] || [ $1 = 256 ] || echo --variant=blocks --block_length=$1
-}
-dial() {        # dial MODE N SEED
-    toy dial-toy/$1-$2-$3 --mode=$1 --seed=$3 $(in_blocks $2)
-}
 sudoku() {      # sudoku NAME SEED MODE PRESET FLAGS …: out/sudoku/NAME-SEED
     run "sudoku/$1-$2" --mode="$3" --preset="$4" --max_steps=2000 --seed="$2" "${@:5}"
 }
@@ -128,42 +120,39 @@ gpt_in_proportion() {       # the same, with a warm-up of as large a share as 1,
     learn gpt ar-$1 $1 $2 --eval_windows=100 --warmup=$(($1 * 8 / 100))
 }
 
+in_bell() { [ $1 = 1 ] || echo --variant=bell --bell=$1; }     # 1 is model.py's own choice
+
+recipe() {      # recipe NAME STEPS SEED FLAGS …: out/learning/NAME-SEED, or out/learning-long
+    local folder=learning
+    [ $2 = 1250 ] || folder=learning-long
+    learn $folder $1 $2 $3 --eval_windows=100 "${@:4}"
+}
+
 # ---- The groups ----------------------------------------------------------------------------------
 
-group_dial() {
-    for N in 1 2 4 8 16 48; do
-        for mode in mdlm aogpt; do dial $mode $N 1; done
-    done
-    for seed in 2 3; do
-        for N in 1 8 16 48; do
-            for mode in mdlm aogpt; do dial $mode $N $seed; done
-        done
-    done
-    made sampling dial python -m experiments.dial --plot=$figures/dial.png
-    for mode in mdlm aogpt; do
-        for N in 1 16 256; do learn dial-stories $mode-$N 1250 1 $(in_blocks $N); done
-    done
-    made sampling dial-stories python -m experiments.dial --text=stories
-}
-
 group_cost() {
-    toy toy-ar-1 --mode=ar
-    toy toy-mdlm-1 --mode=mdlm
-    run sudoku-mdlm-1 --preset=sudoku --mode=mdlm
-    for mode in ar mdlm; do run plays-$mode-1 --preset=shakespeare --mode=$mode; done
-    made sampling cost-toy python -m experiments.cost mdlm=out/toy-mdlm-1 ar=out/toy-ar-1
-    made sampling cost-sudoku python -m experiments.cost mdlm=out/sudoku-mdlm-1
-    made sampling cost-sudoku-given python -m experiments.cost mdlm=out/sudoku-mdlm-1 --givens=12
-    made sampling cost-shakespeare python -m experiments.cost mdlm=out/plays-mdlm-1 ar=out/plays-ar-1
-}
-group_sampling() {
-    toy toy/ar --mode=ar
-    dial mdlm 48 1
-    dial mdlm 8 1
-    dial aogpt 48 1
-    made sampling denoiser python -m experiments.denoiser ar=out/toy/ar \
-        mdlm=out/dial-toy/mdlm-48-1 blocks=out/dial-toy/mdlm-8-1 aogpt=out/dial-toy/aogpt-48-1 \
-        --seconds=64 --plot=$figures/denoiser.png
+    for seed in 1 2 3; do
+        run sudoku-mdlm-$seed --preset=sudoku --mode=mdlm --seed=$seed
+        made sampling cost-sudoku-$seed python -m experiments.cost mdlm=out/sudoku-mdlm-$seed
+        made sampling cost-sudoku-given-$seed python -m experiments.cost \
+            mdlm=out/sudoku-mdlm-$seed --givens=12
+    done
+    for mode in ar mdlm; do
+        toy toy-$mode-1 --mode=$mode
+        run plays-$mode-1 --preset=shakespeare --mode=$mode
+    done
+    made sampling cost-law python -m experiments.cost law=law
+    made sampling cost-toy-1 python -m experiments.cost mdlm=out/toy-mdlm-1 ar=out/toy-ar-1
+    made sampling cost-shakespeare-1 python -m experiments.cost \
+        mdlm=out/plays-mdlm-1 ar=out/plays-ar-1
+    run plays-mdlm-2 --preset=shakespeare --mode=mdlm --seed=2
+    made sampling cost-shakespeare-2 python -m experiments.cost mdlm=out/plays-mdlm-2
+    recipe masked_ce-4 1250 1 $(in_bell 4)
+    for name in ar mdlm; do short $name 1; done
+    made sampling cost-stories-1 python -m experiments.cost --data=unseen --windows=12 \
+        mdlm=out/learning/masked_ce-4-1 ar=out/stories/ar-1 nelbo=out/stories/mdlm-1
+    python -c 'import sys; from experiments.cost import draw_costs; draw_costs(*sys.argv[1:])' \
+        $data/sampling.json $figures/cost.png
 }
 
 # Each mode has the steps, batch and rate of the others, and two more rates are tried for each.
@@ -219,8 +208,8 @@ group_pictures() {
     mkdir -p out/written
     if [ ! -e $figures/modes.svg ]; then
         toy toy/ar --mode=ar
-        dial mdlm 48 1
-        dial aogpt 48 1
+        toy dial-toy/mdlm-48-1 --mode=mdlm
+        toy dial-toy/aogpt-48-1 --mode=aogpt
         picture ar --out_dir=out/toy/ar
         picture mdlm --out_dir=out/dial-toy/mdlm-48-1
         picture aogpt --out_dir=out/dial-toy/aogpt-48-1 --order=random --sampler=drafts --draft=8
@@ -313,7 +302,7 @@ group_orders() {
 group_blanks() {
     toy toy/ar --mode=ar
     toy toy/infill --mode=aogpt --variant=infill
-    for mode in mdlm aogpt; do dial $mode 48 1; done
+    for mode in mdlm aogpt; do toy dial-toy/$mode-48-1 --mode=$mode; done
     made blanks blanks-toy python -m experiments.blanks --data=toy --windows=100 \
         --models=out/toy/ar,out/toy/infill,out/dial-toy/aogpt-48-1,out/dial-toy/mdlm-48-1
     gpt 2500 1
@@ -322,14 +311,6 @@ group_blanks() {
     made blanks blanks-stories python -m experiments.blanks --data=unseen --windows=380 \
         --plot=$figures/blanks.png \
         --models="$(folders out/steps/{ar,infill}-2500-1 out/long/{aogpt,masked_ce}-1)"
-}
-
-in_bell() { [ $1 = 1 ] || echo --variant=bell --bell=$1; }     # 1 is model.py's own choice
-
-recipe() {      # recipe NAME STEPS SEED FLAGS …: out/learning/NAME-SEED, or out/learning-long
-    local folder=learning
-    [ $2 = 1250 ] || folder=learning-long
-    learn $folder $1 $2 $3 --eval_windows=100 "${@:4}"
 }
 
 world() {       # world PRESET OBJECTIVE A SEED: out/PRESET-bell/OBJECTIVE-A-SEED
