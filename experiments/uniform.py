@@ -2,11 +2,12 @@
 Is noise that can be taken back better than [MASK], and is it the noise or the network?
 
     python -m experiments.uniform NAME=FOLDER … --num_samples=1000 --json=FILE
+    python -m experiments.uniform                       the perfect network, which knows the toy's law
 
-Each NAME=FOLDER is a run of mdlm, plain or with --variant=uniform. Of each run there is its bound,
-above the law where there is one, and for 3 to 48 passes the share of right texts that it writes,
-and their distance from the law. On the toy the law itself writes too, by either noise: the perfect
-network, which is told how much noise there is.
+Each NAME=FOLDER is a run of mdlm, plain or with --variant=uniform, of the same data. Of each there
+is its bound, above the law where there is one, and for 3 to 48 passes the share of right texts that
+it writes, and their distance from the law. Without runs it is the law of the toy that writes, by
+either noise. It is told how much noise there is, which trained networks are not.
 
 On the toy there is also what becomes of a story in two of whose words noise has put other ones. By
 uniform noise it is taken for what it is, a text at a small t, and played back from there. Masked
@@ -21,6 +22,7 @@ with masks, or by one that beats the adaptive sampler.
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -34,15 +36,14 @@ from sample import SampleOptions, generate, open_model, plain_sampler
 from samplers import adaptive, uniform as sampler
 from support.flags import build, command, flag, parse_flags, print_table, provenance, write_json
 from support.runs import origin_of, random_numbers, read_run
+from tokenizer import Tokenizer
 from train import mean_and_error, window_losses
-from types import SimpleNamespace
 from variants import uniform
 from worlds import world_of
 
 PASSES = 3, 6, 12, 24, 48
 SEED = 1
 AT_ONCE = 100
-LAW = "the law"
 
 
 @dataclass
@@ -193,21 +194,21 @@ def measured(model, tokenizer, x, law, o: UniformOptions) -> dict:
 def main():
     flags = parse_flags(__doc__, UniformOptions, named="NAME=FOLDER")
     o = build(UniformOptions, flags)
-    results, runs = {}, {}
-    networks = {}
-    for name, folder in flags["named"].items():
-        runs[name] = {"folder": folder} | origin_of(folder)
-        model, tokenizer, _ = open_model(folder, "cpu")
-        networks[name] = model
-    settings = SimpleNamespace(**read_run(folder)["settings"])
-    windows = open_windows(settings, "val", model.config.block_size)
-    x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
-    law = windows.law(o.windows)
-    if tokenizer.words == TOY.words():
-        networks[f"{LAW}, masked"] = toy_oracle("mdlm")
-        networks[f"{LAW}, uniform"] = Law()
+    tokenizer = Tokenizer("words", words=TOY.words())
+    networks = {"law, masked": toy_oracle("mdlm"), "law, uniform": Law()}
+    settings = SimpleNamespace(data="toy", windows="aligned")
+    runs = {}
+    if flags["named"]:
+        networks = {}
+        for name, folder in flags["named"].items():
+            runs[name] = {"folder": folder} | origin_of(folder)
+            networks[name], tokenizer, _ = open_model(folder, "cpu")
+        settings = SimpleNamespace(**read_run(folder)["settings"])
+    results = {}
     for name, model in networks.items():
-        results[name] = measured(model, tokenizer, x, law, o)
+        windows = open_windows(settings, "val", model.config.block_size)
+        x = torch.from_numpy(windows.spread(o.windows))                         # (N, T)
+        results[name] = measured(model, tokenizer, x, windows.law(o.windows), o)
         print(name, {key: value for key, value in results[name].items() if key != "rows"})
         if o.json:
             write_json(o.json, provenance(SEED) | {"runs": runs, "results": results})
