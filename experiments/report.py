@@ -184,6 +184,14 @@ def wrote(name: str, network: str, key: str):
     raise KeyError(name)
 
 
+def by_noise(networks: str, key: str, **wanted):
+    """A column of uniform.py, of networks whose names begin like this, for each seed."""
+    results = DATA["uniform_law"]["results"] | DATA["uniform"]["results"]
+    found = [row for name, of_network in results.items() if name.startswith(networks)
+             for row in of_network["rows"]]
+    return rows(found, key, **wanted)
+
+
 def taken(name: str, key: str):
     """A column of our ar with a difference from nanoGPT taken away, for each seed."""
     return rows(DATA["shakespeare_taken"]["results"][name], key)

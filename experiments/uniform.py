@@ -196,7 +196,7 @@ def main():
     o = build(UniformOptions, flags)
     tokenizer = Tokenizer("words", words=TOY.words())
     networks = {"law, masked": toy_oracle("mdlm"), "law, uniform": Law()}
-    settings = SimpleNamespace(data="toy", windows="aligned")
+    settings = SimpleNamespace(data="toy", windows="aligned", seed=SEED)
     runs = {}
     if flags["named"]:
         networks = {}
