@@ -168,7 +168,8 @@ group_sampling() {
 }
 
 uniform() {     # uniform NOISE SEED RATE: out/uniform/NOISE-SEED, of which two have other rates
-    toy uniform/$1-$2 --mode=mdlm --optimizer=muon --max_steps=600 --seed=1 --lr=$3 \
+    toy uniform/$1-$2 --mode=mdlm --optimizer=muon --max_steps=600 --eval_interval=300 \
+        --eval_windows=256 --seed=1 --lr=$3 \
         $([ $1 = masked ] || echo --variant=uniform) $([ ${#2} != 1 ] || echo --seed=$2)
 }
 noises() {      # noises RUN …: NAME=FOLDER of each
