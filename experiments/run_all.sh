@@ -22,7 +22,7 @@ list() {
     cat <<END
 group        train  measure  what it answers
 dial           120       40  How long should a block be?
-uniform         20       30  What does noise buy that can be taken back?
+uniform         10       15  What does noise buy that can be taken back?
 sampling        10      120  What does a sampler lose by its own rule, and what by its network?
 cost            15       20  What does a text cost in each way of writing it?
 sudoku          85       60  Where does masked diffusion win, and is it by the order of writing?
@@ -167,23 +167,16 @@ group_sampling() {
         --seconds=64 --plot=$figures/denoiser.png
 }
 
-uniform() {     # uniform NOISE SEED RATE: out/uniform/NOISE-SEED, of which two have other rates
-    toy uniform/$1-$2 --mode=mdlm --optimizer=muon --max_steps=600 --eval_interval=300 \
-        --eval_windows=256 --seed=1 --lr=$3 \
-        $([ $1 = masked ] || echo --variant=uniform) $([ ${#2} != 1 ] || echo --seed=$2)
-}
-noises() {      # noises RUN …: NAME=FOLDER of each
-    for run in "$@"; do echo $run=out/uniform/$run; done
+uniform() {     # uniform RUN FLAGS …: out/uniform/RUN
+    toy uniform/$1 --mode=mdlm --optimizer=muon --lr=4e-3 --max_steps=600 --eval_interval=300 \
+        --eval_windows=256 "${@:2}"
 }
 group_uniform() {
     made sampling uniform-law python -m experiments.uniform
-    for noise in masked uniform; do
-        for seed in 1 2 3; do uniform $noise $seed 4e-3; done
-        for rate in 2e-3 8e-3; do uniform $noise $rate $rate; done
-    done
-    made sampling uniform python -m experiments.uniform $(noises {masked,uniform}-{1,2,3})
-    made sampling uniform-rates python -m extras.compare \
-        $(noises {masked,uniform}-{2e-3,1,8e-3})
+    uniform masked-1
+    uniform uniform-1 --variant=uniform
+    made sampling uniform python -m experiments.uniform \
+        masked-1=out/uniform/masked-1 uniform-1=out/uniform/uniform-1
 }
 
 # Each mode has the steps, batch and rate of the others, and two more rates are tried for each.
