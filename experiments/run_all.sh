@@ -172,7 +172,7 @@ uniform() {     # uniform RUN FLAGS …: out/uniform/RUN
         --eval_windows=256 "${@:2}"
 }
 group_uniform() {
-    made sampling uniform-law python -m experiments.uniform
+    made sampling uniform-law python -m experiments.uniform law=law
     uniform masked-1
     uniform uniform-1 --variant=uniform
     made sampling uniform python -m experiments.uniform \

@@ -2,11 +2,11 @@
 Is noise that can be taken back better than [MASK], and is it the noise or the network?
 
     python -m experiments.uniform NAME=FOLDER … --json=FILE
-    python -m experiments.uniform                       the perfect network, which knows the toy's law
+    python -m experiments.uniform law=law               the perfect network, which knows the toy's law
 
 Each NAME=FOLDER is a run of mdlm, plain or with --variant=uniform, of the same data. Of each there
 is its bound, above the law where there is one, and for 3 to 48 passes the share of right texts that
-it writes, and their distance from the law. Without runs it is the law of the toy that writes, by
+it writes, and their distance from the law. With law=law it is the law of the toy that writes, by
 either noise. It is told how much noise there is, which trained networks are not.
 
 On the toy there is also what becomes of a story in two of whose words noise has put other ones. By
@@ -44,6 +44,7 @@ from worlds import world_of
 PASSES = 3, 6, 12, 24, 48
 SEED = 1
 AT_ONCE = 100
+LAW = "law"         # in place of a folder
 
 
 @dataclass
@@ -194,16 +195,16 @@ def measured(model, tokenizer, x, law, o: UniformOptions) -> dict:
 def main():
     flags = parse_flags(__doc__, UniformOptions, named="NAME=FOLDER")
     o = build(UniformOptions, flags)
-    tokenizer = Tokenizer("words", words=TOY.words())
-    networks = {"law, masked": toy_oracle("mdlm"), "law, uniform": Law()}
-    settings = SimpleNamespace(data="toy", windows="aligned", seed=SEED)
-    runs = {}
-    if flags["named"]:
-        networks = {}
-        for name, folder in flags["named"].items():
+    networks, runs = {}, {}
+    for name, folder in flags["named"].items():
+        if folder == LAW:
+            tokenizer = Tokenizer("words", words=TOY.words())
+            settings = SimpleNamespace(data="toy", windows="aligned", seed=SEED)
+            networks |= {f"{name}, masked": toy_oracle("mdlm"), f"{name}, uniform": Law()}
+        else:
             runs[name] = {"folder": folder} | origin_of(folder)
             networks[name], tokenizer, _ = open_model(folder, "cpu")
-        settings = SimpleNamespace(**read_run(folder)["settings"])
+            settings = SimpleNamespace(**read_run(folder)["settings"])
     results = {}
     for name, model in networks.items():
         windows = open_windows(settings, "val", model.config.block_size)
