@@ -186,9 +186,11 @@ def wrote(name: str, network: str, key: str):
 
 def by_noise(networks: str, key: str, **wanted):
     """A column of uniform.py, of networks whose names begin like this, for each seed."""
-    results = DATA["uniform_law"]["results"] | DATA["uniform"]["results"]
-    found = [row for name, of_network in results.items() if name.startswith(networks)
-             for row in of_network["rows"]]
+    found = []
+    for file in "uniform_law", "uniform_masked_1", "uniform_uniform_1":
+        for name, result in DATA[file]["results"].items():
+            if name.startswith(networks):
+                found += result["rows"]
     return rows(found, key, **wanted)
 
 

@@ -175,8 +175,9 @@ group_uniform() {
     made sampling uniform-law python -m experiments.uniform law=law
     uniform masked-1
     uniform uniform-1 --variant=uniform
-    made sampling uniform python -m experiments.uniform \
-        masked-1=out/uniform/masked-1 uniform-1=out/uniform/uniform-1
+    for run in masked-1 uniform-1; do
+        made sampling uniform-$run python -m experiments.uniform $run=out/uniform/$run
+    done
 }
 
 # Each mode has the steps, batch and rate of the others, and two more rates are tried for each.
