@@ -50,9 +50,9 @@ LAW = "law"         # in place of a folder
 @dataclass
 class UniformOptions:
     """what to write"""
-    num_samples: int = flag(300, "texts of each row", low=AT_ONCE)
-    windows: int = flag(300, "validation windows whose bound is measured", low=2)
-    stories: int = flag(100, "stories of the toy that are spoilt, and checked in hindsight", low=1)
+    num_samples: int = flag(200, "texts of each row", low=AT_ONCE)
+    windows: int = flag(200, "validation windows whose bound is measured", low=2)
+    stories: int = flag(60, "stories of the toy that are spoilt, and checked in hindsight", low=1)
     json: str = flag("", "file for the results", file=(".json",))
 
 
