@@ -105,6 +105,8 @@ def ways(model):
         yield "steps", flags, partial(sampler.sampler, flags={}) if is_uniform(model) else None
     flags = {"risk": 0.1}
     yield "risk", flags, partial(file.sampler, flags=flags)
+    if is_uniform(model):       # DiffusionGemma goes from 0.8 to 0.4
+        yield "risk", flags | {"temperature": 0.6}, partial(file.sampler, flags=flags)
 
 
 def wrote(model, tokenizer, o: UniformOptions):
