@@ -15,7 +15,7 @@ in that way, and the table says whether that is exact or a bound, and how many p
     python -m extras.compare mdlm=out/toy-mdlm --text=mine.txt --order=left_to_right
 
 With --hindsight it also says which share of the tokens masked diffusion itself disowns: hides each
-in turn, and gives less than 1%. On the toy such a word is nearly always wrong (results/sampling.md).
+in turn, and gives it less than 1%. On the toy that marks the wrong stories (results/sampling.md).
 A model that was trained on stories predicts the end of each, too.
 """
 import math
