@@ -39,8 +39,9 @@ def sampler(config, o, flags: dict):
 def step_law(p, tokens, t, s: float):
     """Chances (B, L, V), up to a factor, of each word at time s, of what is tokens (B, L) at t.
 
-    t (B,) is later. p (B, L, V) is the law of the text's words, given the other tokens. By Bayes' rule it is the
-    chance that a word is there at s, times the chance that it becomes this token from s to t."""
+    p (B, L, V) is the law of the text's words, given the other tokens, and t (B,) is later than s.
+    By Bayes' rule that is the chance that a word is there at s, times the chance that it becomes
+    this token from s to t."""
     V = p.size(-1)
     spared = (1 - t[:, None, None]) / (1 - s)       # by the noise from s to t: its chance (B, 1, 1)
     at_s = (1 - s) * p + s / V                                                  # (B, L, V)
