@@ -2,7 +2,7 @@
 Is noise that can be taken back better than [MASK], and is it the noise or the network?
 
     python -m experiments.uniform NAME=FOLDER … --json=FILE
-    python -m experiments.uniform law=law              the perfect network, which knows the toy's law
+    python -m experiments.uniform law=law             the perfect network, which knows the toy's law
 
 Each NAME=FOLDER is a run of mdlm, plain or with --variant=uniform, of the same data. Of each there
 is its bound, above the law where there is one, and for 3 to 48 passes the share of right texts that
