@@ -110,12 +110,13 @@ def independent_groups(grammar: Grammar) -> list:
     return result
 
 
-def exact_conditionals(grammar: Grammar, x) -> np.ndarray:
+def exact_conditionals(grammar: Grammar, x, nats=1000.0) -> np.ndarray:
     """p(word | the known words) at every place of N stories of W words: (N, W, V).
 
     x (N, W) has the numbers of the known words in grammar.words(), and other numbers elsewhere. If
-    no story has all known words, those count that have the most of them. Raises ValueError where
-    words have no fixed places."""
+    no story has all known words, those count that have the most of them. Where words may be wrong,
+    each that agrees makes a story likelier by so many nats, a number or one for each story (N, 1).
+    Raises ValueError where words have no fixed places."""
     N, W = x.shape
     V = len(grammar.words())
     p = np.zeros((N, W, V))
@@ -124,7 +125,7 @@ def exact_conditionals(grammar: Grammar, x) -> np.ndarray:
     for place, word, has, prior in independent_groups(grammar):
         known = x[:, place] == word                                             # (N, F)
         agree = known.astype(float) @ has.T                                     # (N, K)
-        fits = agree == agree.max(axis=1, keepdims=True)
+        fits = np.exp((agree - agree.max(axis=1, keepdims=True)) * nats)        # at most 1
         posterior = prior * fits                                                # (N, K), sum not 1
         posterior /= posterior.sum(axis=1, keepdims=True)
         p[:, place, word] = posterior @ has

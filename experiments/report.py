@@ -197,6 +197,16 @@ def wrote(name: str, network: str, key: str):
     raise KeyError(name)
 
 
+def by_noise(networks: str, key: str, **wanted):
+    """A column of uniform.py, of networks whose names begin like this, for each seed."""
+    found = []
+    for file in "uniform_law", "uniform_masked_1", "uniform_uniform_1":
+        for name, result in DATA[file]["results"].items():
+            if name.startswith(networks):
+                found += result["rows"]
+    return rows(found, key, **wanted)
+
+
 def taken(name: str, key: str):
     """A column of our ar with a difference from nanoGPT taken away, for each seed."""
     return rows(DATA["shakespeare_taken"]["results"][name], key)

@@ -22,6 +22,7 @@ list() {
     cat <<END
 group        train  measure  what it answers
 cost            65       35  What does a text cost in each way of writing it?
+uniform         10       15  What does noise buy that can be taken back?
 sudoku          85       60  Where does masked diffusion win, and is it by the order of writing?
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
 pictures        15        1  The moving pictures of README.
@@ -153,6 +154,19 @@ group_cost() {
         mdlm=out/learning/masked_ce-4-1 ar=out/stories/ar-1 nelbo=out/stories/mdlm-1
     python -c 'import sys; from experiments.cost import draw_costs; draw_costs(*sys.argv[1:])' \
         $data/sampling.json $figures/cost.png
+}
+
+uniform() {     # uniform RUN FLAGS …: out/uniform/RUN
+    toy uniform/$1 --mode=mdlm --optimizer=muon --lr=4e-3 --max_steps=600 --eval_interval=300 \
+        --eval_windows=256 "${@:2}"
+}
+group_uniform() {
+    made sampling uniform-law python -m experiments.uniform law=law
+    uniform masked-1
+    uniform uniform-1 --variant=uniform
+    for run in masked-1 uniform-1; do
+        made sampling uniform-$run python -m experiments.uniform $run=out/uniform/$run
+    done
 }
 
 # Each mode has the steps, batch and rate of the others, and two more rates are tried for each.

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from tqdm import tqdm
 
-from model import order_batch, probabilities
+from model import order_batch, probabilities, read_masked
 from sample import noise_of, times_of
 from support.flags import InputError
 from support.runs import random_numbers
@@ -94,6 +94,25 @@ def part_batch(config, x, new: int, generator):
     from variants.blocks import one_block_batch     # all tokens can be one block
     batch = one_block_batch(config, x, generator, known)
     return batch._replace(weight=batch.weight * new)
+
+
+# ---- In hindsight --------------------------------------------------------------------------------
+
+@torch.no_grad()
+def misfits(model, ids: list) -> int:
+    """How many tokens of a text have less than 1% by masked diffusion that sees all the others.
+
+    Each is hidden in turn. No grammar is asked, so the model says it of any text, its own too."""
+    count = 0
+    for window, new in parts_of(ids, model.config.block_size, 0):
+        x = torch.tensor(window, device=model.head.weight.device)               # (L,)
+        row = torch.arange(new, device=x.device)
+        place = len(x) - new + row                                              # (new,)
+        hidden = x.repeat(new, 1)
+        hidden[row, place] = model.config.mask_id                               # (new, L)
+        p = read_masked(model, hidden, row, place).softmax(dim=-1)              # (new, V)
+        count += int((p[row, x[place]] < 0.01).sum())
+    return count
 
 
 # ---- As a sampler writes -------------------------------------------------------------------------

@@ -1,0 +1,221 @@
+"""
+Is noise that can be taken back better than [MASK], and is it the noise or the network?
+
+    python -m experiments.uniform NAME=FOLDER … --json=FILE
+    python -m experiments.uniform law=law             the perfect network, which knows the toy's law
+
+Each NAME=FOLDER is a run of mdlm, plain or with --variant=uniform, of the same data. Of each there
+is its bound, above the law where there is one, and for 3 to 48 passes the share of right texts that
+it writes, and their distance from the law. With law=law it is the law of the toy that writes, by
+either noise. It is told how much noise there is, which trained networks are not.
+
+On the toy there is also what becomes of a story in two of whose words noise has put other ones. By
+uniform noise it is taken for what it is, a text at a small t, and played back from there. Masked
+diffusion takes nothing back; what it can do is look for misfits in hindsight, hide them, and write
+them again. So there is how often that check is right, on right stories and on wrong ones.
+
+The expected answer: in few passes uniform noise writes more right stories than masked diffusion
+does with equal shares, of the perfect network and of trained ones, and fewer than masked diffusion
+that writes what is sure. It would be refuted by a trained network that breaks as many stories as
+with masks, or by one that beats the adaptive sampler.
+"""
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from experiments.oracle import TOY, distance, exact_conditionals, toy_oracle
+from extras.score import misfits
+from model import draw, read_masked, write as write_masks
+from prepare_data import open_windows
+from sample import SampleOptions, generate, open_model, plain_sampler
+from samplers import adaptive, uniform as sampler
+from support.flags import build, command, flag, parse_flags, print_table, provenance, write_json
+from support.runs import origin_of, random_numbers, read_run
+from tokenizer import Tokenizer
+from train import mean_and_error, window_losses
+from variants import uniform
+from worlds import world_of
+
+PASSES = 3, 6, 12, 24, 48
+SEED = 1
+AT_ONCE = 100
+LAW = "law"         # in place of a folder
+
+
+@dataclass
+class UniformOptions:
+    """what to write"""
+    num_samples: int = flag(200, "texts of each row", low=AT_ONCE)
+    windows: int = flag(200, "validation windows whose bound is measured", low=2)
+    stories: int = flag(60, "stories of the toy that are spoilt, and checked in hindsight", low=1)
+    json: str = flag("", "file for the results", file=(".json",))
+
+
+# ---- The perfect network -------------------------------------------------------------------------
+
+class Law(torch.nn.Module):
+    """Answers as a network of variants/uniform.py would that knew the law of the toy, and t."""
+    def __init__(self):
+        super().__init__()
+        sizes = toy_oracle("mdlm").config
+        self.config = uniform.Config(
+            vocab_size=sizes.vocab_size, block_size=sizes.block_size, n_head=1, n_embd=2)
+        self.head = torch.nn.Linear(1, 1)       # its device tells where the model is
+
+    logits = uniform.Transformer.logits
+    cross_entropy = staticmethod(F.cross_entropy)
+
+    def guess(self, batch, select):
+        z, t = batch.tokens[:, 1:], batch.t[:, None].double()                   # (B, T), (B, 1)
+        # A word that agrees with the noisy text makes a story likelier by this factor.
+        nats = torch.log1p((1 - t) * self.config.vocab_size / t)                # (B, 1)
+        p = exact_conditionals(TOY, z[:, :-1].numpy(), nats.numpy())            # (B, T-1, V-1)
+        p = np.pad(p, ((0, 0), (0, 1), (0, 1)))
+        p[:, -1, -1] = 1                        # end-of-text is the last token, and certain
+        # What the token itself has told is taken out again.
+        logits = torch.from_numpy(p).clamp(min=1e-300).log()                    # (B, T, V)
+        own = F.one_hot(z, p.shape[-1]) * nats[:, :, None]
+        return F.pad((logits - own).float(), (0, 0, 1, 0)).flatten(0, 1)[select]
+
+
+# ---- Writing -------------------------------------------------------------------------------------
+
+def is_uniform(model) -> bool:
+    return isinstance(model.config, uniform.Config)
+
+
+def texts_written(model, make_sampler, o) -> tuple:
+    """Tokens (N, T), and the pass (N, T) at which each was written for the last time."""
+    blank = torch.full((model.config.block_size,), model.config.mask_id)
+    found = [generate(model, range(first, first + AT_ONCE), blank, o, make_sampler)
+             for first in range(0, o.num_samples, AT_ONCE)]
+    return tuple(map(torch.cat, zip(*found)))
+
+
+def ways(model):
+    """Yields (what it is called, its flags, its sampler) of the ways in which this model writes."""
+    file = sampler if is_uniform(model) else adaptive
+    for steps in PASSES:
+        flags = {"steps": steps}
+        yield "steps", flags, partial(sampler.sampler, flags={}) if is_uniform(model) else None
+    flags = {"risk": 0.1}
+    yield "risk", flags, partial(file.sampler, flags=flags)
+    if is_uniform(model):       # DiffusionGemma goes from 0.8 to 0.4
+        yield "risk", flags | {"temperature": 0.6}, partial(file.sampler, flags=flags)
+
+
+def wrote(model, tokenizer, o: UniformOptions):
+    """Yields a row for each way of writing."""
+    world = world_of(tokenizer)
+    for way, flags, make_sampler in ways(model):
+        options = build(SampleOptions, flags | {
+            "num_samples": o.num_samples, "seed": SEED, "full_length": True})
+        tokens, appeared = texts_written(model, make_sampler or plain_sampler, options)
+        texts = [tokenizer.decode_story(ids) for ids in tokens.tolist()]
+        row = {"way": way, **flags, "passes": flags.get("steps")}
+        if way == "risk":       # the pass after which nothing changes
+            row["passes"] = (appeared.amax(dim=1) + 1).double().mean().item()
+        if tokenizer.words == TOY.words():
+            row |= distance(texts)
+        elif world:
+            row["grammatical"] = np.mean([world.is_right(text) for text in texts])
+        yield row
+
+
+# ---- Taking back ---------------------------------------------------------------------------------
+
+def spoilt(x):
+    """Stories x (N, T), in each of which two words have become other ones."""
+    rng = random_numbers(SEED)
+    place = torch.rand(len(x), x.size(1) - 1, generator=rng).argsort(dim=1)[:, :2]      # (N, 2)
+    by = torch.randint(1, len(TOY.words()), place.shape, generator=rng)
+    return x.scatter(1, place, (x.gather(1, place) + by) % len(TOY.words()))
+
+
+@torch.no_grad()
+def played_back(model, tokens, start: float, passes: int):
+    """Tokens (N, T) after so many passes, which play noise back from the time `start` to 0."""
+    rng = random_numbers(SEED)
+    for t, s in pairwise(torch.linspace(start, 0, passes + 1).tolist()):
+        t = torch.full((len(tokens),), t)
+        batch = uniform.noisy_batch(model.config, tokens, tokens, t)
+        p = model.guess(batch, batch.select()).softmax(dim=-1).view(*tokens.shape, -1)
+        tokens = draw(sampler.step_law(p, tokens, t, s), torch.rand(tokens.shape, generator=rng))
+    return tokens
+
+
+def share_right(tokens, tokenizer) -> float:
+    return np.mean([TOY.is_right(tokenizer.decode_story(ids)) for ids in tokens.tolist()])
+
+
+def corrected(model, tokenizer, x) -> list:
+    """How many of the spoilt stories x (N, T) are right after so many passes, and how they were."""
+    rows = []
+    for passes in 1, *PASSES:
+        after = played_back(model, x, start=2 / x.size(1), passes=passes)
+        rows.append({"passes": passes, "right": share_right(after, tokenizer)})
+    return rows
+
+
+def in_hindsight(model, tokenizer, stories) -> dict:
+    """Of tokens (N, T) of stories: how many are right, and what the check says of either kind."""
+    found = {"right": [], "wrong": []}
+    for ids in stories.tolist():
+        right = TOY.is_right(tokenizer.decode_story(ids))
+        found["right" if right else "wrong"].append(misfits(model, ids) > 0)
+    return {kind: {"stories": len(marked), "marked": sum(marked)} for kind, marked in found.items()}
+
+
+# ---- All of it -----------------------------------------------------------------------------------
+
+def measured(model, tokenizer, x, law, o: UniformOptions) -> dict:
+    """What the file has of a network; x (N, T) are validation windows, and law (N,) may be None."""
+    draws = 4
+    nats = window_losses(model, x, SEED, draws)                                 # (N,)
+    found = {"bound": mean_and_error(nats)}
+    if law is not None:
+        found["above"] = mean_and_error(nats - torch.from_numpy(law))
+    found["rows"] = []
+    for row in wrote(model, tokenizer, o):
+        print(row, flush=True)
+        found["rows"].append(row)
+    if tokenizer.words == TOY.words():
+        wrong = spoilt(x[:o.stories])
+        found["spoilt"] = share_right(wrong, tokenizer)
+        if is_uniform(model):
+            found["corrected"] = corrected(model, tokenizer, wrong)
+        else:
+            found["hindsight"] = in_hindsight(model, tokenizer, torch.cat([x[:o.stories], wrong]))
+    return found
+
+
+def main():
+    flags = parse_flags(__doc__, UniformOptions, named="NAME=FOLDER")
+    o = build(UniformOptions, flags)
+    networks, runs = {}, {}
+    for name, folder in flags["named"].items():
+        if folder == LAW:
+            tokenizer = Tokenizer("words", words=TOY.words())
+            settings = SimpleNamespace(data="toy", windows="aligned", seed=SEED)
+            networks |= {f"{name}, masked": toy_oracle("mdlm"), f"{name}, uniform": Law()}
+        else:
+            runs[name] = {"folder": folder} | origin_of(folder)
+            networks[name], tokenizer, _ = open_model(folder, "cpu")
+            settings = SimpleNamespace(**read_run(folder)["settings"])
+    results = {}
+    for name, model in networks.items():
+        windows = open_windows(settings, "val", model.config.block_size)
+        x = torch.from_numpy(windows.spread(o.windows))                         # (N, T)
+        results[name] = measured(model, tokenizer, x, windows.law(o.windows), o)
+        print(name, {key: value for key, value in results[name].items() if key != "rows"})
+        if o.json:
+            write_json(o.json, provenance(SEED) | {"runs": runs, "results": results})
+
+
+if __name__ == "__main__":
+    command(main, "with --json, what was measured is in its file")

@@ -1,0 +1,119 @@
+"""
+Uniform noise: a hidden token looks like any other, so what is written can be taken back.
+
+Adds: diffusion whose noise replaces a token by a random one, and not by [MASK] (UDLM, Schiff et al.
+2024, arXiv 2412.10193; Duo, 2506.10892; DiffusionGemma). While it writes, any token may change in
+any pass. Costs: the network must find out what is noise. Plugs in as the variant of a run, which
+samplers/uniform.py writes with:
+
+    python train.py --mode=mdlm --variant=uniform --preset=toy --out_dir=out/toy-uniform
+    python sample.py --out_dir=out/toy-uniform --sampler=uniform --steps=12
+
+Time t goes from 0, the text, to 1, noise alone. At t each token has been replaced with the chance t
+by one of the V words, all alike, so what was the word x is now v with the chance
+
+    q(v|x)  =  (1 − t) [v = x]  +  t/V
+
+The network is not told t. It learns the law of a token given all *other* tokens of the noisy text;
+2605.22765 calls it leave-one-out. What the token itself tells depends on t alone, and is put in by
+whoever knows t: `logits` here, and `step_law` of the sampler.
+"""
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+
+import model
+from model import MODES, diffusion_batch, mask_batch, spread, weighted
+from variants.paper import TimedBatch
+
+
+@dataclass
+class Config(model.Config):
+    """--variant=uniform (mdlm): noise replaces tokens by random ones"""
+    mode: Literal["mdlm"] = "mdlm"
+
+
+def noisy_batch(config, x, noisy, t):
+    """Predict all tokens of x (B, T) from what noise has made of it (B, T), at the times t (B,)."""
+    batch = mask_batch(config, x, torch.ones_like(x, dtype=torch.bool))
+    tokens = F.pad(noisy, (1, 0), value=config.bos_id)                          # (B, T+1)
+    return TimedBatch(*batch._replace(tokens=tokens), t)
+
+
+def bound_batch(config, x, generator):
+    """x (B, T), each row at a time of its own."""
+    t = spread(len(x), generator).clamp(1e-4, 1 - 1e-4)                         # (B,)
+    replaced = torch.rand(x.shape, generator=generator) < t[:, None]            # (B, T)
+    other = torch.randint(config.vocab_size, x.shape, generator=generator)      # (B, T)
+    return noisy_batch(config, x, torch.where(replaced, other, x), t)
+
+
+def training_batch(config, x, generator):
+    """Predict only what was replaced, as model.py does with [MASK]s, which are random words here.
+
+    There a token knows nothing of what it was, so its law is that given all others."""
+    batch = weighted(config, diffusion_batch(config, x, generator))
+    word = torch.randint(config.vocab_size, batch.tokens.shape, generator=generator)
+    return batch._replace(tokens=torch.where(batch.tokens == config.mask_id, word, batch.tokens))
+
+
+def cost(p, x, z, t):
+    """What it costs (n, 1) that a token x stands as z at time t, and the network's guess of x is p.
+
+        −log p(text)  ≤  ∫ dt Σ_i E cost         over t from 0 to 1, and over the noise at t
+
+    p (n, V), x, z and t (n, 1). From t to t + dt noise replaces a token with the chance dt/(1 − t).
+    So, by Bayes' rule, a film of the noise that is played backwards shows a token z of a text that
+    has x there become another word v at the rate
+
+        r(v) / (V (1 − t))      with    r(v) = q(v|x) / q(z|x)
+
+    The model knows p alone, so its rates have the mean of q over p in place of q. Of two sets of
+    rates, r and r', the first makes a path likelier than the second does, in nats a unit of time,
+    by Σ r' − r + r log(r/r') on average: r' − r for the time in which nothing happens, and
+    log(r/r') for each jump. The integral of that is how much likelier a path becomes by knowing the
+    text. Both begin with the same noise; and as p(text) is a sum over paths, minus its log is at
+    most that (Jensen's inequality). t is uniform and has no other weight: another pace of the noise
+    is another clock, and changes nothing. Where p is the right law, the bound is exact."""
+    V = p.size(1)
+
+    def ratios(p):
+        at_t = (1 - t) * p + t / V                                              # (n, V)
+        return at_t / at_t.gather(1, z)
+
+    right, guess = ratios(F.one_hot(x[:, 0], V)), ratios(p)                     # (n, V)
+    nats = guess - right + right * (right / guess).log()                        # (n, V)
+    return nats.sum(dim=1, keepdim=True) / (V * (1 - t))                       # (n, 1)
+
+
+class Transformer(model.Transformer):
+    def forward(self, tokens, key_pos, *others):
+        """As model.py's. It has never seen a [MASK], so each is read as one word or another."""
+        word = 7919 * key_pos % self.config.vocab_size
+        tokens = torch.where(tokens == self.config.mask_id, word, tokens)
+        return super().forward(tokens, key_pos, *others)
+
+    def guess(self, batch, select):
+        """The logits (n, V) of tokens given all other tokens."""
+        return self(*batch[:3], select)
+
+    def logits(self, batch, select):
+        """Of a TimedBatch logits (n, V) that give each target the chance exp(−cost): `losses` takes
+        −log of that, and knows no other cost."""
+        logits = self.guess(batch, select)                                      # (n, V)
+        if not isinstance(batch, TimedBatch):
+            return logits
+        x = batch.targets.flatten()[select, None]                               # (n, 1)
+        z = batch.tokens.flatten()[select, None]                                # (n, 1)
+        t = batch.t[select // batch.tokens.size(1), None]                       # (n, 1)
+        nats = cost(logits.softmax(dim=-1), x, z, t).clamp(min=1e-6)            # (n, 1)
+        # The logarithm of the odds, if all others share what is left.
+        odds = math.log(logits.size(1) - 1) - nats - (-(-nats).expm1()).log()
+        return torch.zeros_like(logits).scatter(1, x, odds)
+
+
+Config.modes = {"mdlm": MODES["mdlm"]._replace(
+    bound_batch=bound_batch, training_batch=training_batch, network=Transformer, reported={})}
