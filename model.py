@@ -73,7 +73,8 @@ class Config:
             if f.type is float and not 0 <= value <= 1:
                 raise ValueError(f"--{f.name}={value} must be a share from 0 to 1")
         if self.n_embd % (2 * self.n_head):
-            raise ValueError(f"--n_embd={self.n_embd} must be a multiple of {2 * self.n_head}")
+            raise ValueError(f"--n_embd={self.n_embd} must be a multiple of twice "
+                             f"--n_head={self.n_head}")
         if self.objective != "nelbo" and self.mode != "mdlm":
             raise ValueError(f"--objective={self.objective} is for --mode=mdlm")
         self.bos_id = self.vocab_size - 1

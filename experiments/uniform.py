@@ -30,11 +30,11 @@ import torch.nn.functional as F
 
 from experiments.oracle import TOY, distance, exact_conditionals, toy_oracle
 from extras.score import misfits
-from model import draw, read_masked, write as write_masks
+from model import draw
 from prepare_data import open_windows
 from sample import SampleOptions, generate, open_model, plain_sampler
 from samplers import adaptive, uniform as sampler
-from support.flags import build, command, flag, parse_flags, print_table, provenance, write_json
+from support.flags import build, command, flag, parse_flags, provenance, write_json
 from support.runs import origin_of, random_numbers, read_run
 from tokenizer import Tokenizer
 from train import mean_and_error, window_losses

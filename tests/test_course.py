@@ -107,7 +107,7 @@ def test_the_grader_lets_right_answers_pass(students, name):
     task, *functions = name.split("_", 1)
     _, failed = rows_of(task, students, functions, f"course_answers.{task}_")
     assert not failed
-    assert time.time() - began < 60
+    assert time.time() - began < 150
 
 
 # ---- Whole hand-ins ------------------------------------------------------------------------------
@@ -162,6 +162,12 @@ def test_a_hand_in_cannot_outlive_its_time(lab, does, says):
     assert failed == rows and all(says in row["output"] for row in rows)
 
 
+def has_ended(process):
+    """It may wait for somebody who asks how it ended."""
+    stat = Path("/proc", process, "stat")
+    return not stat.exists() or ") Z " in stat.read_text()
+
+
 def test_a_grader_that_is_stopped_stops_its_student_and_has_named_every_task(lab, tmp_path):
     shutil.copytree(lab["hand_out"], tmp_path / "lab")
     (tmp_path / "lab/together.py").write_text("while True: pass")
@@ -175,7 +181,7 @@ def test_a_grader_that_is_stopped_stops_its_student_and_has_named_every_task(lab
         time.sleep(0.1)
     [child] = children.read_text().split()
     process.terminate()
-    assert process.wait() == 2 and not Path("/proc", child).exists()
+    assert process.wait() == 2 and has_ended(child)
     rows = json.loads(results.read_text())["tests"]
     assert tasks_of(rows) == {"together", "draw"}
     results.unlink()

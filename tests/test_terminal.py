@@ -37,7 +37,7 @@ def test_nothing_commands_the_terminal(workdir, call):
     """Neither what a model of bytes writes nor the words of files and flags do, but a file has what
     the model wrote."""
     fine = "a\tb\n↵ é 你好 👩‍🚀 می‌خواهم"
-    assert printable(fine + HOSTILE) == fine + " " * len(HOSTILE)
+    assert printable(fine) == fine and is_harmless(printable(HOSTILE))
     (workdir / "a.txt").write_text("To be, or not to be. " * 500)
     call("prepare_data.py", "--text=a.txt", "--tokenizer=bytes", "--name=t")
     write_samples(workdir / "s.jsonl", ["One", HOSTILE, "\n", "\tday"], [0, 1, 2, 2], mode=HOSTILE)

@@ -87,7 +87,7 @@ def test_a_loss_that_is_not_finite_stops_it(trained, call, monkeypatch):
     monkeypatch.chdir(trained)
     done = call("train.py", *TINY, "--out_dir=out/wild", "--lr=1e30", "--warmup=0")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "max_grad_norm nan" in done.stderr and "--lr" in done.stderr
+    assert "max_grad_norm" in done.stderr and "--lr" in done.stderr
     assert not (trained / "out/wild/ckpt.pt").exists()
 
 
