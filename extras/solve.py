@@ -234,6 +234,7 @@ def main():
     if others:
         raise InputError("these models know grids of different sizes; give those of one size")
     rules = world_named(DATA[n])
+    numbers_of("risks", o.risks, float)         # raises now what it would later
     sets = collections.defaultdict(list)        # {givens: puzzles and their solutions}
     if o.puzzles:
         for puzzle, solution in read_puzzles(o.puzzles, rules):

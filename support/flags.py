@@ -219,9 +219,10 @@ def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
     for argument in unknown:
         name = argument.split("=")[0].lstrip("-").replace("-", "_")
         guess = did_you_mean(name, names, "--")
-        for file in files:
-            if hasattr(options_of(*files[file]), name):         # the class has the defaults
-                guess = f"; it needs {file}"
+        # A class of options has the defaults of its flags.
+        needs = [file for file in files if hasattr(options_of(*files[file]), name)]
+        if needs:
+            guess = f"; it needs {' or '.join(needs)}"
         refuse(f"unknown argument {argument}{guess}")
     if named:
         pairs, given.named = given.named, dict(given.named)

@@ -21,6 +21,11 @@ import torch  # noqa: E402
 sys.path.insert(0, ROOT)
 
 
+def pytest_collection_modifyitems(items):
+    """The notebook takes longest, so it is not left to one process at the end."""
+    items.sort(key=lambda item: "test_tour" not in item.nodeid)
+
+
 @pytest.fixture(autouse=True)
 def arithmetic_as_it_was():
     """machine.prepare changes how this process computes; no test shall depend on another."""
