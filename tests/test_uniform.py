@@ -1,5 +1,4 @@
 """variants/uniform.py and samplers/uniform.py, by enumeration of all texts of three words."""
-
 import pytest
 import torch
 import torch.nn.functional as F
