@@ -234,7 +234,7 @@ def test_bfloat16_compiled_follows_float32(capsys):
         s = Settings(batch_size=8, dtype=dtype)
         machine.prepare(s, CPU)
         torch.manual_seed(0)
-        model = Transformer(small_model("mdlm").config)
+        model = Transformer(small_model("mdlm", n_layer=1).config)
         model.softmax_attention = machine.attention_for(CPU)
         optimizers = make_optimizers(model, s)
         steps = [train_step(model, function, optimizers, some_batch(model, seed), s, lr=0.01)
