@@ -57,8 +57,8 @@ class Config:
     n_head: int = 12
     n_embd: int = 768               # C, the width of the residual stream
     n_hidden: int = 2048            # width of the SwiGLU layer
-    dropout: float = 0.0            # share of what each layer adds that training drops
-    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: the bound, or equal weights
+    dropout: float = 0.0            # chance that training drops a number that a layer adds
+    objective: Literal["nelbo", "masked_ce"] = "nelbo"  # mdlm: its bound, or equal weights
     l2r_fraction: float = 0.1       # aogpt: share of rows from left to right, as published
 
     def __post_init__(self):
@@ -256,7 +256,7 @@ class Batch(NamedTuple):
 def losses(model, batch, select):
     """Σ weight · −log p(target) of each row (B,). Their mean is the loss, in nats per token.
 
-    select is batch.select(), found on the CPU, because the CPU would have to wait for a GPU."""
+    select is batch.select(), found on the CPU: on a GPU it would have to be waited for."""
     logits = model.logits(batch, select)                                        # (n, V)
     targets = batch.targets.flatten()[select]                                   # (n,)
     nll = model.cross_entropy(logits, targets, reduction="none")                # (n,)
@@ -310,8 +310,8 @@ def mask_batch(config, x, masked):
 
         −log p(x) / T  ≤  E_k E_M [ (1/k) Σ_{i in M} −log p(x_i | x outside M) ]
 
-    Here M is a random set of k of the T tokens, and k is uniform on 1 … T. So the bound is *the
-    mean over rows of each row's own mean over its masked tokens*.
+    Here M is a random set of k of the T tokens, and k is uniform on 1 … T, as `diffusion_batch`
+    draws them. So the bound is *the mean over rows of each row's own mean over its masked tokens*.
 
     Why is that a bound? Predict the tokens one by one in a random order. When k of them are left,
     these are a random set M, and each of them is equally likely to be the next. So that step costs
@@ -363,8 +363,8 @@ def equal_weights(batch):
     """The same predictions with equal weights. The loss, masked_ce, is then their plain mean. That
     is no bound: a row counts the more, the more of its tokens are masked."""
     predicted = (batch.weight > 0).float()                                      # (B, S)
-    in_a_row = predicted.sum().clamp(min=1) / len(predicted)    # on average
-    return batch._replace(weight=predicted / in_a_row)
+    mean_per_row = predicted.sum().clamp(min=1) / len(predicted)
+    return batch._replace(weight=predicted / mean_per_row)
 
 
 def weighted(config, batch):
@@ -392,7 +392,8 @@ class Drawing:
 
 def probabilities(logits, o):
     """Weights (…, V) of tokens, from logits (…, V), by o, a Drawing. They are probabilities, but
-    only of the smallest set of likeliest tokens that together have top_p; all others have 0."""
+    only of the smallest set of likeliest tokens that together have top_p; all others have 0, and
+    the sum is left as it is."""
     # The largest is subtracted, so that it is 0 at any temperature and nothing becomes infinite.
     logits = logits - logits.amax(dim=-1, keepdim=True)                         # (…, V)
     p = (logits / max(o.temperature, 1e-30)).softmax(dim=-1)                    # (…, V)
@@ -415,7 +416,8 @@ def draw(p, u):
 
 
 def draw_with(u, o=Drawing()):
-    """The `decide` of `write`: the token at each place is drawn by the number u (B, L) has there.
+    """The `decide` of `write`, below: the token at each place is drawn by the number u (B, L) has
+    there. row and place say where the logits are of.
 
     Numbers that are given, and no multinomial, make a text independent of others in its batch."""
     def decide(logits, row, place):
@@ -432,7 +434,7 @@ def read_masked(model, tokens, row, place):
     # The network has learned whole windows, so it reads [MASK]s beyond the text.
     beyond = config.block_size - tokens.size(1)
     window = F.pad(tokens, (0, beyond), value=config.mask_id)                   # (B, T)
-    batch = mask_batch(config, window, window == config.mask_id)
+    batch = mask_batch(config, window, window == config.mask_id)    # its targets mean nothing
     select = row * batch.tokens.size(1) + place + 1             # (…) because BOS has slot 0
     return model.logits(batch, select.flatten()).view(*select.shape, -1)
 
@@ -491,9 +493,9 @@ def generate(model, rows=1, steps=0, o=Drawing(), generator=None):
     """New texts (rows, T), written in so many passes, or one for each token."""
     config, device = model.config, model.head.weight.device
     blank = torch.full((rows, config.block_size), config.mask_id, device=device)    # (B, T)
-    u, v = torch.rand(2, *blank.shape, generator=generator)                     # (B, T) each
-    order, edges = config.row.plan(config, blank, config.row.times(config, u), steps)
-    for tokens in write(model, blank, order, edges, draw_with(v, o)):
+    turn, u = torch.rand(2, *blank.shape, generator=generator)                  # (B, T) each
+    order, edges = config.row.plan(config, blank, config.row.times(config, turn), steps)
+    for tokens in write(model, blank, order, edges, draw_with(u, o)):
         pass        # here one could watch
     return tokens
 
@@ -504,22 +506,22 @@ class Mode(NamedTuple):
     """A row of the table at the top, in code: all that differs from mode to mode.
 
     A variant is a file with a Config, whose `modes` are rows like these with some fields replaced:
-    MODES["mdlm"]._replace(training_batch=…). What makes a batch takes (config, x, generator); x
-    (B, T) and the random numbers are on the CPU, so these are the same whatever device trains."""
+    MODES["mdlm"]._replace(training_batch=…). Functions that make a batch take (config, x,
+    generator); x (B, T) and the random numbers are on the CPU, the same whatever device trains."""
     causal: bool                # whether a slot sees only the slots before it and itself
-    orders: str                 # in which it can write: "one", "any", or random ones of its "own"
+    orders: str                 # in which it writes: "one", "any", or its "own", as variants have
     drawn: str                  # in words, what the bound draws at random; if "", it is exact
     bound_batch: Callable       # the Batch of −log p(x) / T, or of a bound on it, for each row
     training_batch: Callable    # the Batch that is trained on
     reported: dict = {}         # {name: the Batch of another loss that evaluations report}
-    together: int = 1           # rows that are drawn together, whose mean counts as one
+    together: int = 1           # rows that are drawn together, and are one estimate of the bound
     times: Callable = lambda config, u: u   # the turn of each place (B, L), by random u (B, L)
     # The others are replaced by variants alone.
     plan: Callable = plan                   # the order and the passes, from these times
     reader: Callable | None = None          # (model) -> a faster `read_next`, for one batch
     check_prompt: Callable | None = None    # (config, pattern (L,)) raises ValueError
     network: Callable = Transformer
-    whole: bool = True          # false: not all tokens count, so it needs the others as a prompt
+    whole: bool = True          # false: the loss is of some tokens alone; the rest must be given
 
 
 MODES = {
