@@ -50,7 +50,7 @@ LAW = "law"         # in place of a folder
 @dataclass
 class UniformOptions:
     """what to write"""
-    num_samples: int = flag(200, "texts of each row", low=AT_ONCE)
+    num_samples: int = flag(200, "texts of each row", low=2)
     windows: int = flag(200, "validation windows whose bound is measured", low=2)
     stories: int = flag(60, "stories of the toy that are spoilt, and checked in hindsight", low=1)
     json: str = flag("", "file for the results", file=(".json",))
@@ -62,7 +62,7 @@ class Law(torch.nn.Module):
     """Answers as a network of variants/uniform.py would that knew the law of the toy, and t."""
     def __init__(self):
         super().__init__()
-        sizes = toy_oracle("mdlm").config
+        sizes = toy_oracle().config
         self.config = uniform.Config(
             vocab_size=sizes.vocab_size, block_size=sizes.block_size, n_head=1, n_embd=2)
         self.head = torch.nn.Linear(1, 1)       # its device tells where the model is
@@ -92,21 +92,24 @@ def is_uniform(model) -> bool:
 def texts_written(model, make_sampler, o) -> tuple:
     """Tokens (N, T), and the pass (N, T) at which each was written for the last time."""
     blank = torch.full((model.config.block_size,), model.config.mask_id)
-    found = [generate(model, range(first, first + AT_ONCE), blank, o, make_sampler)
-             for first in range(0, o.num_samples, AT_ONCE)]
+    stories = range(o.num_samples)
+    found = [generate(model, stories[first:first + AT_ONCE], blank, o, make_sampler)
+             for first in stories[::AT_ONCE]]
     return tuple(map(torch.cat, zip(*found)))
 
 
 def ways(model):
     """Yields (what it is called, its flags, its sampler) of the ways in which this model writes."""
-    file = sampler if is_uniform(model) else adaptive
+    plain, file = plain_sampler, adaptive
+    if is_uniform(model):
+        plain, file = partial(sampler.sampler, flags={}), sampler
     for steps in PASSES:
-        flags = {"steps": steps}
-        yield "steps", flags, partial(sampler.sampler, flags={}) if is_uniform(model) else None
+        yield "steps", {"steps": steps}, plain
     flags = {"risk": 0.1}
-    yield "risk", flags, partial(file.sampler, flags=flags)
+    with_risk = partial(file.sampler, flags=flags)
+    yield "risk", flags, with_risk
     if is_uniform(model):       # DiffusionGemma goes from 0.8 to 0.4
-        yield "risk", flags | {"temperature": 0.6}, partial(file.sampler, flags=flags)
+        yield "risk", flags | {"temperature": 0.6}, with_risk
 
 
 def wrote(model, tokenizer, o: UniformOptions):
@@ -115,7 +118,7 @@ def wrote(model, tokenizer, o: UniformOptions):
     for way, flags, make_sampler in ways(model):
         options = build(SampleOptions, flags | {
             "num_samples": o.num_samples, "seed": SEED, "full_length": True})
-        tokens, appeared = texts_written(model, make_sampler or plain_sampler, options)
+        tokens, appeared = texts_written(model, make_sampler, options)
         texts = [tokenizer.decode_story(ids) for ids in tokens.tolist()]
         row = {"way": way, **flags, "passes": flags.get("steps")}
         if way == "risk":       # the pass after which nothing changes
@@ -202,7 +205,7 @@ def main():
         if folder == LAW:
             tokenizer = Tokenizer("words", words=TOY.words())
             settings = SimpleNamespace(data="toy", windows="aligned", seed=SEED)
-            networks |= {f"{name}, masked": toy_oracle("mdlm"), f"{name}, uniform": Law()}
+            networks |= {f"{name}, masked": toy_oracle(), f"{name}, uniform": Law()}
         else:
             runs[name] = {"folder": folder} | origin_of(folder)
             networks[name], tokenizer, _ = open_model(folder, "cpu")

@@ -3,8 +3,8 @@ A page in which the network itself runs, so that a hand can hide words and see w
 
 Adds: one HTML file with the weights of trained runs and the network in JavaScript, which opens in
 any browser, without a server or a connection. Costs: nothing elsewhere. One of the toy's networks
-takes 1.2 MB and 20 ms a pass; 1.4M weights with windows of 256 tokens take 3.7 MB and half a
-second. Plugs in as
+takes 1.2 MB, and answers at once; 1.4M weights with windows of 256 tokens take 3.7 MB, and the page
+says that it is reading for a second. Plugs in as
 
     python -m extras.page mdlm=out/toy-mdlm
     python -m extras.page mdlm=out/toy-mdlm ar=out/toy-ar --out=toy.html

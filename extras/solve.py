@@ -100,7 +100,8 @@ def drawn_puzzles(grids: list, givens: int, count: int, seed: int, rules=SUDOKU)
 def read_puzzles(path: str, rules: Sudoku) -> list:
     """The puzzles of a file, each with its solution. Raises InputError."""
     found = []
-    for line in read_text(path).split() or [""]:
+    lines = read_text(path).split() or [""]
+    for line in tqdm(lines, unit="puzzle", leave=False, disable=None):
         if not re.fullmatch(f"[.0-{rules.n}]{{{rules.cells}}}", line):
             raise InputError(f"{path} must have a puzzle in each line, of {rules.cells} digits "
                              f"from 1 to {rules.n}, or dots for blanks; it has: {line}")
@@ -151,16 +152,15 @@ def grid_of(world, ids: list) -> tuple:
     return tuple(ids[-world.cells:]) if world is SUDOKU_PAIRS else tuple(i + 1 for i in ids)
 
 
-def solve(name: str, opened: tuple, puzzles: list, o: PuzzleOptions, temperature: float = 0.0):
+def solve(name: str, opened: tuple, puzzles: list, risks: list, seed: int, temperature=0.0):
     """Yields for each way of writing a row of what it takes, and the grids that come out.
 
     The puzzles have equally many givens. The temperature 0 takes the likeliest digit, 1 draws."""
     model, tokenizer, _ = opened
     world = world_of(tokenizer)
     patterns = patterns_of(world, puzzles, model.config)                        # (N, L)
-    risks = numbers_of("risks", o.risks, float)
-    for way, (flags, make_sampler) in ways_of(model.config, risks, o.seed).items():
-        options = SampleOptions(temperature=temperature, seed=o.seed, full_length=True, **flags)
+    for way, (flags, make_sampler) in ways_of(model.config, risks, seed).items():
+        options = SampleOptions(temperature=temperature, seed=seed, full_length=True, **flags)
         grids, passes = [], []
         for part in tqdm(patterns.split(250), f"{name}, {way}", leave=False, disable=None):
             stories = range(len(grids), len(grids) + len(part))
@@ -234,14 +234,15 @@ def main():
     if others:
         raise InputError("these models know grids of different sizes; give those of one size")
     rules = world_named(DATA[n])
-    numbers_of("risks", o.risks, float)         # raises now what it would later
+    risks = numbers_of("risks", o.risks, float)
+    all_givens = numbers_of("givens", o.givens or GIVENS[n], int)
     sets = collections.defaultdict(list)        # {givens: puzzles and their solutions}
     if o.puzzles:
         for puzzle, solution in read_puzzles(o.puzzles, rules):
             sets[rules.cells - puzzle.count(0)].append((puzzle, solution))
     else:
         grids = held_out_grids(rules)
-        for givens in numbers_of("givens", o.givens or GIVENS[n], int):
+        for givens in all_givens:
             sets[givens] = drawn_puzzles(grids, givens, o.num_puzzles, o.seed, rules)
 
     solved, from_nothing, losses = [], [], {}
@@ -251,7 +252,7 @@ def main():
         goes_around = not knows_grids or opened[0].config.row.orders != "one"   # what is given
         for givens, pairs in sets.items() if goes_around else ():
             puzzles, solutions = zip(*pairs)
-            for row, found in solve(name, opened, puzzles, o):
+            for row, found in solve(name, opened, puzzles, risks, o.seed):
                 right = [grid == solution for grid, solution in zip(found, solutions)]
                 row |= {"givens": givens, "puzzles": len(right), "solved": share(right)}
                 solved.append(row)
@@ -259,7 +260,7 @@ def main():
                     print(*(digit or "." for digit in puzzle))
                     print(*grid, f" {name}, {row['way']}: {'right' if ok else 'wrong'}\n")
         if o.losses and not o.puzzles and knows_grids:
-            for row, found in solve(name, opened, blank, o, temperature=1.0):
+            for row, found in solve(name, opened, blank, risks, o.seed, 1.0):
                 from_nothing.append(row | {"right": share([*map(rules.is_grid, found)])})
             losses[name] = losses_above_law(opened, grids[:1000], o.seed)
     print_results(solved + from_nothing, losses)

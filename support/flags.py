@@ -198,7 +198,8 @@ def parse_flags(doc, *classes, first=(), named="", plugins={}, implied={}):
              for flag, folder in plugins.items() for name in names_in(folder)}
     words = "=".join(sys.argv)          # so that a flag and its value may be two words
     words += "".join(file for argument, file in implied.items() if argument in words)
-    asked = [options_of(*files[file]) for file in files if file in words or "--help" in words]
+    all_files = {"-h", "--help"} & {*sys.argv}
+    asked = [options_of(*files[file]) for file in files if all_files or file in words]
     names = set()
     for options_class in [*classes, *filter(None, asked)]:
         group = parser.add_argument_group(options_class.__doc__)

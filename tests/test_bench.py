@@ -33,7 +33,7 @@ def test_the_command(workdir, monkeypatch):
         assert found["tok_per_s"] == 4 * 8 / took and found["ms_per_step"] == 1000 * took
         assert found["speedup"] == 0.25 / took and found["ratio_to_ar"] == 0.125 / took
         done = flops_per_token(Config(mode, **SIZES)) * 4 * 8 / took
-        assert found["of_a_product"] == done / (2 * 2048 ** 3 / 0.25)        # of a product of two matrices
+        assert found["of_a_product"] == done / (2 * 2048 ** 3 / 0.25)
 def test_the_baseline_computes_every_slot():
     """Whichever are asked for, and its losses are the same."""
     model = small_model("mdlm")

@@ -15,7 +15,7 @@ import torch
 from pytest import approx
 
 from conftest import TINY, run, small_model
-from experiments import blanks, cost, held_out, learning, shakespeare, texts
+from experiments import blanks, cost, held_out, learning, shakespeare, texts, uniform
 from experiments.oracle import distance, exact_conditionals, toy_conditionals, toy_oracle
 from extras.score import cost_of_writing
 from model import diffusion_batch, losses
@@ -27,7 +27,6 @@ from tokenizer import Tokenizer, split_words
 from worlds.toy import TOY, Grammar, choice
 
 WORDS = Tokenizer("words", words=TOY.words())
-RUNS = ["ar=out/ar", "mdlm=out/mdlm", "aogpt=out/aogpt"]
 FOLDERS = "out/ar,out/mdlm,out/aogpt"
 
 
@@ -284,11 +283,12 @@ def run_main(name, monkeypatch, *flags):
 
 
 COMMANDS = {
-    "cost": ["mdlm=out/mdlm", "ar=out/ar", "--windows=3", "--json=f.json"],
-    "blanks": [f"--models={FOLDERS}", "--data=t", "--windows=20", "--json=f.json", "--plot=f.png"],
-    "learning": ["--runs=out/mdlm", "--windows=20", "--json=f.json"],
-    "oracle": ["law=law.jsonl", "--json=f.json"],
-    "first_steps": [*RUNS, "--plot=f.png"]}
+    "cost": "mdlm=out/mdlm ar=out/ar --windows=3 --json=f.json",
+    "blanks": f"--models={FOLDERS} --data=t --windows=20 --json=f.json --plot=f.png",
+    "learning": "--runs=out/mdlm --windows=20 --json=f.json",
+    "oracle": "law=law.jsonl --json=f.json",
+    "uniform": "law=law x=out/mdlm --num_samples=2 --windows=2 --stories=1 --json=f.json",
+    "first_steps": "ar=out/ar mdlm=out/mdlm aogpt=out/aogpt --plot=f.png"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -299,7 +299,8 @@ def test_commands(trained, workdir, monkeypatch, name):
     lines = [json.dumps({"text": text}) for text in stories(200)]
     (workdir / "law.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr(blanks, "LENGTHS", (1, 3))
-    flags = COMMANDS[name]
+    monkeypatch.setattr(uniform, "PASSES", [2])
+    flags = COMMANDS[name].split()
     run_main(name, monkeypatch, *flags)
     if "--json=f.json" in flags:
         assert {"command", "commit", "machine"} <= json.load(open("f.json")).keys()
