@@ -67,8 +67,7 @@ def small_model(mode="ar", seed=0, dtype=torch.float32, variant=None, **fields):
 
 TINY = ["--preset=toy", "--data=t", "--n_layer=1", "--n_embd=16", "--n_head=2", "--n_hidden=16",
         "--batch_size=8", "--max_steps=30", "--warmup=5", "--eval_interval=10", "--eval_windows=20",
-        "--optimizer=adamw", "--lr=2e-3", "--save_minutes=0", "--compile=false", "--device=cpu",
-        "--dtype=float32", "--quiet"]
+        "--save_minutes=0", "--compile=false", "--device=cpu", "--dtype=float32", "--quiet"]
 
 # A command is a fork of a process that has imported torch, which takes most of a short one's time.
 # It has imported nothing of the project, so that a copy of the project can be run in the same way.
