@@ -3,7 +3,7 @@ How fast training is, with random weights and random tokens.
 
     python bench.py                                 every mode, tuned beside a baseline
     python bench.py --mode=mdlm --preset=laptop     one mode, of a preset; train.py's flags are here
-    python bench.py --board=out/toy-mdlm            what a finished run of the toy has spent and reached
+    python bench.py --board=out/toy-mdlm            what a run of the toy has spent, and reached
 
 "tuned" is what train.py does by default. "baseline" is eager float32 with logits of every slot, as
 in the code of arXiv 2603.22075. All of it is measured in one process, by turns, because a machine
@@ -35,7 +35,7 @@ class BenchOptions:
     """what to measure"""
     repeats: int = flag(5, "measurements of each; the table has their median", low=1)
     json: str = flag("", "file for the results", file=(".json",))
-    board: str = flag("", "folder of a finished run of the toy: its line for results/README.md")
+    board: str = flag("", "finished runs of the toy, with commas: what they spent and reached")
 
 
 def settings_of(flags: dict) -> tuple:
@@ -97,8 +97,8 @@ def flops_per_token(config) -> float:
     return 6 * (attention + mlp + head)
 
 
-def entry_of(folder: str) -> str:
-    """What a finished run has spent, in multiply-adds, and what it has above the law.
+def entry_of(folder: str) -> dict:
+    """What a finished run of the toy has spent, and how far above the law it ended, in nats.
 
     Raises OSError."""
     run = read_run(folder)
@@ -106,8 +106,10 @@ def entry_of(folder: str) -> str:
         s, final = run["settings"], run["final"]
         config = config_class(s["variant"])(**run["config"])
         tokens = s["max_steps"] * s["batch_size"] * config.block_size
-        return (f"{tokens * flops_per_token(config) / 2e12:.2f} million million multiply-adds, "
-                f"{final['above_law']:.4f} ± {final['above_law_se']:.4f} nats above the law")
+        return {
+            "multiply-adds": tokens * flops_per_token(config) / 2,
+            "above the law": final["above_law"],
+            "±": final["above_law_se"]}
 
 
 # ---- Training steps, and the table ---------------------------------------------------------------
@@ -189,7 +191,11 @@ def main():
                         plugins={"variant": "variants"}, implied=IMPLIED)
     o = build(BenchOptions, flags)
     if o.board:
-        print(entry_of(o.board))
+        board = {folder: entry_of(folder) for folder in o.board.split(",")}
+        for folder, entry in board.items():
+            print(folder, *(f"{name} {value:.3g}" for name, value in entry.items()), sep="   ")
+        if o.json:
+            write_json(o.json, provenance(0) | {"board": board})
         return
     device = pick_device(flags.get("device", "auto"))
     figures = bench_train(flags, o.repeats, device)

@@ -25,6 +25,7 @@ cost            65       35  What does a text cost in each way of writing it?
 uniform         10       15  What does noise buy that can be taken back?
 sudoku          85       60  Where does masked diffusion win, and is it by the order of writing?
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
+board            8        1  How near to the law does a budget bring masked diffusion?
 pictures        15        1  The moving pictures of README.
 few            285       15  Does masked diffusion win when stories are few?
 few-exact       13        4  Is that so exactly from left to right, without help?
@@ -438,6 +439,14 @@ group_paper() {
     done
     made paper paper python -m experiments.held_out --draws=2 \
         --runs="$(folders out/stories/{ar,mdlm,masked_ce}-{1,2,3} out/paper/*)"
+}
+
+# The same multiply-adds for each.
+group_board() {
+    run toy-mdlm-1 --preset=toy --mode=mdlm
+    run board/adamw --preset=toy --mode=mdlm --optimizer=adamw --lr=2e-3 --warmup=100
+    run board/bell --preset=toy --mode=mdlm --objective=masked_ce --variant=bell
+    made learning board python bench.py --board=out/toy-mdlm-1,out/board/adamw,out/board/bell
 }
 
 # It needs a clone of github.com/karpathy/nanoGPT, and trains what it measures.

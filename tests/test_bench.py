@@ -8,7 +8,7 @@ import torch
 
 import bench
 from bench import by_turns, flops_per_token, training_step
-from conftest import small_model
+from conftest import read_log, small_model
 from model import Config, losses
 from train import Settings
 
@@ -41,6 +41,18 @@ def test_the_baseline_computes_every_slot():
     select = batch.select()
     found = bench.losses_of_every_slot(model, batch, select[:0])
     torch.testing.assert_close(found, losses(model, batch, select))
+
+
+def test_the_board(trained, call, monkeypatch):
+    """What 30 steps of eight windows have spent, and reached by their log."""
+    monkeypatch.chdir(trained)
+    done = call("bench.py", "--board=out/mdlm", "--json=board.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(Path("board.json").read_text())["board"]["out/mdlm"]
+    *_, end = read_log(Path("out/mdlm"))
+    config = Config(**json.loads(Path("out/mdlm/config.json").read_text())["config"])
+    assert found["above the law"] == end["above_law"]
+    assert found["multiply-adds"] == 30 * 8 * config.block_size * flops_per_token(config) / 2
 
 
 @pytest.mark.parametrize("tuned", [True, False])
