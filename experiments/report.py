@@ -212,6 +212,12 @@ def taken(name: str, key: str):
     return rows(DATA["shakespeare_taken"]["results"][name], key)
 
 
+def reached(run: str) -> str:
+    """How far above the law a run of the board ended."""
+    entry = DATA["board"]["board"][run]
+    return pm((entry["above the law"], entry["±"]), 4)
+
+
 def slower(name: str, ours: str) -> float:
     seconds = DATA["speed_others"]["seconds"]
     return median(seconds[name]) / median(seconds[ours])
