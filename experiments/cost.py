@@ -141,8 +141,9 @@ def costs_of(folder: str, few: bool, o: CostOptions):
 
 # ---- All rows, and the figure --------------------------------------------------------------------
 
-PANELS = {"toy-1": "toy", "sudoku-1": "Sudoku", "sudoku-given-1": "Sudoku, 12 given cells",
-          "shakespeare-1": "Tiny Shakespeare", "stories-1": "stories"}
+PANELS = {"toy-1": "toy", "sudoku-1": "Sudoku", "sudoku-given-1": "12 given cells",
+          "shakespeare-1": "Tiny Shakespeare", "short-1": "stories, 1,250 steps",
+          "long-1": "stories, 5,000 steps"}
 # How the names of ways begin.
 LINES = {"random": "random places", "surest": "the surest of a pass", "risk": "adaptive"}
 
@@ -150,7 +151,7 @@ LINES = {"random": "random places", "surest": "the surest of a pass", "risk": "a
 def draw_costs(measured: str, path: str):
     """Nats beside the cheapest way, against passes a token, of all that a file of results has."""
     measured = json.loads(Path(measured).read_text())
-    with figure(path, (12, 3.4), len(PANELS), one_scale=False) as panels:
+    with figure(path, (14, 3.4), len(PANELS), one_scale=False) as panels:
         for axes, (name, title) in zip(panels, PANELS.items()):
             rows = measured[f"cost-{name}"]["rows"]
             rows = [row for row in rows if row["passes"] and row["run"] == "mdlm"]

@@ -131,27 +131,53 @@ recipe() {      # recipe NAME STEPS SEED FLAGS …: out/learning/NAME-SEED, or o
 
 # ---- The groups ----------------------------------------------------------------------------------
 
+plays() { run plays-$1-$2 --preset=shakespeare --mode=$1 --seed=$2; }       # plays MODE SEED
+price() { made sampling cost-$1 python -m experiments.cost "${@:2}"; }      # price NAME FLAGS …
+
+written() {     # written NAME MODE FLAGS …: 500 stories of the toy
+    mkdir -p out/written
+    made sampling written-$1 python sample.py --out_dir=out/toy-$2-1 --num_samples=500 \
+        --out=out/written/toy-$1.jsonl "${@:3}"
+}
+
+# The others are a GPT and an any-order GPT. Of stories few ways are priced on many windows, to say
+# who is ahead, and all ways on few, to say what saved passes cost.
 group_cost() {
     for seed in 1 2 3; do
-        run sudoku-mdlm-$seed --preset=sudoku --mode=mdlm --seed=$seed
-        made sampling cost-sudoku-$seed python -m experiments.cost mdlm=out/sudoku-mdlm-$seed
-        made sampling cost-sudoku-given-$seed python -m experiments.cost \
-            mdlm=out/sudoku-mdlm-$seed --givens=12
+        for mode in ar mdlm aogpt; do
+            toy toy-$mode-$seed --mode=$mode --seed=$seed
+            run sudoku-$mode-$seed --preset=sudoku --mode=$mode --seed=$seed
+        done
+        for mode in ar mdlm; do plays $mode $seed; done
+        recipe masked_ce-4 1250 $seed $(in_bell 4)
+        short ar $seed
+        for world in toy sudoku; do
+            price $world-$seed mdlm=out/$world-mdlm-$seed
+            price others-$world-$seed ar=out/$world-ar-$seed aogpt=out/$world-aogpt-$seed
+        done
+        price sudoku-given-$seed mdlm=out/sudoku-mdlm-$seed --givens=12
+        price shakespeare-$seed mdlm=out/plays-mdlm-$seed ar=out/plays-ar-$seed
+        price stories-$seed --data=unseen --windows=40 --few \
+            mdlm=out/learning/masked_ce-4-$seed ar=out/stories/ar-$seed
     done
-    for mode in ar mdlm; do
-        toy toy-$mode-1 --mode=$mode
-        run plays-$mode-1 --preset=shakespeare --mode=$mode
-    done
-    made sampling cost-law python -m experiments.cost law=law
-    made sampling cost-toy-1 python -m experiments.cost mdlm=out/toy-mdlm-1 ar=out/toy-ar-1
-    made sampling cost-shakespeare-1 python -m experiments.cost \
-        mdlm=out/plays-mdlm-1 ar=out/plays-ar-1
-    run plays-mdlm-2 --preset=shakespeare --mode=mdlm --seed=2
-    made sampling cost-shakespeare-2 python -m experiments.cost mdlm=out/plays-mdlm-2
-    recipe masked_ce-4 1250 1 $(in_bell 4)
-    for name in ar mdlm; do short $name 1; done
-    made sampling cost-stories-1 python -m experiments.cost --data=unseen --windows=12 \
-        mdlm=out/learning/masked_ce-4-1 ar=out/stories/ar-1 nelbo=out/stories/mdlm-1
+    price law law=law
+    plays aogpt 1
+    short aogpt 1
+    price others-shakespeare-1 aogpt=out/plays-aogpt-1
+    price others-stories-1 --data=unseen --windows=40 aogpt=out/stories/aogpt-1
+    price short-1 --data=unseen --windows=12 mdlm=out/learning/masked_ce-4-1
+    recipe masked_ce-4 5000 1 $(in_bell 4)
+    price long-1 --data=unseen --windows=12 mdlm=out/learning-long/masked_ce-4-1
+    short mdlm 1
+    price nelbo-1 --data=unseen --windows=12 --few \
+        mdlm=out/learning/masked_ce-4-1 nelbo=out/stories/mdlm-1
+    written random mdlm
+    written random-24 mdlm --steps=24
+    written confidence mdlm --sampler=confidence
+    written confidence-24 mdlm --sampler=confidence --steps=24
+    written drafts aogpt --sampler=drafts --draft=48
+    made sampling written-kl python -m experiments.oracle \
+        random=out/written/toy-random.jsonl confidence=out/written/toy-confidence.jsonl
     python -c 'import sys; from experiments.cost import draw_costs; draw_costs(*sys.argv[1:])' \
         $data/sampling.json $figures/cost.png
 }
