@@ -3,6 +3,7 @@ How fast training is, with random weights and random tokens.
 
     python bench.py                                 every mode, tuned beside a baseline
     python bench.py --mode=mdlm --preset=laptop     one mode, of a preset; train.py's flags are here
+    python bench.py --board=out/toy-mdlm            what a finished run of the toy has spent and reached
 
 "tuned" is what train.py does by default. "baseline" is eager float32 with logits of every slot, as
 in the code of arXiv 2603.22075. All of it is measured in one process, by turns, because a machine
@@ -22,7 +23,8 @@ from model import MODES, Config, losses
 from presets import IMPLIED, with_preset
 from support.flags import (
     build, command, flag, parse_flags, pick_device, print_table, provenance, write_json)
-from support.runs import config_class
+from support.rows import usable
+from support.runs import config_class, read_run
 from train import Settings, check_batch_size, make_optimizers, train_step
 
 
@@ -33,6 +35,7 @@ class BenchOptions:
     """what to measure"""
     repeats: int = flag(5, "measurements of each; the table has their median", low=1)
     json: str = flag("", "file for the results", file=(".json",))
+    board: str = flag("", "folder of a finished run of the toy: its line for results/README.md")
 
 
 def settings_of(flags: dict) -> tuple:
@@ -92,6 +95,19 @@ def flops_per_token(config) -> float:
     mlp = (config.n_layer - 1 + predicted) * 3 * C * config.n_hidden
     head = predicted * C * config.vocab_size
     return 6 * (attention + mlp + head)
+
+
+def entry_of(folder: str) -> str:
+    """What a finished run has spent, in multiply-adds, and what it has above the law.
+
+    Raises OSError."""
+    run = read_run(folder)
+    with usable(folder, "run of the toy"):
+        s, final = run["settings"], run["final"]
+        config = config_class(s["variant"])(**run["config"])
+        tokens = s["max_steps"] * s["batch_size"] * config.block_size
+        return (f"{tokens * flops_per_token(config) / 2e12:.2f} million million multiply-adds, "
+                f"{final['above_law']:.4f} ± {final['above_law_se']:.4f} nats above the law")
 
 
 # ---- Training steps, and the table ---------------------------------------------------------------
@@ -172,6 +188,9 @@ def main():
     flags = parse_flags(__doc__, BenchOptions, Config, Settings,
                         plugins={"variant": "variants"}, implied=IMPLIED)
     o = build(BenchOptions, flags)
+    if o.board:
+        print(entry_of(o.board))
+        return
     device = pick_device(flags.get("device", "auto"))
     figures = bench_train(flags, o.repeats, device)
     rows = [["", *COLUMNS]]

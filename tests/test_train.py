@@ -110,7 +110,7 @@ def test_a_resumed_run_keeps_its_settings(trained, monkeypatch):
     again = {"out_dir": "out/mdlm", "resume": True}
     allowed = dict(grad_accum=2, quiet=False, save_minutes=1.0, device="auto", compile="auto")
     s, config = resolve(again | allowed | {"mode": "mdlm", "preset": "auto", "windows": "auto"})
-    assert (config.mode, config.n_embd, s.lr, s.batch_size) == ("mdlm", 16, 2e-3, 8)
+    assert (config.mode, config.n_embd, s.lr, s.batch_size) == ("mdlm", 16, 3e-3, 8)
     assert asdict(s).items() >= {**allowed, "windows": "aligned"}.items()
     for name, value in dict(mode="ar", n_embd=32, data="toy", lr=0.5, preset="laptop").items():
         with pytest.raises(InputError, match=f"--{name}="):
