@@ -40,7 +40,7 @@ from samplers import adaptive
 from support.flags import (
     build, command, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import figure
-from support.runs import origin_of
+from support.runs import origin_of, read_run
 from train import mean_and_error, window_losses
 from worlds.sudoku import SUDOKU
 
@@ -109,7 +109,8 @@ def opened(folder: str, o: CostOptions) -> tuple:
 
 
 def costs_of(folder: str, few: bool, o: CostOptions):
-    """Yields each way of writing, nats per token of each window (N,), and passes."""
+    """Yields each way of writing, nats per token of each window (N,), those of its law, if that is
+    known, and passes."""
     model, windows = opened(folder, o)
     config = model.config
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
@@ -125,7 +126,7 @@ def costs_of(folder: str, few: bool, o: CostOptions):
         solutions = [sum(1 for _ in SUDOKU.solutions(puzzle)) for puzzle in puzzles]
         law = torch.tensor(solutions).double().log() / count    # each is as likely as the others
     if config.row.orders == "one":
-        yield "exact", window_losses(model, x, seed=1) - law, None
+        yield "exact", window_losses(model, x, seed=1), law, None
         return
     ways = ways_of(config, count, few)
     for way, (sampler, options) in tqdm(ways.items(), folder, leave=False, disable=None):
@@ -134,16 +135,15 @@ def costs_of(folder: str, few: bool, o: CostOptions):
             part = slice(some.start, some.stop)
             found.append(cost_of_writing(model, x[part], hidden[part], sampler, options, some))
         nats, passes = map(torch.cat, zip(*found))
-        yield way, nats / count - law, passes.mean().item()
+        yield way, nats / count, law, passes.mean().item()
     if not o.givens:
-        yield "bound", window_losses(model, x, seed=1, draws=16) - law, None
+        yield "bound", window_losses(model, x, seed=1, draws=16), law, None
 
 
 # ---- All rows, and the figure --------------------------------------------------------------------
 
 PANELS = {"toy-1": "toy", "sudoku-1": "Sudoku", "sudoku-given-1": "12 given cells",
-          "shakespeare-1": "Tiny Shakespeare", "short-1": "stories, 1,250 steps",
-          "long-1": "stories, 5,000 steps"}
+          "shakespeare-1": "Tiny Shakespeare", "nelbo-1": "stories"}
 # How the names of ways begin.
 LINES = {"random": "random places", "surest": "the surest of a pass", "risk": "adaptive"}
 
@@ -151,7 +151,7 @@ LINES = {"random": "random places", "surest": "the surest of a pass", "risk": "a
 def draw_costs(measured: str, path: str):
     """Nats beside the cheapest way, against passes a token, of all that a file of results has."""
     measured = json.loads(Path(measured).read_text())
-    with figure(path, (14, 3.4), len(PANELS), one_scale=False) as panels:
+    with figure(path, (12, 3.4), len(PANELS), one_scale=False) as panels:
         for axes, (name, title) in zip(panels, PANELS.items()):
             rows = measured[f"cost-{name}"]["rows"]
             rows = [row for row in rows if row["passes"] and row["run"] == "mdlm"]
@@ -176,9 +176,9 @@ def main():
     rows = []
     first, newest = {}, {}                  # {way: nats of each window}, of the first run and now
     for number, (name, folder) in enumerate(flags["named"].items()):
-        for way, nats, passes in costs_of(folder, o.few or number > 0, o):
-            newest[way] = nats
-            row = {"run": name, "way": way, "passes": passes}
+        for way, nats, law, passes in costs_of(folder, o.few or number > 0, o):
+            nats = newest[way] = nats - law
+            row = {"run": name, "way": way, "passes": passes, "law": law.mean().item()}
             row["nats"], row["error"] = mean_and_error(nats)
             row["gain"], row["gain_error"] = mean_and_error(first.setdefault(way, nats) - nats)
             for key, other in ("less", "left to right"), ("saved", one_each(way)):
@@ -189,8 +189,11 @@ def main():
             table.append([f"{name}, {way}", *cells])
     print_table(table)
     if o.json:
-        runs = {name: origin_of(folder) for name, folder in flags["named"].items()
-                if folder != LAW}
+        runs = {}
+        for name, folder in flags["named"].items():
+            if folder != LAW:
+                end = read_run(folder)["curve"][-1]
+                runs[name] = origin_of(folder) | {key: end[key] for key in ("step", "seconds")}
         write_json(o.json, provenance(0) | {"runs": runs, "givens": o.givens, "rows": rows})
 
 

@@ -80,9 +80,12 @@ run() {         # run NAME FLAGS …: the run out/NAME, from its beginning or fr
     fi
 }
 
+# The toy as it was trained before its preset had Muon.
+OLD_TOY="--optimizer=adamw --lr=2e-3 --warmup=100 --max_steps=2000 --eval_windows=1024"
+
 toy() {         # toy NAME FLAGS …: on the toy
     [ -e data/toy ] || python prepare_data.py
-    run "$1" --preset=toy "${@:2}"
+    run "$1" --preset=toy $OLD_TOY "${@:2}"
 }
 
 flags_of() {    # flags_of NAME: masked_ce is mdlm with another objective; no preset chooses one
@@ -134,50 +137,48 @@ recipe() {      # recipe NAME STEPS SEED FLAGS …: out/learning/NAME-SEED, or o
 plays() { run plays-$1-$2 --preset=shakespeare --mode=$1 --seed=$2; }       # plays MODE SEED
 price() { made sampling cost-$1 python -m experiments.cost "${@:2}"; }      # price NAME FLAGS …
 
-written() {     # written NAME MODE FLAGS …: 500 stories of the toy
+written() {     # written NAME RUN FLAGS …: stories of the toy
     mkdir -p out/written
-    made sampling written-$1 python sample.py --out_dir=out/toy-$2-1 --num_samples=500 \
+    made sampling written-$1 python sample.py --out_dir=out/toy-$2 --num_samples=1000 \
         --out=out/written/toy-$1.jsonl "${@:3}"
 }
 
 # The others are a GPT and an any-order GPT. Of stories few ways are priced on many windows, to say
-# who is ahead, and all ways on few, to say what saved passes cost.
+# who is ahead, and with nelbo-1 all ways on few windows, to say what saved passes cost.
 group_cost() {
     for seed in 1 2 3; do
         for mode in ar mdlm aogpt; do
-            toy toy-$mode-$seed --mode=$mode --seed=$seed
-            run sudoku-$mode-$seed --preset=sudoku --mode=$mode --seed=$seed
+            run toy-$mode-$seed --preset=toy --mode=$mode --seed=$seed
+            written $mode-$seed $mode-$seed
         done
-        for mode in ar mdlm; do plays $mode $seed; done
+        price toy-$seed mdlm=out/toy-mdlm-$seed
+        price others-toy-$seed ar=out/toy-ar-$seed aogpt=out/toy-aogpt-$seed
+        run sudoku-mdlm-$seed --preset=sudoku --mode=mdlm --seed=$seed
+        price sudoku-$seed mdlm=out/sudoku-mdlm-$seed
+        price sudoku-given-$seed mdlm=out/sudoku-mdlm-$seed --givens=12
+    done
+    price law law=law
+    for mode in ar aogpt; do run sudoku-$mode-1 --preset=sudoku --mode=$mode --seed=1; done
+    price others-sudoku-1 ar=out/sudoku-ar-1 aogpt=out/sudoku-aogpt-1
+    for mode in ar mdlm; do plays $mode 1; done
+    price shakespeare-1 mdlm=out/plays-mdlm-1 ar=out/plays-ar-1
+    plays mdlm 2
+    price shakespeare-2 mdlm=out/plays-mdlm-2
+    for seed in 1 2; do
         recipe masked_ce-4 1250 $seed $(in_bell 4)
         short ar $seed
-        for world in toy sudoku; do
-            price $world-$seed mdlm=out/$world-mdlm-$seed
-            price others-$world-$seed ar=out/$world-ar-$seed aogpt=out/$world-aogpt-$seed
-        done
-        price sudoku-given-$seed mdlm=out/sudoku-mdlm-$seed --givens=12
-        price shakespeare-$seed mdlm=out/plays-mdlm-$seed ar=out/plays-ar-$seed
         price stories-$seed --data=unseen --windows=40 --few \
             mdlm=out/learning/masked_ce-4-$seed ar=out/stories/ar-$seed
     done
-    price law law=law
-    plays aogpt 1
-    short aogpt 1
-    price others-shakespeare-1 aogpt=out/plays-aogpt-1
-    price others-stories-1 --data=unseen --windows=40 aogpt=out/stories/aogpt-1
-    price short-1 --data=unseen --windows=12 mdlm=out/learning/masked_ce-4-1
-    recipe masked_ce-4 5000 1 $(in_bell 4)
-    price long-1 --data=unseen --windows=12 mdlm=out/learning-long/masked_ce-4-1
     short mdlm 1
-    price nelbo-1 --data=unseen --windows=12 --few \
+    price nelbo-1 --data=unseen --windows=12 \
         mdlm=out/learning/masked_ce-4-1 nelbo=out/stories/mdlm-1
-    written random mdlm
-    written random-24 mdlm --steps=24
-    written confidence mdlm --sampler=confidence
-    written confidence-24 mdlm --sampler=confidence --steps=24
-    written drafts aogpt --sampler=drafts --draft=48
+    written random-24 mdlm-1 --steps=24
+    written confidence mdlm-1 --sampler=confidence
+    written confidence-24 mdlm-1 --sampler=confidence --steps=24
+    written drafts aogpt-1 --sampler=drafts --draft=48
     made sampling written-kl python -m experiments.oracle \
-        random=out/written/toy-random.jsonl confidence=out/written/toy-confidence.jsonl
+        random=out/written/toy-mdlm-1.jsonl confidence=out/written/toy-confidence.jsonl
     python -c 'import sys; from experiments.cost import draw_costs; draw_costs(*sys.argv[1:])' \
         $data/sampling.json $figures/cost.png
 }
@@ -354,7 +355,9 @@ group_blanks() {
 }
 
 world() {       # world PRESET OBJECTIVE A SEED: out/PRESET-bell/OBJECTIVE-A-SEED
-    run $1-bell/$2-$3-$4 --preset=$1 --seed=$4 --eval_windows=400 $(flags_of $2) $(in_bell $3)
+    local old=
+    if [ $1 = toy ]; then old=$OLD_TOY; fi
+    run $1-bell/$2-$3-$4 --preset=$1 $old --seed=$4 --eval_windows=400 $(flags_of $2) $(in_bell $3)
 }
 
 # Which shares of hidden tokens should masked diffusion learn from, and how should they count? What
