@@ -73,22 +73,12 @@ def cost(name: str, way: str, run="mdlm", key="nats") -> np.ndarray:
     return rows(found, key, run=run, way=way)
 
 
-def cost_and_passes(name: str, way: str, run="mdlm") -> str:
-    """The nats per token of a way of writing, and its passes."""
-    nats = shown(cost(name, way, run), ".2f" if name in ("shakespeare", "stories") else ".3f")
-    passes = cost(name, way, run, "passes")
-    return f"{nats} in {passes.mean():.0f}" if len(passes) else nats
-
-
-def saved(name: str, way: str) -> str:
-    """What a way of several tokens a pass costs above one a pass, with its passes; with one seed ±
-    the error over windows."""
-    one_each = "random" if way.startswith("random") else "surest first"
-    more = cost(name, way) - cost(name, one_each)
-    text = shown(more, ".3f")
-    if len(more) == 1:
-        text = pm((more[0], cost(name, way, key="saved_error")[0]), 3)
-    return f"{text} in {cost(name, way, key='passes').mean():.0f}"
+def saved(name: str, way: str, run="mdlm") -> str:
+    """What a way of several tokens a pass costs above one a pass, and its passes."""
+    one_each = cost(name, "random" if way.startswith("random") else "surest first", run)
+    nats = cost(name, way, run)
+    more = nats - one_each[:len(nats)]
+    return f"{shown(more, '.3f')} in {cost(name, way, run, 'passes').mean():.0f}"
 
 
 def gained(way: str) -> str:

@@ -146,12 +146,14 @@ written() {     # written NAME RUN FLAGS …: stories of the toy
 # The others are a GPT and an any-order GPT. Of stories few ways are priced on many windows, to say
 # who is ahead, and with nelbo-1 all ways on few windows, to say what saved passes cost.
 group_cost() {
+    local few=
     for seed in 1 2 3; do
         for mode in ar mdlm aogpt; do
             run toy-$mode-$seed --preset=toy --mode=$mode --seed=$seed
             written $mode-$seed $mode-$seed
         done
-        price toy-$seed mdlm=out/toy-mdlm-$seed
+        price toy-$seed $few mdlm=out/toy-mdlm-$seed
+        few=--few=true
         price others-toy-$seed ar=out/toy-ar-$seed aogpt=out/toy-aogpt-$seed
         run sudoku-mdlm-$seed --preset=sudoku --mode=mdlm --seed=$seed
         price sudoku-$seed mdlm=out/sudoku-mdlm-$seed
@@ -167,7 +169,7 @@ group_cost() {
     for seed in 1 2; do
         recipe masked_ce-4 1250 $seed $(in_bell 4)
         short ar $seed
-        price stories-$seed --data=unseen --windows=40 --few \
+        price stories-$seed --data=unseen --windows=40 --few=true \
             mdlm=out/learning/masked_ce-4-$seed ar=out/stories/ar-$seed
     done
     short mdlm 1
