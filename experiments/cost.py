@@ -71,9 +71,6 @@ def surest_of_pass(count: int):
 
 def ways_of(config, tokens: int, few: bool) -> dict:
     """{name: (sampler, flags of sample.py)} of the ways to write so many tokens."""
-    # Blocks have an order of their own, which is random inside of each.
-    random_order = "" if config.row.orders == "own" else "random"
-
     def plain(order: str, a_pass: int = 1):
         o = SampleOptions(order=order, steps=-(-tokens // a_pass))
         return plain_sampler(config, o), o
@@ -81,10 +78,10 @@ def ways_of(config, tokens: int, few: bool) -> dict:
     def sure(risk: float):
         return adaptive.sampler(config, SampleOptions(), {"risk": risk}), SampleOptions()
 
-    ways = {"left to right": plain("left_to_right")} if random_order else {}
-    ways |= {"random": plain(random_order), "surest first": sure(0)}
+    ways = {"left to right": plain("left_to_right"), "random": plain("random"),
+            "surest first": sure(0)}
     several = SEVERAL[:1] if few else SEVERAL
-    ways |= {f"random, {a_pass} a pass": plain(random_order, a_pass) for a_pass in several}
+    ways |= {f"random, {a_pass} a pass": plain("random", a_pass) for a_pass in several}
     if few:
         return ways
     ways |= {f"surest {a_pass} a pass": (surest_of_pass(a_pass), SampleOptions())

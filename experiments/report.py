@@ -81,6 +81,11 @@ def saved(name: str, way: str, run="mdlm") -> str:
     return f"{shown(more, '.3f')} in {cost(name, way, run, 'passes').mean():.0f}"
 
 
+def beside(name: str, way: str, run="mdlm") -> str:
+    """How much more it costs than masked diffusion from left to right, ± the error over windows."""
+    return pm([cost(name, way, run, key).mean() for key in ("less", "less_error")], 3)
+
+
 def gained(way: str) -> str:
     """What equal weights and a = 4 gain over the bound's weights, ± its error over windows."""
     return pm([cost("nelbo", way, "nelbo", key)[0] for key in ("gain", "gain_error")], 3)

@@ -160,8 +160,8 @@ group_cost() {
         price sudoku-given-$seed mdlm=out/sudoku-mdlm-$seed --givens=12
     done
     price law law=law
-    for mode in ar aogpt; do run sudoku-$mode-1 --preset=sudoku --mode=$mode --seed=1; done
-    price others-sudoku-1 ar=out/sudoku-ar-1 aogpt=out/sudoku-aogpt-1
+    run sudoku-ar-1 --preset=sudoku --mode=ar --seed=1
+    price others-sudoku-1 ar=out/sudoku-ar-1
     for mode in ar mdlm; do plays $mode 1; done
     price shakespeare-1 mdlm=out/plays-mdlm-1 ar=out/plays-ar-1
     plays mdlm 2
@@ -169,18 +169,15 @@ group_cost() {
     for seed in 1 2; do
         recipe masked_ce-4 1250 $seed $(in_bell 4)
         short ar $seed
-        price stories-$seed --data=unseen --windows=40 --few=true \
+        price stories-$seed --data=unseen --windows=24 --few=true \
             mdlm=out/learning/masked_ce-4-$seed ar=out/stories/ar-$seed
     done
     short mdlm 1
     price nelbo-1 --data=unseen --windows=12 \
         mdlm=out/learning/masked_ce-4-1 nelbo=out/stories/mdlm-1
     written random-24 mdlm-1 --steps=24
-    written confidence mdlm-1 --sampler=confidence
     written confidence-24 mdlm-1 --sampler=confidence --steps=24
     written drafts aogpt-1 --sampler=drafts --draft=48
-    made sampling written-kl python -m experiments.oracle \
-        random=out/written/toy-mdlm-1.jsonl confidence=out/written/toy-confidence.jsonl
     python -c 'import sys; from experiments.cost import draw_costs; draw_costs(*sys.argv[1:])' \
         $data/sampling.json $figures/cost.png
 }

@@ -36,8 +36,8 @@ class Options:
 
 def sampler(config, o, flags: dict):
     """The function that writes, for `generate` of sample.py. Raises InputError."""
-    own_order = config.row.causal and config.row.orders != "any"       # as that of infill
-    if own_order or o.steps or o.order:
+    # A causal network that has not learned all orders, as that of infill, has one of its own.
+    if o.steps or o.order or config.row.causal and config.row.orders != "any":
         raise InputError("--sampler=adaptive is for mdlm, and for aogpt that learned all orders, "
                          "without --steps and --order")
     return partial(write, choose=partial(within_risk, risk=build(Options, flags).risk))
