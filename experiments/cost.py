@@ -4,11 +4,12 @@ What does a text cost under the sampler that writes it, and what does a saved pa
     python -m experiments.cost NAME=FOLDER … --windows=200 --json=FILE
 
 Each NAME=FOLDER is a run. Windows of its validation split, or of that of --data, are scored by
-extras/score.py: by the first run in several ways of writing, which only differ in the way, and by
-the others one token a pass. A row has nats per token, above the true law where there is one, and
-passes. ± is the standard error over windows, most of which all rows share. So beside it stands the
-difference to "left to right" of the same run, or for a GPT of the run before it, and in the file
-how much less than the first run it costs in the same way.
+extras/score.py: by the first run in many ways of writing, which only differ in the way, and by the
+others, or with --few by all, in a few of them. A row has nats per token, above the true law where
+there is one, and passes. ± is the standard error over windows, most of which all rows share. So
+beside it stand two differences with their own ±: to "left to right" of the same run, or for a GPT
+of the run before it, and to the same way of writing at one token a pass, which is what saved passes
+cost. The file also has how much less than the first run it costs in the same way.
 
 With --givens=N the windows are Sudokus, and cost what is not given. With law=law the law of the toy
 is scored in the place of a network: what it has above the law is what the way of writing loses by
@@ -18,12 +19,13 @@ The expected answer: on text the ways of one token a pass cost the same within 0
 the GPT's lead is real; on Sudokus surest first costs least. It would be refuted by an order that
 brings masked diffusion on text near the GPT.
 
-A way takes its passes over all windows: 12 windows of 256 tokens by 1.4M weights take a minute or
-two on one core with one token a pass.
+A way takes its passes over all windows: 12 windows of 256 tokens by 1.4M weights take half a minute
+to a minute and a half on one core with one token a pass.
 """
 import json
 import random
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,19 +33,18 @@ from tqdm import tqdm
 
 from experiments.held_out import open_run
 from experiments.oracle import toy_oracle
-from extras.score import AT_ONCE, cost_of_writing
-from model import read_masked
+from extras.score import cost_of_writing, written_together
 from prepare_data import Windows
 from sample import SampleOptions, plain_sampler
 from samplers import adaptive
 from support.flags import (
     build, command, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import figure
-from support.runs import origin_of
+from support.runs import origin_of, read_run
 from train import mean_and_error, window_losses
 from worlds.sudoku import SUDOKU
 
-RISKS = 0.03, 0.1, 0.3, 1, 3, 10
+RISKS = 0.1, 1, 3, 10
 SEVERAL = 2, 4, 8           # tokens a pass
 LAW = "law"
 
@@ -53,6 +54,7 @@ class CostOptions:
     """what to score"""
     windows: int = flag(200, "validation windows", low=2)
     data: str = flag("", "data set whose validation split is scored; default: the run's own")
+    few: bool = flag(False, "few ways of writing for the first run too")
     givens: int = flag(0, "cells that are given of each Sudoku, drawn at random", low=0)
     json: str = flag("", "file for the rows", file=(".json",))
     device: str = flag("cpu", "cpu, cuda or mps")
@@ -60,28 +62,15 @@ class CostOptions:
 
 def surest_of_pass(count: int):
     """A sampler that writes in each pass the `count` tokens that the network is surest of."""
-    @torch.no_grad()
-    def write(model, tokens, times, decide, noise):
-        for _ in range(tokens.size(1)):
-            masked = tokens == model.config.mask_id                             # (B, L)
-            if not masked.any():
-                return
-            row, place = masked.nonzero(as_tuple=True)                          # (n,) each
-            logits = read_masked(model, tokens, row, place)                     # (n, V)
-            nats = logits.new_full(tokens.shape, torch.inf)                     # (B, L)
-            nats[row, place] = torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)
-            rank = nats.argsort(dim=1).argsort(dim=1)                           # (B, L)
-            now = rank[row, place] < count                                      # (n,)
-            row, place = row[now], place[now]
-            tokens = tokens.index_put((row, place), decide(logits[now], row, place))
-            yield tokens
+    def choose(nats):
+        rank = nats.argsort(dim=1).argsort(dim=1)                               # (B, L)
+        return (rank < count) & nats.isfinite()
 
-    return write
+    return partial(adaptive.write, choose=choose)
 
 
-def ways_of(config, tokens: int, all_ways: bool) -> dict:
-    """{name: (sampler, flags of sample.py)} of the ways to write so many tokens, all of them or
-    those of one token a pass."""
+def ways_of(config, tokens: int, few: bool) -> dict:
+    """{name: (sampler, flags of sample.py)} of the ways to write so many tokens."""
     def plain(order: str, a_pass: int = 1):
         o = SampleOptions(order=order, steps=-(-tokens // a_pass))
         return plain_sampler(config, o), o
@@ -91,12 +80,20 @@ def ways_of(config, tokens: int, all_ways: bool) -> dict:
 
     ways = {"left to right": plain("left_to_right"), "random": plain("random"),
             "surest first": sure(0)}
-    if not all_ways:
+    several = SEVERAL[:1] if few else SEVERAL
+    ways |= {f"random, {a_pass} a pass": plain("random", a_pass) for a_pass in several}
+    if few:
         return ways
-    for a_pass in SEVERAL:
-        ways[f"random, {a_pass} a pass"] = plain("random", a_pass)
-        ways[f"surest {a_pass} a pass"] = surest_of_pass(a_pass), SampleOptions()
+    ways |= {f"surest {a_pass} a pass": (surest_of_pass(a_pass), SampleOptions())
+             for a_pass in SEVERAL}
     return ways | {f"risk {risk:g}": sure(risk) for risk in RISKS}
+
+
+def one_each(way: str) -> str:
+    """The same way to choose places, with one token a pass."""
+    if way.startswith("random"):
+        return "random"
+    return "surest first" if way.startswith(("surest", "risk")) else way
 
 
 def opened(folder: str, o: CostOptions) -> tuple:
@@ -108,8 +105,9 @@ def opened(folder: str, o: CostOptions) -> tuple:
     return model, windows
 
 
-def costs_of(folder: str, all_ways: bool, o: CostOptions):
-    """Yields each way of writing, nats per token of each window (N,), and passes."""
+def costs_of(folder: str, few: bool, o: CostOptions):
+    """Yields each way of writing, nats per token of each window (N,), those of its law, if that is
+    known, and passes."""
     model, windows = opened(folder, o)
     config = model.config
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
@@ -125,25 +123,24 @@ def costs_of(folder: str, all_ways: bool, o: CostOptions):
         solutions = [sum(1 for _ in SUDOKU.solutions(puzzle)) for puzzle in puzzles]
         law = torch.tensor(solutions).double().log() / count    # each is as likely as the others
     if config.row.orders == "one":
-        yield "exact", window_losses(model, x, seed=1) - law, None
+        yield "exact", window_losses(model, x, seed=1), law, None
         return
-    ways = ways_of(config, count, all_ways)
+    ways = ways_of(config, count, few)
     for way, (sampler, options) in tqdm(ways.items(), folder, leave=False, disable=None):
         found = []
-        for first in range(0, len(x), AT_ONCE):
-            part = slice(first, first + AT_ONCE)
-            stories = range(first, first + len(x[part]))
-            found.append(cost_of_writing(model, x[part], hidden[part], sampler, options, stories))
+        for some in written_together(range(len(x)), x.size(1), model.head.weight.device):
+            part = slice(some.start, some.stop)
+            found.append(cost_of_writing(model, x[part], hidden[part], sampler, options, some))
         nats, passes = map(torch.cat, zip(*found))
-        yield way, nats / count - law, passes.mean().item()
+        yield way, nats / count, law, passes.mean().item()
     if not o.givens:
-        yield "bound", window_losses(model, x, seed=1, draws=16) - law, None
+        yield "bound", window_losses(model, x, seed=1, draws=16), law, None
 
 
 # ---- All rows, and the figure --------------------------------------------------------------------
 
-PANELS = {"toy-1": "toy", "sudoku-1": "Sudoku", "sudoku-given-1": "Sudoku, 12 given cells",
-          "shakespeare-1": "Tiny Shakespeare", "stories-1": "stories"}
+PANELS = {"toy-1": "toy", "sudoku-1": "Sudoku", "sudoku-given-1": "12 given cells",
+          "shakespeare-1": "Tiny Shakespeare", "nelbo-1": "stories"}
 # How the names of ways begin.
 LINES = {"random": "random places", "surest": "the surest of a pass", "risk": "adaptive"}
 
@@ -165,27 +162,35 @@ def draw_costs(measured: str, path: str):
         panels[0].set_ylabel("nats lost a token")
 
 
+SHOWN = {"nats": "nats", "error": "±", "less": "less left to right", "less_error": "±",
+         "saved": "less one a pass", "saved_error": "±", "passes": "passes"}
+
+
 def main():
     flags = parse_flags(__doc__, CostOptions, named="NAME=FOLDER")
     o = build(CostOptions, flags)
-    table, rows = [["run, way", "nats", "±", "less left to right", "±", "passes"]], []
+    table = [["run, way", *SHOWN.values()]]
+    rows = []
     first, newest = {}, {}                  # {way: nats of each window}, of the first run and now
     for number, (name, folder) in enumerate(flags["named"].items()):
-        for way, nats, passes in costs_of(folder, number == 0, o):
-            newest[way] = nats
-            left = newest.get("left to right", nats)
-            row = {"run": name, "way": way, "passes": passes}
+        for way, nats, law, passes in costs_of(folder, o.few or number > 0, o):
+            nats = newest[way] = nats - law
+            row = {"run": name, "way": way, "passes": passes, "law": law.mean().item()}
             row["nats"], row["error"] = mean_and_error(nats)
-            row["less"], row["less_error"] = mean_and_error(nats - left)
             row["gain"], row["gain_error"] = mean_and_error(first.setdefault(way, nats) - nats)
+            for key, other in ("less", "left to right"), ("saved", one_each(way)):
+                difference = nats - newest.get(other, nats)
+                row[key], row[f"{key}_error"] = mean_and_error(difference)
             rows.append(row)
-            figures = [row[key] for key in ("nats", "error", "less", "less_error", "passes")]
-            cells = ["–" if figure is None else f"{figure:.4f}" for figure in figures]
+            cells = ["–" if row[key] is None else f"{row[key]:.4f}" for key in SHOWN]
             table.append([f"{name}, {way}", *cells])
     print_table(table)
     if o.json:
-        runs = {name: origin_of(folder) for name, folder in flags["named"].items()
-                if folder != LAW}
+        runs = {}
+        for name, folder in flags["named"].items():
+            if folder != LAW:
+                end = read_run(folder)["curve"][-1]
+                runs[name] = origin_of(folder) | {key: end[key] for key in ("step", "seconds")}
         write_json(o.json, provenance(0) | {"runs": runs, "givens": o.givens, "rows": rows})
 
 

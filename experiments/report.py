@@ -67,23 +67,35 @@ def rows(found: list, key: str, **wanted) -> np.ndarray:
 
 def cost(name: str, way: str, run="mdlm", key="nats") -> np.ndarray:
     """A column of cost.py for a way of writing, for each seed that was measured."""
-    found = [row for file, content in DATA.items() if re.fullmatch(rf"cost_{name}(_\d)?", file)
-             for row in content["rows"] if row.get(key) is not None]
+    files = [DATA[file] for file in sorted(DATA)
+             if re.fullmatch(rf"cost_(others_)?{name}(_\d)?", file)]
+    found = [row for file in files for row in file["rows"] if row.get(key) is not None]
     return rows(found, key, run=run, way=way)
 
 
-def cost_and_passes(name: str, way: str, digits=3, run="mdlm") -> str:
-    """The nats per token of a way of writing, and its passes."""
-    nats = shown(cost(name, way, run), f".{digits}f")
-    passes = cost(name, way, run, "passes")
-    return f"{nats} in {passes.mean():.0f}" if len(passes) else nats
+def saved(name: str, way: str, run="mdlm") -> str:
+    """What a way of several tokens a pass costs above one a pass, and its passes."""
+    one_each = cost(name, "random" if way.startswith("random") else "surest first", run)
+    nats = cost(name, way, run)
+    more = nats - one_each[:len(nats)]
+    return f"{shown(more, '.3f')} in {cost(name, way, run, 'passes').mean():.0f}"
 
 
-def less(name: str, way: str, run="mdlm", key="less") -> str:
-    """How much more than left to right it costs, or by key "gain" less than the first run, with
-    the first seed, ± its error over windows."""
-    pair = cost(name, way, run, key)[0], cost(name, way, run, f"{key}_error")[0]
-    return pm(pair, 3)
+def beside(name: str, way: str, run="mdlm") -> str:
+    """How much more it costs than masked diffusion from left to right, ± the error over windows."""
+    return pm([cost(name, way, run, key).mean() for key in ("less", "less_error")], 3)
+
+
+def gained(way: str) -> str:
+    """What equal weights and a = 4 gain over the bound's weights, ± its error over windows."""
+    return pm([cost("nelbo", way, "nelbo", key)[0] for key in ("gain", "gain_error")], 3)
+
+
+def variance_ratio(name: str) -> float:
+    """The variance of a random order's cost, beside that of 16 pairs of masks, where the network
+    reads as many rows."""
+    order = cost(name, "random", key="error") ** 2 * cost(name, "random", key="passes")
+    return mean(order) / mean(cost(name, "bound", key="error") ** 2 * 32)
 
 
 def seeds(values, digits=2, between=", ") -> str:
@@ -185,16 +197,6 @@ def change(mode: str, difference: str) -> tuple:
     if name == "paper/mdlm-masked_ce":
         name = "stories/masked_ce"
     return scores(DATA["paper"], name), scores(DATA["paper"], f"stories/{mode}")
-
-
-def wrote(name: str, network: str, key: str):
-    """A column of denoiser.py: of "sampler, setting", with the law or with a trained network."""
-    for row in DATA["denoiser"]["rows"]:
-        setting = ", ".join(f"{flag} {value}" for flag, value in row["settings"].items())
-        its_network = "law" if row["network"] == "the law" else "trained"
-        if (f"{row['sampler']}, {setting}".removesuffix(", "), its_network) == (name, network):
-            return "" if row[key] is None else row[key]
-    raise KeyError(name)
 
 
 def by_noise(networks: str, key: str, **wanted):

@@ -81,9 +81,12 @@ run() {         # run NAME FLAGS …: the run out/NAME, from its beginning or fr
     fi
 }
 
+# The toy as it was trained before its preset had Muon.
+OLD_TOY="--optimizer=adamw --lr=2e-3 --warmup=100 --max_steps=2000 --eval_windows=1024"
+
 toy() {         # toy NAME FLAGS …: on the toy
     [ -e data/toy ] || python prepare_data.py
-    run "$1" --preset=toy "${@:2}"
+    run "$1" --preset=toy $OLD_TOY "${@:2}"
 }
 
 flags_of() {    # flags_of NAME: masked_ce is mdlm with another objective; no preset chooses one
@@ -132,27 +135,50 @@ recipe() {      # recipe NAME STEPS SEED FLAGS …: out/learning/NAME-SEED, or o
 
 # ---- The groups ----------------------------------------------------------------------------------
 
+plays() { run plays-$1-$2 --preset=shakespeare --mode=$1 --seed=$2; }       # plays MODE SEED
+price() { made sampling cost-$1 python -m experiments.cost "${@:2}"; }      # price NAME FLAGS …
+
+written() {     # written NAME RUN FLAGS …: stories of the toy
+    mkdir -p out/written
+    made sampling written-$1 python sample.py --out_dir=out/toy-$2 --num_samples=1000 \
+        --out=out/written/toy-$1.jsonl "${@:3}"
+}
+
+# The others are a GPT and an any-order GPT. Of stories few ways are priced on many windows, to say
+# who is ahead, and with nelbo-1 all ways on few windows, to say what saved passes cost.
 group_cost() {
+    local few=
     for seed in 1 2 3; do
+        for mode in ar mdlm aogpt; do
+            run toy-$mode-$seed --preset=toy --mode=$mode --seed=$seed
+            written $mode-$seed $mode-$seed
+        done
+        price toy-$seed $few mdlm=out/toy-mdlm-$seed
+        few=--few=true
+        price others-toy-$seed ar=out/toy-ar-$seed aogpt=out/toy-aogpt-$seed
         run sudoku-mdlm-$seed --preset=sudoku --mode=mdlm --seed=$seed
-        made sampling cost-sudoku-$seed python -m experiments.cost mdlm=out/sudoku-mdlm-$seed
-        made sampling cost-sudoku-given-$seed python -m experiments.cost \
-            mdlm=out/sudoku-mdlm-$seed --givens=12
+        price sudoku-$seed mdlm=out/sudoku-mdlm-$seed
+        price sudoku-given-$seed mdlm=out/sudoku-mdlm-$seed --givens=12
     done
-    for mode in ar mdlm; do
-        toy toy-$mode-1 --mode=$mode
-        run plays-$mode-1 --preset=shakespeare --mode=$mode
+    price law law=law
+    run sudoku-ar-1 --preset=sudoku --mode=ar --seed=1
+    price others-sudoku-1 ar=out/sudoku-ar-1
+    for mode in ar mdlm; do plays $mode 1; done
+    price shakespeare-1 mdlm=out/plays-mdlm-1 ar=out/plays-ar-1
+    plays mdlm 2
+    price shakespeare-2 mdlm=out/plays-mdlm-2
+    for seed in 1 2; do
+        recipe masked_ce-4 1250 $seed $(in_bell 4)
+        short ar $seed
+        price stories-$seed --data=unseen --windows=24 --few=true \
+            mdlm=out/learning/masked_ce-4-$seed ar=out/stories/ar-$seed
     done
-    made sampling cost-law python -m experiments.cost law=law
-    made sampling cost-toy-1 python -m experiments.cost mdlm=out/toy-mdlm-1 ar=out/toy-ar-1
-    made sampling cost-shakespeare-1 python -m experiments.cost \
-        mdlm=out/plays-mdlm-1 ar=out/plays-ar-1
-    run plays-mdlm-2 --preset=shakespeare --mode=mdlm --seed=2
-    made sampling cost-shakespeare-2 python -m experiments.cost mdlm=out/plays-mdlm-2
-    recipe masked_ce-4 1250 1 $(in_bell 4)
-    for name in ar mdlm; do short $name 1; done
-    made sampling cost-stories-1 python -m experiments.cost --data=unseen --windows=12 \
-        mdlm=out/learning/masked_ce-4-1 ar=out/stories/ar-1 nelbo=out/stories/mdlm-1
+    short mdlm 1
+    price nelbo-1 --data=unseen --windows=12 \
+        mdlm=out/learning/masked_ce-4-1 nelbo=out/stories/mdlm-1
+    written random-24 mdlm-1 --steps=24
+    written confidence-24 mdlm-1 --sampler=confidence --steps=24
+    written drafts aogpt-1 --sampler=drafts --draft=48
     python -c 'import sys; from experiments.cost import draw_costs; draw_costs(*sys.argv[1:])' \
         $data/sampling.json $figures/cost.png
 }
@@ -329,7 +355,9 @@ group_blanks() {
 }
 
 world() {       # world PRESET OBJECTIVE A SEED: out/PRESET-bell/OBJECTIVE-A-SEED
-    run $1-bell/$2-$3-$4 --preset=$1 --seed=$4 --eval_windows=400 $(flags_of $2) $(in_bell $3)
+    local old=
+    if [ $1 = toy ]; then old=$OLD_TOY; fi
+    run $1-bell/$2-$3-$4 --preset=$1 $old --seed=$4 --eval_windows=400 $(flags_of $2) $(in_bell $3)
 }
 
 # Which shares of hidden tokens should masked diffusion learn from, and how should they count? What

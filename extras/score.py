@@ -32,7 +32,6 @@ from support.runs import random_numbers
 from train import losses_in_parts
 
 ROWS = 8        # of a batch that are drawn together, for a quick bound
-AT_ONCE = 64    # texts that are written together
 
 
 class Score(NamedTuple):
@@ -130,9 +129,9 @@ def score_writing(model, texts: list, sampler, o, draws: int = 1, stride: int = 
     passes = torch.zeros(draws, len(texts), dtype=torch.float64)
     total = draws * sum(map(len, alike.values()))
     with tqdm(total=total, unit="window", leave=False, disable=None) as bar:
-        for draw, ((_, new), group) in itertools.product(range(draws), alike.items()):
-            for first in range(0, len(group), AT_ONCE):
-                numbers, parts, windows = zip(*group[first:first + AT_ONCE])
+        for draw, ((L, new), group) in itertools.product(range(draws), alike.items()):
+            for some in written_together(group, L, model.head.weight.device):
+                numbers, parts, windows = zip(*some)
                 stories = [(draw, *which) for which in zip(numbers, parts)]
                 x = torch.tensor(windows)                                       # (B, L)
                 hidden = torch.arange(x.size(1)).expand_as(x) >= x.size(1) - new
@@ -153,6 +152,14 @@ def writes_in_one_way(model, ids: list, sampler, o) -> bool:
     o = replace(o, temperature=1.0, top_p=1.0)
     draws = [score_writing(model, [ids], sampler, replace(o, seed=seed)) for seed in range(4)]
     return all(math.isclose(draw[0].nats, draws[0][0].nats, rel_tol=1e-9) for draw in draws)
+
+
+def written_together(windows, L: int, device):
+    """Yields the windows, of L tokens each, a few at a time: on a CPU so few that what a layer
+    makes of them stays in its cache."""
+    rows = max(1, 2 ** 11 // L) if device.type == "cpu" else 64
+    for first in range(0, len(windows), rows):
+        yield windows[first:first + rows]
 
 
 def cost_of_writing(model, x, hidden, sampler, o, stories) -> tuple:
@@ -182,7 +189,8 @@ def cost_of_writing(model, x, hidden, sampler, o, stories) -> tuple:
         raise InputError("this sampler looks at the tokens it drew before it keeps them, so no "
                          "text has an exact cost under it; drafts writes as one token a pass does")
 
-    for after in sampler(model, tokens, times, reveal, refuse):
+    written = sampler(model, tokens, times, reveal, refuse)
+    for after in tqdm(written, total=int(hidden[0].sum()), unit="pass", leave=False, disable=None):
         passes += (after != tokens).any(dim=1).cpu()
         tokens = after
         if (tokens != x.where(decided, config.mask_id)).any():

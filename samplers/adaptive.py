@@ -36,11 +36,11 @@ class Options:
 
 def sampler(config, o, flags: dict):
     """The function that writes, for `generate` of sample.py. Raises InputError."""
-    own_order = config.row.causal and config.row.orders != "any"       # as that of infill
-    if own_order or o.steps or o.order:
+    # A causal network that has not learned all orders, as that of infill, has one of its own.
+    if o.steps or o.order or config.row.causal and config.row.orders != "any":
         raise InputError("--sampler=adaptive is for mdlm, and for aogpt that learned all orders, "
                          "without --steps and --order")
-    return partial(write, risk=build(Options, flags).risk)
+    return partial(write, choose=partial(within_risk, risk=build(Options, flags).risk))
 
 
 def logits_of(model, tokens, row, place, appeared):
@@ -71,10 +71,11 @@ def within_risk(nats, risk):
 
 
 @torch.no_grad()
-def write(model, tokens, times, decide, noise, risk: float = 0.1):
+def write(model, tokens, times, decide, noise, choose):
     """Yields tokens (B, L) after each pass, until all are written, block after block.
 
-    times (B, L) are below 1; in blocks those of block b are from b to b+1."""
+    times (B, L) are below 1; in blocks those of block b are from b to b+1. `choose` says which
+    places are revealed, by entropies, as `within_risk` does."""
     block = times.floor().float().to(tokens.device)                             # (B, L)
     appeared = torch.zeros(tokens.shape, device=tokens.device)      # (B, L) the pass of each token
     for step in range(1, tokens.size(1) + 1):       # each pass reveals at least one token
@@ -86,7 +87,7 @@ def write(model, tokens, times, decide, noise, risk: float = 0.1):
         logits = logits_of(model, tokens, row, place, appeared)                 # (n, V)
         nats = logits.new_full(tokens.shape, torch.inf)                         # (B, L)
         nats[row, place] = torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)   # −Σ p ln p
-        now = within_risk(nats, risk)[row, place]                               # (n,)
+        now = choose(nats)[row, place]                                          # (n,)
         row, place = row[now], place[now]
         tokens = tokens.index_put((row, place), decide(logits[now], row, place))
         appeared[row, place] = step

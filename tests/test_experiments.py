@@ -107,7 +107,7 @@ def test_what_a_way_of_writing_loses_with_a_perfect_network():
     """Nothing with one token a pass, or where a pass writes what is certain."""
     x = as_tokens(stories(30))
     hidden = torch.ones_like(x, dtype=torch.bool)
-    ways = cost.ways_of(toy_oracle().config, 48, all_ways=True)
+    ways = cost.ways_of(toy_oracle().config, 48, few=False)
 
     def lost(way):
         """Nats a story, and passes."""
@@ -283,7 +283,7 @@ def run_main(name, monkeypatch, *flags):
 
 
 COMMANDS = {
-    "cost": "mdlm=out/mdlm ar=out/ar --windows=3 --json=f.json",
+    "cost": "mdlm=out/mdlm ar=out/ar aogpt=out/aogpt --windows=3 --json=f.json",
     "blanks": f"--models={FOLDERS} --data=t --windows=20 --json=f.json --plot=f.png",
     "learning": "--runs=out/mdlm --windows=20 --json=f.json",
     "oracle": "law=law.jsonl --json=f.json",
