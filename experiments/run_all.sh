@@ -113,6 +113,9 @@ has_gpu() { python -c 'import sys, torch; sys.exit(not torch.cuda.is_available()
 sudoku() {      # sudoku NAME SEED MODE PRESET FLAGS …: out/sudoku/NAME-SEED
     run "sudoku/$1-$2" --mode="$3" --preset="$4" --max_steps=2000 --seed="$2" "${@:5}"
 }
+moves() {       # moves NAME SEED FLAGS …: out/moves/NAME-SEED
+    run "moves/$1-$2" --mode=ar --preset=sudoku-moves --variant=answers --seed="$2" "${@:3}"
+}
 seldom() { [ $1 = 1 ] || echo $SELDOM; }            # the figure has the curves of seed 1
 short() { learn stories $1 1250 $2; }               # short NAME SEED
 long() { learn long $1 5000 $2 $(seldom $2); }      # long NAME SEED
@@ -195,6 +198,15 @@ group_sudoku() {
     made sudoku sudoku-rates python -m extras.solve --givens=12 --risks=0.001 --losses=false \
         $(sudokus rate) mdlm-4=out/sudoku/mdlm-1 aogpt-4=out/sudoku/aogpt-1 \
         pairs-4=out/sudoku/pairs-1
+    # A GPT that writes a solver's moves, so that it chooses the cells too.
+    for seed in 1 2 3; do
+        moves moves $seed --max_steps=2000
+        moves moves-long $seed --max_steps=4000
+    done
+    for rate in 2 8; do moves moves-$rate 1 --max_steps=2000 --lr=${rate}e-3; done
+    for seed in 1 2 3; do
+        made sudoku sudoku-moves-$seed python -m extras.solve $(sudokus $seed moves)
+    done
 }
 
 # The data set is so large that no grid is read more than three times. It holds out what the usual
@@ -207,8 +219,8 @@ group_sudoku-nine() {
     made sudoku sudoku-9 python -m extras.solve mdlm=out/sudoku/nine --num_puzzles=300 --risks=0.001
 }
 
-sudokus() {     # sudokus SUFFIX: NAME=out/sudoku/NAME-SUFFIX for each
-    for folder in out/sudoku/*-"$1"; do echo "$(basename "${folder%-*}")=$folder"; done
+sudokus() {     # sudokus SUFFIX FOLDER: NAME=out/FOLDER/NAME-SUFFIX for each
+    for folder in out/${2:-sudoku}/*-"$1"; do echo "$(basename "${folder%-*}")=$folder"; done
 }
 
 picture() { python sample.py --num_samples=4 --out=out/written/toy-$1.jsonl "${@:2}"; }

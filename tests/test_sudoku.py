@@ -159,6 +159,7 @@ RUNS = {
     "aogpt": ("aogpt", plain, SUDOKU, {}),
     "ar": ("ar", plain, SUDOKU, {}),
     "pairs": ("ar", answers, SUDOKU_PAIRS, {"mark": 7}),
+    "moves": ("ar", answers, SUDOKU_MOVES, {"mark": 216}),
     "taught": ("aogpt", taught, SUDOKU_MOVES, {"mark": 216}),
     "first": ("aogpt", taught, SUDOKU_MOVES, {"mark": 216, "taught": "left_to_right"}),
     "nine": ("mdlm", plain, SUDOKU_9, {})}
@@ -194,7 +195,7 @@ def solve_with(models, call, monkeypatch):
 
 
 @pytest.mark.parametrize("runs, cells, givens, rows", [
-    ("mdlm aogpt ar pairs taught first", 36, "12,16", 22), ("nine", 81, "32", 4)])
+    ("mdlm aogpt ar pairs moves taught first", 36, "12,16", 24), ("nine", 81, "32", 4)])
 def test_the_table_has_every_model_in_every_order(solve_with, runs, cells, givens, rows):
     """Its puzzles are of grids that training does not have."""
     solve_with(runs, "--num_puzzles=2", f"--givens={givens}", "--risks=5")
