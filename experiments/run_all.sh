@@ -315,6 +315,18 @@ group_rates() {
     done
     made real rates python -m experiments.held_out --draws=4 \
         --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-1 out/rates/*)"
+    # Is the gain of equal weights and a = 4 one of the rate? Of the bound the longer runs are there.
+    for lr in 0.002 0.004 0.008; do
+        for seed in 1 2 3; do
+            learn rates-400 mdlm-$lr 400 $seed --lr=$lr --eval_windows=100
+            learn rates-400 masked_ce-4-$lr 400 $seed --lr=$lr --eval_windows=100 $(in_bell 4)
+        done
+    done
+    for lr in 0.002 0.008 0.016; do recipe masked_ce-4-$lr 1250 1 $(in_bell 4) --lr=$lr; done
+    made learning rates-400 python -m experiments.held_out --draws=4 \
+        --runs="$(folders out/rates-400/*)"
+    made learning rates-1250 python -m experiments.held_out --draws=4 \
+        --runs="$(folders out/learning/masked_ce-4-0.*-1)"
 }
 
 group_orders() {
