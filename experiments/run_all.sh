@@ -116,6 +116,10 @@ sudoku() {      # sudoku NAME SEED MODE PRESET FLAGS …: out/sudoku/NAME-SEED
 moves() {       # moves NAME SEED FLAGS …: out/moves/NAME-SEED
     run "moves/$1-$2" --mode=ar --preset=sudoku-moves --variant=answers --seed="$2" "${@:3}"
 }
+LONG="--max_steps=16000 --eval_interval=1000"
+larger() {      # larger DATASET TOKENS: so large that no text is read more than four times
+    [ -e data/$1-large ] || python prepare_data.py --dataset=$1 --name=$1-large --max_tokens=$2
+}
 seldom() { [ $1 = 1 ] || echo $SELDOM; }            # the figure has the curves of seed 1
 short() { learn stories $1 1250 $2; }               # short NAME SEED
 long() { learn long $1 5000 $2 $(seldom $2); }      # long NAME SEED
@@ -198,22 +202,22 @@ group_sudoku() {
     made sudoku sudoku-rates python -m extras.solve --givens=12 --risks=0.001 --losses=false \
         $(sudokus rate) mdlm-4=out/sudoku/mdlm-1 aogpt-4=out/sudoku/aogpt-1 \
         pairs-4=out/sudoku/pairs-1
-    # A GPT that writes a solver's moves, so that it chooses the cells too.
-    for seed in 1 2 3; do
-        moves moves $seed --max_steps=2000
-        moves moves-long $seed --max_steps=4000
-    done
+    for seed in 1 2 3; do moves moves $seed --max_steps=2000; done
     for rate in 2 8; do moves moves-$rate 1 --max_steps=2000 --lr=${rate}e-3; done
+    # A GPT that writes its own moves needs more steps, so the one that reads pairs gets as many.
+    larger sudoku-moves 12000000
+    larger sudoku-pairs 24000000
+    for seed in 1 2 3; do moves moves-long $seed --data=sudoku-moves-large $LONG; done
+    run moves/pairs-long-1 --mode=ar --preset=sudoku-pairs --data=sudoku-pairs-large --seed=1 $LONG
     for seed in 1 2 3; do
         made sudoku sudoku-moves-$seed python -m extras.solve $(sudokus $seed moves)
     done
 }
 
-# The data set is so large that no grid is read more than three times. It holds out what the usual
-# one, data/sudoku-9, does, and so its puzzles are of grids that training has not.
+# The larger data set holds out what the usual one, data/sudoku-9, does, and so its puzzles are of
+# grids that training has not.
 group_sudoku-nine() {
-    [ -e data/sudoku-9-large ] || python prepare_data.py --dataset=sudoku-9 --name=sudoku-9-large \
-        --max_tokens=24000000
+    larger sudoku-9 24000000
     run sudoku/nine --mode=mdlm --preset=sudoku-9 --data=sudoku-9-large --max_steps=12000 \
         --eval_interval=1000 --seed=1337
     made sudoku sudoku-9 python -m extras.solve mdlm=out/sudoku/nine --num_puzzles=300 --risks=0.001
