@@ -211,6 +211,25 @@ def test_the_table_has_every_model_in_every_order(solve_with, runs, cells, given
     assert not {*solve.held_out_grids()} & {*map(tuple, train.tolist())}
 
 
+@pytest.mark.parametrize("last, right", [(-1, True), (0, False), (-2, False)])
+def test_a_gpt_that_writes_moves_must_name_every_cell(monkeypatch, last, right):
+    """It reads the givens and the mark. A move into a given or filled cell is wrong."""
+    words = Tokenizer("words", words=SUDOKU_MOVES.words())
+    ids = words.encode(SUDOKU_MOVES.draw(random.Random(3)))
+    before = ids.index(216) + 1
+    puzzle, solution = (SUDOKU_MOVES.grid_of(words.decode(part)) for part in (ids[:before], ids))
+    model = small_model(variant=answers, vocab_size=words.vocab_size, block_size=37, mark=216)
+
+    def generate(model, stories, patterns, *rest):
+        [pattern] = patterns.tolist()
+        assert sorted(pattern) == sorted([*ids[:before], *[model.config.mask_id] * (37 - before)])
+        return torch.tensor([[*ids[:-1], ids[last]]]), torch.zeros(1, 37)
+
+    monkeypatch.setattr(solve, "generate", generate)
+    [(row, [grid])] = solve.solve("moves", (model, words, ""), [puzzle], [], seed=1)
+    assert (grid == solution) == right and row["way"] == "its own order"
+
+
 RIGHT = ".23456456123231564564231312645645312"
 
 
