@@ -116,7 +116,6 @@ sudoku() {      # sudoku NAME SEED MODE PRESET FLAGS …: out/sudoku/NAME-SEED
 moves() {       # moves NAME SEED FLAGS …: out/moves/NAME-SEED
     run "moves/$1-$2" --mode=ar --preset=sudoku-moves --variant=answers --seed="$2" "${@:3}"
 }
-LONG="--max_steps=16000 --eval_interval=1000"
 larger() {      # larger DATASET TOKENS: so large that no text is read more than four times
     [ -e data/$1-large ] || python prepare_data.py --dataset=$1 --name=$1-large --max_tokens=$2
 }
@@ -204,11 +203,15 @@ group_sudoku() {
         pairs-4=out/sudoku/pairs-1
     for seed in 1 2 3; do moves moves $seed --max_steps=2000; done
     for rate in 2 8; do moves moves-$rate 1 --max_steps=2000 --lr=${rate}e-3; done
-    # A GPT that writes its own moves needs more steps, so the one that reads pairs gets as many.
+    # A GPT that writes its own moves needs more steps. The one that reads pairs has half of them,
+    # since its texts are twice as long.
     larger sudoku-moves 12000000
-    larger sudoku-pairs 24000000
-    for seed in 1 2 3; do moves moves-long $seed --data=sudoku-moves-large $LONG; done
-    run moves/pairs-long-1 --mode=ar --preset=sudoku-pairs --data=sudoku-pairs-large --seed=1 $LONG
+    larger sudoku-pairs 12000000
+    for seed in 1 2 3; do
+        moves moves-long $seed --data=sudoku-moves-large --max_steps=16000 --eval_interval=1000
+    done
+    run moves/pairs-long-1 --mode=ar --preset=sudoku-pairs --data=sudoku-pairs-large \
+        --max_steps=8000 --eval_interval=1000
     for seed in 1 2 3; do
         made sudoku sudoku-moves-$seed python -m extras.solve $(sudokus $seed moves)
     done
