@@ -159,6 +159,7 @@ RUNS = {
     "aogpt": ("aogpt", plain, SUDOKU, {}),
     "ar": ("ar", plain, SUDOKU, {}),
     "pairs": ("ar", answers, SUDOKU_PAIRS, {"mark": 7}),
+    "moves": ("ar", answers, SUDOKU_MOVES, {"mark": 216}),
     "taught": ("aogpt", taught, SUDOKU_MOVES, {"mark": 216}),
     "first": ("aogpt", taught, SUDOKU_MOVES, {"mark": 216, "taught": "left_to_right"}),
     "nine": ("mdlm", plain, SUDOKU_9, {})}
@@ -194,7 +195,7 @@ def solve_with(models, call, monkeypatch):
 
 
 @pytest.mark.parametrize("runs, cells, givens, rows", [
-    ("mdlm aogpt ar pairs taught first", 36, "12,16", 22), ("nine", 81, "32", 4)])
+    ("mdlm aogpt ar pairs moves taught first", 36, "12,16", 24), ("nine", 81, "32", 4)])
 def test_the_table_has_every_model_in_every_order(solve_with, runs, cells, givens, rows):
     """Its puzzles are of grids that training does not have."""
     solve_with(runs, "--num_puzzles=2", f"--givens={givens}", "--risks=5")
@@ -208,6 +209,25 @@ def test_the_table_has_every_model_in_every_order(solve_with, runs, cells, given
     assert all(losses["loss"][0] > 1 for losses in found["losses"].values())
     train = Windows("sudoku", "train", 36).spread(99) + 1
     assert not {*solve.held_out_grids()} & {*map(tuple, train.tolist())}
+
+
+@pytest.mark.parametrize("last, right", [(-1, True), (0, False), (-2, False)])
+def test_a_gpt_that_writes_moves_must_name_every_cell(monkeypatch, last, right):
+    """It reads the givens and the mark. A move into a given or filled cell is wrong."""
+    words = Tokenizer("words", words=SUDOKU_MOVES.words())
+    ids = words.encode(SUDOKU_MOVES.draw(random.Random(3)))
+    before = ids.index(216) + 1
+    puzzle, solution = (SUDOKU_MOVES.grid_of(words.decode(part)) for part in (ids[:before], ids))
+    model = small_model(variant=answers, vocab_size=words.vocab_size, block_size=37, mark=216)
+
+    def generate(model, stories, patterns, *rest):
+        [pattern] = patterns.tolist()
+        assert sorted(pattern) == sorted([*ids[:before], *[model.config.mask_id] * (37 - before)])
+        return torch.tensor([[*ids[:-1], ids[last]]]), torch.zeros(1, 37)
+
+    monkeypatch.setattr(solve, "generate", generate)
+    [(row, [grid])] = solve.solve("moves", (model, words, ""), [puzzle], [], seed=1)
+    assert (grid == solution) == right and row["way"] == "its own order"
 
 
 RIGHT = ".23456456123231564564231312645645312"
