@@ -95,10 +95,10 @@ def answer(name, args, line):
 
 def error_of(e, folder):
     """The message that says what was raised, and at which line of the student."""
-    frames = traceback.extract_tb(e.__traceback__)
-    lines = [f" at {os.path.basename(f.filename)}:{f.lineno}" for f in frames
-             if f.filename.startswith(folder) and f.filename != __file__]
-    where = lines[-1] if lines else ""
+    where = ""
+    for frame in traceback.extract_tb(e.__traceback__):
+        if frame.filename.startswith(folder) and frame.filename != __file__:
+            where = f" at {os.path.basename(frame.filename)}:{frame.lineno}"
     says = f"raises {type(e).__name__}{where}: {e}"
     if isinstance(e, NotImplementedError):
         says = f"is not done yet ({e})"

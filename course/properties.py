@@ -216,14 +216,14 @@ def sees_both_sides(student, rng):
 
 def what_loss_reads(student, network, x, number):
     """The loss of x (B, T), and which tokens the model did not see (B, T)."""
-    asked = []
+    asked = [x[:0]]
 
     def model(tokens):
         asked.append(tokens)
         return network(tokens)
 
     value = shaped(student("gpt.loss", model, x, seed(number)), what="loss")
-    read = torch.cat(asked) if asked else x[:0]
+    read = torch.cat(asked)
     if read.shape != x.shape:
         raise Wrong(f"the model should read {len(x)} rows, each once, and it reads {len(read)}")
     hidden = read == MASK
@@ -241,8 +241,6 @@ def loss_of_rows(student, rng):
         for number in range(8):
             x = some_texts(rng, B, T)
             value, hidden = what_loss_reads(student, network, x, number)
-            if T == 30 and hidden.all():
-                raise Wrong("every token is hidden, and a row should hide 1 … T of its tokens")
             means = [network.nats(row, ~here)[here].mean() for row, here in zip(x, hidden)]
             same(value, sum(means) / B, f"{hiding(x, told(hidden))}: your loss is", within=1e-3)
 
@@ -592,8 +590,8 @@ def keeps_the_risk(student, rng):
             raise Wrong(f"{says}, which can lose {lost(now):.3f}")
         if len(free) and not len(now):
             raise Wrong(f"{says}, and the surest one loses nothing")
-    if most < 2:
-        raise Wrong("never two places of a row are revealed, even at the risk 1.0")
+    if most < 4:
+        raise Wrong("never four places of a row are revealed, even at the risk 1.0")
 
 
 @check("adaptive", 3, "no place waits that the risk allows, and rows do not heed each other")

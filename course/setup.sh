@@ -15,5 +15,6 @@ $python -m venv venv
 torch=$(grep ^torch source/lab/requirements.txt)
 venv/bin/pip install "$torch" --index-url https://download.pytorch.org/whl/cpu
 venv/bin/pip install numpy tiktoken tqdm
-# What is handed in runs as another user, who must be able to read this.
-chmod -R a+rX venv source
+# What is handed in runs as another user, who must be able to read this, and not the checks.
+chmod -R a+rX venv
+chmod 700 source
