@@ -2,7 +2,8 @@
 Muon, an optimizer for matrices.
 
 Adds: faster learning than AdamW, above all for masked diffusion (results/paper.md). Costs: some
-matrix products in each step. Plugs in as train.py's --optimizer=muon, which the preset laptop has.
+matrix products in each step. Plugs in as train.py's --optimizer=muon, which the presets toy, sudoku
+and laptop have.
 Source: kellerjordan.github.io/posts/muon, 2024.
 """
 import math
