@@ -225,7 +225,8 @@ def slower(name: str, ours: str) -> float:
     return median(seconds[name]) / median(seconds[ours])
 
 
-SUDOKU = "sudoku_1", "sudoku_2", "sudoku_3", "sudoku_controls"     # one for each seed, and more
+SUDOKU = [f"sudoku_{name}"        # one for each seed, and more
+          for name in ("1", "2", "3", "controls", "moves_1", "moves_2", "moves_3")]
 
 
 def solved(run: str, way: str, givens: int, key="solved", files=SUDOKU):

@@ -120,9 +120,6 @@ sudoku() {      # sudoku NAME SEED MODE PRESET FLAGS …: out/sudoku/NAME-SEED
 moves() {       # moves NAME SEED FLAGS …: out/moves/NAME-SEED
     run "moves/$1-$2" --mode=ar --preset=sudoku-moves --variant=answers --seed="$2" "${@:3}"
 }
-larger() {      # larger DATASET TOKENS: so large that no text is read more than four times
-    [ -e data/$1-large ] || python prepare_data.py --dataset=$1 --name=$1-large --max_tokens=$2
-}
 seldom() { [ $1 = 1 ] || echo $SELDOM; }            # the figure has the curves of seed 1
 short() { learn stories $1 1250 $2; }               # short NAME SEED
 long() { learn long $1 5000 $2 $(seldom $2); }      # long NAME SEED
@@ -229,16 +226,6 @@ group_sudoku() {
         $(sudokus rate) mdlm-4=out/sudoku/mdlm-1 aogpt-4=out/sudoku/aogpt-1 \
         pairs-4=out/sudoku/pairs-1
     for seed in 1 2 3; do moves moves $seed --max_steps=2000; done
-    for rate in 2 8; do moves moves-$rate 1 --max_steps=2000 --lr=${rate}e-3; done
-    # A GPT that writes its own moves needs more steps. The one that reads pairs has half of them,
-    # since its texts are twice as long.
-    larger sudoku-moves 12000000
-    larger sudoku-pairs 12000000
-    for seed in 1 2 3; do
-        moves moves-long $seed --data=sudoku-moves-large --max_steps=16000 --eval_interval=1000
-    done
-    run moves/pairs-long-1 --mode=ar --preset=sudoku-pairs --data=sudoku-pairs-large \
-        --max_steps=8000 --eval_interval=1000
     for seed in 1 2 3; do
         made sudoku sudoku-moves-$seed python -m extras.solve $(sudokus $seed moves)
     done
@@ -247,7 +234,8 @@ group_sudoku() {
 # The larger data set holds out what the usual one, data/sudoku-9, does, and so its puzzles are of
 # grids that training has not.
 group_sudoku-nine() {
-    larger sudoku-9 24000000
+    [ -e data/sudoku-9-large ] || python prepare_data.py --dataset=sudoku-9 --name=sudoku-9-large \
+        --max_tokens=24000000
     run sudoku/nine --mode=mdlm --preset=sudoku-9 --data=sudoku-9-large --max_steps=12000 \
         --eval_interval=1000 --seed=1337
     made sudoku sudoku-9 python -m extras.solve mdlm=out/sudoku/nine --num_puzzles=300 --risks=0.001
@@ -349,18 +337,13 @@ group_rates() {
     done
     made real rates python -m experiments.held_out --draws=4 \
         --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-1 out/rates/*)"
-    # Is the gain of equal weights and a = 4 one of the rate? Of the bound the longer runs are there.
+    # Is the gain of equal weights and a = 4 one of the rate?
     for lr in 0.002 0.004 0.008; do
-        for seed in 1 2 3; do
-            learn rates-400 mdlm-$lr 400 $seed --lr=$lr --eval_windows=100
-            learn rates-400 masked_ce-4-$lr 400 $seed --lr=$lr --eval_windows=100 $(in_bell 4)
-        done
+        learn rates-400 mdlm-$lr 400 1 --lr=$lr --eval_windows=100
+        learn rates-400 masked_ce-4-$lr 400 1 --lr=$lr --eval_windows=100 $(in_bell 4)
     done
-    for lr in 0.002 0.008 0.016; do recipe masked_ce-4-$lr 1250 1 $(in_bell 4) --lr=$lr; done
-    made learning rates-400 python -m experiments.held_out --draws=4 \
+    made learning rates-400 python -m experiments.held_out --draws=2 \
         --runs="$(folders out/rates-400/*)"
-    made learning rates-1250 python -m experiments.held_out --draws=4 \
-        --runs="$(folders out/learning/masked_ce-4-0.*-1)"
 }
 
 group_orders() {

@@ -78,7 +78,7 @@ def test_a_page_names_what_is_there(page):
         assert (page.parent / link).exists()
     if page not in (ROOT / "README.md", ROOT / "exercises.md"):
         return
-    for script in re.findall(r"python (?:-m )?((?:experiments\.|extras\.)?\w+)", text):
+    for script in re.findall(r"python (?:-m )?((?:course\.|experiments\.|extras\.)?\w+)", text):
         assert script == "pytest" or (ROOT / script.replace(".", "/")).with_suffix(".py").exists()
     folders = [".", "support", "worlds", *PLUGINS, "experiments", "tests"]
     paths = [path for name in folders for path in ROOT.glob(f"{name}/*.py")]
