@@ -1,7 +1,6 @@
 """
 The solution of the first task: what takes the place of these functions of gpt.py.
 
-    python -m course.diffusion                    trains it on the toy for about a minute
     python -m course.hand_out solutions DIR       puts them there
 """
 import torch
@@ -34,9 +33,3 @@ def write(model, count, T, generator):
         word = torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)    # (count, 1)
         tokens[row, place] = word[:, 0]
     return tokens
-
-
-if __name__ == "__main__":
-    from course import gpt
-    gpt.attend = attend
-    gpt.main(loss, write)

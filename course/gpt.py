@@ -107,7 +107,7 @@ def toy_texts(count):
     return tokenizer, torch.tensor([tokenizer.encode(story) for story in stories])
 
 
-def main(loss, write):
+if __name__ == "__main__":
     torch.manual_seed(0)
     tokenizer, x = toy_texts(20_000)
     T = x.size(1)
@@ -116,7 +116,3 @@ def main(loss, write):
     generator = torch.Generator().manual_seed(0)
     for ids in write(model, 3, T, generator).tolist():
         print(tokenizer.decode(ids))
-
-
-if __name__ == "__main__":
-    main(loss, write)
