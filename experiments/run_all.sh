@@ -23,7 +23,7 @@ list() {
 group        train  measure  what it answers
 cost            65       35  What does a text cost in each way of writing it?
 uniform         10       15  What does noise buy that can be taken back?
-sudoku          85       60  Where does masked diffusion win, and is it by the order of writing?
+sudoku         115       60  Where does masked diffusion win, and is it by the order of writing?
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
 board            8        1  How near to the law does a budget bring masked diffusion?
 pictures        15        1  The moving pictures of README.
@@ -227,8 +227,10 @@ group_sudoku() {
         pairs-4=out/sudoku/pairs-1
     for seed in 1 2 3; do moves moves $seed --max_steps=2000; done
     for seed in 1 2 3; do
-        made sudoku sudoku-moves-$seed python -m extras.solve $(sudokus $seed moves)
+        made sudoku sudoku-moves-$seed python -m extras.solve moves=out/moves/moves-$seed
     done
+    moves moves-16 1 --max_steps=16000
+    made sudoku sudoku-moves-long python -m extras.solve moves=out/moves/moves-16-1
 }
 
 # The larger data set holds out what the usual one, data/sudoku-9, does, and so its puzzles are of
@@ -241,8 +243,8 @@ group_sudoku-nine() {
     made sudoku sudoku-9 python -m extras.solve mdlm=out/sudoku/nine --num_puzzles=300 --risks=0.001
 }
 
-sudokus() {     # sudokus SUFFIX FOLDER: NAME=out/FOLDER/NAME-SUFFIX for each
-    for folder in out/${2:-sudoku}/*-"$1"; do echo "$(basename "${folder%-*}")=$folder"; done
+sudokus() {     # sudokus SUFFIX: NAME=out/sudoku/NAME-SUFFIX for each
+    for folder in out/sudoku/*-"$1"; do echo "$(basename "${folder%-*}")=$folder"; done
 }
 
 picture() { python sample.py --num_samples=4 --out=out/written/toy-$1.jsonl "${@:2}"; }
