@@ -487,7 +487,7 @@ group_paper() {
 
 # The same multiply-adds for each.
 group_board() {
-    run toy-mdlm-1 --preset=toy --mode=mdlm
+    run toy-mdlm-1 --preset=toy --mode=mdlm --seed=1
     run board/adamw --preset=toy --mode=mdlm --optimizer=adamw --lr=2e-3 --warmup=100
     run board/bell --preset=toy --mode=mdlm --objective=masked_ce --variant=bell
     made learning board python bench.py --board=out/toy-mdlm-1,out/board/adamw,out/board/bell
