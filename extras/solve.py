@@ -9,13 +9,13 @@ Adds: a table of who solves which. Costs: nothing elsewhere. Plugs in as
 
 The puzzles have one solution each, and so many givens. Their grids are those that data/sudoku holds
 out for validation, or data/sudoku-9. In the texts of data/sudoku-pairs and data/sudoku-moves at
-most one of 260 of them is there by chance, in three times as many texts one of 86. Solved means
-that every cell is right. A GPT that has learned moves chooses the cells too, and must name each of
-them once. "Surest first" fills in each pass the cell whose law has the lowest entropy; a risk lets
-it fill several, see samplers/adaptive.py. A pass is one run of the network. Without givens, the
-share that is right says how often a grid comes out that obeys the rules. The loss is in nats per
-cell, above the law if that is known. That of ar is exact, that of the others a bound, and exact
-where they write from left to right.
+most one of 260 of them is there by chance. Solved means that every cell is right. A GPT that has
+learned moves chooses the cells too, and must name each of them once. "Surest first" fills in each
+pass the cell whose law has the lowest entropy; a risk lets it fill several, see
+samplers/adaptive.py. A pass is one run of the network. Without givens, the share that is right says
+how often a grid comes out that obeys the rules. The loss is in nats per cell, above the law if that
+is known. That of ar is exact, that of the others a bound, and exact where they write from left to
+right.
 """
 import collections
 import itertools

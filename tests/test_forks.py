@@ -121,7 +121,7 @@ def test_the_plain_path_knows_no_extras(go, tree):
     for folder in "variants", "samplers", "extras":
         shutil.rmtree(tree / folder)
     for mode in "ar", "mdlm", "aogpt":
-        flags = [f"--mode={mode}", f"--out_dir=out/bare-{mode}", "--max_steps=5", "--optimizer=adamw"]
-        go("train.py", *TINY, *flags)
+        flags = [f"--mode={mode}", f"--out_dir=out/bare-{mode}", "--max_steps=5"]
+        go("train.py", *TINY, *flags, "--optimizer=adamw")      # Muon is in extras/
         cache = [] if mode == "mdlm" else ["--cache=false"]
         go("sample.py", f"--out_dir=out/bare-{mode}", "--num_samples=1", "--prompt=One", *cache)
