@@ -138,7 +138,6 @@ recipe() {      # recipe NAME STEPS SEED FLAGS …: out/learning/NAME-SEED, or o
 
 # ---- The groups ----------------------------------------------------------------------------------
 
-plays() { run plays-$1-$2 --preset=shakespeare --mode=$1 --seed=$2; }       # plays MODE SEED
 price() { made sampling cost-$1 python -m experiments.cost "${@:2}"; }      # price NAME FLAGS …
 
 written() {     # written NAME RUN FLAGS …: stories of the toy
@@ -148,37 +147,38 @@ written() {     # written NAME RUN FLAGS …: stories of the toy
 }
 
 # The others are a GPT and an any-order GPT. Of stories few ways are priced on many windows, to say
-# who is ahead, and with nelbo-1 all ways on few windows, to say what saved passes cost.
+# who is ahead, and all ways on few windows, to say what saved passes cost, early and late.
 group_cost() {
     local few=
+    price law law=law
     for seed in 1 2 3; do
         for mode in ar mdlm aogpt; do
             run toy-$mode-$seed --preset=toy --mode=$mode --seed=$seed
             written $mode-$seed $mode-$seed
+            run sudoku-$mode-$seed --preset=sudoku --mode=$mode --seed=$seed
+            run plays-$mode-$seed --preset=shakespeare --mode=$mode --seed=$seed
         done
         price toy-$seed $few mdlm=out/toy-mdlm-$seed
         few=--few=true
         price others-toy-$seed ar=out/toy-ar-$seed aogpt=out/toy-aogpt-$seed
-        run sudoku-mdlm-$seed --preset=sudoku --mode=mdlm --seed=$seed
         price sudoku-$seed mdlm=out/sudoku-mdlm-$seed
         price sudoku-given-$seed mdlm=out/sudoku-mdlm-$seed --givens=12
-    done
-    price law law=law
-    run sudoku-ar-1 --preset=sudoku --mode=ar --seed=1
-    price others-sudoku-1 ar=out/sudoku-ar-1
-    for mode in ar mdlm; do plays $mode 1; done
-    price shakespeare-1 mdlm=out/plays-mdlm-1 ar=out/plays-ar-1
-    plays mdlm 2
-    price shakespeare-2 mdlm=out/plays-mdlm-2
-    for seed in 1 2; do
+        price others-sudoku-$seed ar=out/sudoku-ar-$seed aogpt=out/sudoku-aogpt-$seed
+        price shakespeare-$seed mdlm=out/plays-mdlm-$seed ar=out/plays-ar-$seed \
+            aogpt=out/plays-aogpt-$seed
         recipe masked_ce-4 1250 $seed $(in_bell 4)
-        short ar $seed
+        for name in ar aogpt; do short $name $seed; done
         price stories-$seed --data=unseen --windows=24 --few=true \
-            mdlm=out/learning/masked_ce-4-$seed ar=out/stories/ar-$seed
+            mdlm=out/learning/masked_ce-4-$seed ar=out/stories/ar-$seed \
+            aogpt=out/stories/aogpt-$seed
     done
     short mdlm 1
     price nelbo-1 --data=unseen --windows=12 \
         mdlm=out/learning/masked_ce-4-1 nelbo=out/stories/mdlm-1
+    recipe masked_ce-4 5000 1 $(in_bell 4)
+    gpt 2500 1
+    price long-1 --data=unseen --windows=12 \
+        mdlm=out/learning-long/masked_ce-4-1 ar=out/steps/ar-2500-1
     written random-24 mdlm-1 --steps=24
     written confidence-24 mdlm-1 --sampler=confidence --steps=24
     written drafts aogpt-1 --sampler=drafts --draft=48
