@@ -4,10 +4,11 @@ Is noise that can be taken back better than [MASK], and is it the noise or the n
     python -m experiments.uniform NAME=FOLDER … --json=FILE
     python -m experiments.uniform law=law             the perfect network, which knows the toy's law
 
-Each NAME=FOLDER is a run of mdlm, plain or with --variant=uniform, of the same data. Of each there
-is its bound, above the law where there is one, and for 3 to 48 passes the share of right texts that
-it writes, and their distance from the law. With law=law it is the law of the toy that writes, by
-either noise. It is told how much noise there is, which trained networks are not.
+Each NAME=FOLDER is a run of mdlm, plain or with --variant=uniform. Of each there is its bound, and
+what a text costs by so many passes, 3 to 48. Both are nats per token, above the law where there is
+one. In a world there is also the share of right texts among those that it writes, and on the toy
+their distance from the law. With law=law it is the law of the toy that writes, by either noise. It
+is told how much noise there is, which trained networks are not.
 
 On the toy there is also what becomes of a story in two of whose words noise has put other ones. By
 uniform noise it is taken for what it is, a text at a small t, and played back from there. Masked
@@ -30,14 +31,14 @@ import torch.nn.functional as F
 
 from experiments.oracle import TOY, distance, exact_conditionals, toy_oracle
 from extras.score import misfits
-from model import draw
+from model import draw, draw_masks, mask_batch
 from prepare_data import open_windows
 from sample import SampleOptions, generate, open_model, plain_sampler
 from samplers import adaptive, uniform as sampler
 from support.flags import build, command, flag, parse_flags, provenance, write_json
 from support.runs import origin_of, random_numbers, read_run
 from tokenizer import Tokenizer
-from train import mean_and_error, window_losses
+from train import losses_in_parts, mean_and_error, window_losses
 from variants import uniform
 from worlds import world_of
 
@@ -50,8 +51,8 @@ LAW = "law"         # in place of a folder
 @dataclass
 class UniformOptions:
     """what to write"""
-    num_samples: int = flag(200, "texts of each row", low=2)
-    windows: int = flag(200, "validation windows whose bound is measured", low=2)
+    num_samples: int = flag(200, "texts of each row; with 0 only the bound is measured", low=0)
+    windows: int = flag(200, "validation windows whose costs are measured", low=2)
     stories: int = flag(60, "stories of the toy that are spoilt, and checked in hindsight", low=1)
     json: str = flag("", "file for the results", file=(".json",))
 
@@ -112,22 +113,53 @@ def ways(model):
         yield "risk", flags | {"temperature": 0.6}, with_risk
 
 
-def wrote(model, tokenizer, o: UniformOptions):
+def wrote(model, tokenizer, world, o: UniformOptions):
     """Yields a row for each way of writing."""
-    world = world_of(tokenizer)
     for way, flags, make_sampler in ways(model):
         options = build(SampleOptions, flags | {
             "num_samples": o.num_samples, "seed": SEED, "full_length": True})
         tokens, appeared = texts_written(model, make_sampler, options)
         texts = [tokenizer.decode_story(ids) for ids in tokens.tolist()]
-        row = {"way": way, **flags, "passes": flags.get("steps")}
-        if way == "risk":       # the pass after which nothing changes
+        right = np.mean([world.is_right(text) for text in texts])
+        row = {"way": way, **flags, "right": right, "passes": flags.get("steps")}
+        if way == "risk":
             row["passes"] = (appeared.amax(dim=1) + 1).double().mean().item()
-        if tokenizer.words == TOY.words():
-            row |= distance(texts)
-        elif world:
-            row["grammatical"] = np.mean([world.is_right(text) for text in texts])
+        if world is TOY:
+            row["kl"] = distance(texts)["kl"]
         yield row
+
+
+# ---- What a text costs by so many passes ---------------------------------------------------------
+
+@torch.no_grad()
+def cost_of_pass(model, x, t: float, s: float, rng):
+    """What the pass from time t to s costs of texts x (N, T), in nats per token (N,). The sum over
+    passes is a bound on −log p(text) / T, as `mask_batch` and `cost` have it for endless passes.
+
+    With masks t is the share of the tokens that is hidden. With noise the words at s have one law
+    if the text is known, another if the model guesses it, and the cost is the KL between them."""
+    N, T = x.shape
+    if not is_uniform(model):
+        before, after = round(t * T), round(s * T)
+        masked = draw_masks(x, torch.full((N, 1), before), rng)
+        batch = mask_batch(model.config, x, masked)
+        return losses_in_parts(model, batch) * (before - after) / T
+    V = model.config.vocab_size
+    replaced = torch.rand(x.shape, generator=rng) < t                           # (N, T)
+    noisy = torch.randint(V, x.shape, generator=rng).where(replaced, x)
+    times = torch.full((N,), t)
+    batch = uniform.noisy_batch(model.config, x, noisy, times)
+    p = model.guess(batch, batch.select()).softmax(dim=-1).view(N, T, V)
+    right, guess = (sampler.step_law(law, noisy, times, s) for law in (F.one_hot(x, V), p))
+    return torch.special.xlogy(right, right / guess).sum(dim=-1).mean(dim=-1).double()
+
+
+def costs_of_passes(model, x):
+    """Yields a number of passes, and what they cost of x (N, T) in nats per token (N,)."""
+    for passes in PASSES:
+        rng = random_numbers(SEED)
+        times = torch.linspace(1, 0, passes + 1).tolist()
+        yield passes, sum(cost_of_pass(model, x, t, s, rng) for t, s in pairwise(times))
 
 
 # ---- Taking back ---------------------------------------------------------------------------------
@@ -177,17 +209,16 @@ def in_hindsight(model, tokenizer, stories) -> dict:
 # ---- All of it -----------------------------------------------------------------------------------
 
 def measured(model, tokenizer, x, law, o: UniformOptions) -> dict:
-    """What the file has of a network; x (N, T) are validation windows, and law (N,) may be None."""
-    draws = 4
-    nats = window_losses(model, x, SEED, draws)                                 # (N,)
-    found = {"bound": mean_and_error(nats)}
-    if law is not None:
-        found["above"] = mean_and_error(nats - torch.from_numpy(law))
-    found["rows"] = []
-    for row in wrote(model, tokenizer, o):
-        print(row, flush=True)
-        found["rows"].append(row)
-    if tokenizer.words == TOY.words():
+    """What the file has of a network; x (N, T) are validation windows, and law (N,) may be 0."""
+    draws = 16
+    found = {"bound": mean_and_error(window_losses(model, x, SEED, draws) - law)}
+    if not o.num_samples:
+        return found
+    found["costs"] = {passes: mean_and_error(nats - law)
+                      for passes, nats in costs_of_passes(model, x)}
+    world = world_of(tokenizer)
+    found["rows"] = list(wrote(model, tokenizer, world, o)) if world else []
+    if world is TOY:
         wrong = spoilt(x[:o.stories])
         found["spoilt"] = share_right(wrong, tokenizer)
         if is_uniform(model):
@@ -214,8 +245,10 @@ def main():
     for name, model in networks.items():
         windows = open_windows(settings, "val", model.config.block_size)
         x = torch.from_numpy(windows.spread(o.windows))                         # (N, T)
-        results[name] = measured(model, tokenizer, x, windows.law(o.windows), o)
-        print(name, {key: value for key, value in results[name].items() if key != "rows"})
+        law = windows.law(o.windows)
+        law = 0 if law is None else torch.from_numpy(law)
+        results[name] = measured(model, tokenizer, x, law, o)
+        print(name, results[name], flush=True)
         if o.json:
             write_json(o.json, provenance(SEED) | {"runs": runs, "results": results})
 

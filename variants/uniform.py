@@ -16,7 +16,7 @@ by one of the V words, all alike, so what was the word x is now v with the chanc
 
 The network is not told t. It learns the law of a token given all *other* tokens of the noisy text;
 2605.22765 calls it leave-one-out. What the token itself tells depends on t alone, and is put in by
-whoever knows t: `logits` here, and `step_law` of the sampler.
+whoever knows t: `cost` here, and `step_law` of the sampler.
 """
 import math
 from dataclasses import dataclass
@@ -26,7 +26,8 @@ import torch
 import torch.nn.functional as F
 
 import model
-from model import MODES, diffusion_batch, mask_batch, spread, weighted
+from model import MODES, diffusion_batch, equal_weights, mask_batch, spread
+from support.flags import flag
 from variants.paper import TimedBatch
 
 
@@ -34,30 +35,39 @@ from variants.paper import TimedBatch
 class Config(model.Config):
     """--variant=uniform (mdlm): noise replaces tokens by random ones"""
     mode: Literal["mdlm"] = "mdlm"
+    told: bool = flag(False, "the network is told the time, by a word in the place of BOS")
+    trains: Literal["bound", "masks", "equal"] = flag(
+        "bound", "on its bound, or to predict what was replaced, weighted as masks are, or equally")
 
 
 def noisy_batch(config, x, noisy, t):
     """Predict all tokens of x (B, T) from what noise has made of it (B, T), at the times t (B,)."""
-    batch = mask_batch(config, x, torch.ones_like(x, dtype=torch.bool))
+    batch = mask_batch(config, x, x >= 0)
     tokens = F.pad(noisy, (1, 0), value=config.bos_id)                          # (B, T+1)
+    if config.told:
+        tokens[:, 0] = t * config.vocab_size
     return TimedBatch(*batch._replace(tokens=tokens), t)
 
 
 def bound_batch(config, x, generator):
-    """x (B, T), each row at a time of its own."""
-    t = spread(len(x), generator).clamp(1e-4, 1 - 1e-4)                         # (B,)
-    replaced = torch.rand(x.shape, generator=generator) < t[:, None]            # (B, T)
+    """x (B, T), each row at a time of its own.
+
+    Near t = 0 a replaced token is rare and costs much, which would make the loss vary. So t is u²,
+    which is near 0 more often, and a row has the weight dt/du."""
+    u = spread(len(x), generator)[:, None].clamp(0.01, 0.9999)                  # (B, 1)
+    replaced = torch.rand(x.shape, generator=generator) < u ** 2                # (B, T)
     other = torch.randint(config.vocab_size, x.shape, generator=generator)      # (B, T)
-    return noisy_batch(config, x, torch.where(replaced, other, x), t)
+    batch = noisy_batch(config, x, other.where(replaced, x), u[:, 0] ** 2)
+    return batch._replace(weight=batch.weight * 2 * u)
 
 
 def training_batch(config, x, generator):
-    """Predict only what was replaced, as model.py does with [MASK]s, which are random words here.
-
-    There a token knows nothing of what it was, so its law is that given all others."""
-    batch = weighted(config, diffusion_batch(config, x, generator))
+    if config.trains == "bound":
+        return bound_batch(config, x, generator)
+    batch = diffusion_batch(config, x, generator)
     word = torch.randint(config.vocab_size, batch.tokens.shape, generator=generator)
-    return batch._replace(tokens=torch.where(batch.tokens == config.mask_id, word, batch.tokens))
+    batch = batch._replace(tokens=word.where(batch.tokens == config.mask_id, batch.tokens))
+    return equal_weights(batch) if config.trains == "equal" else batch
 
 
 def cost(p, x, z, t):
@@ -86,15 +96,14 @@ def cost(p, x, z, t):
 
     right, guess = ratios(F.one_hot(x[:, 0], V)), ratios(p)                     # (n, V)
     nats = guess - right + right * (right / guess).log()                        # (n, V)
-    return nats.sum(dim=1, keepdim=True) / (V * (1 - t))                       # (n, 1)
+    return nats.sum(dim=1, keepdim=True) / (V * (1 - t))                        # (n, 1)
 
 
 class Transformer(model.Transformer):
     def forward(self, tokens, key_pos, *others):
         """As model.py's. It has never seen a [MASK], so each is read as one word or another."""
         word = 7919 * key_pos % self.config.vocab_size
-        tokens = torch.where(tokens == self.config.mask_id, word, tokens)
-        return super().forward(tokens, key_pos, *others)
+        return super().forward(word.where(tokens > self.config.bos_id, tokens), key_pos, *others)
 
     def guess(self, batch, select):
         """The logits (n, V) of tokens given all other tokens."""
@@ -106,12 +115,11 @@ class Transformer(model.Transformer):
         logits = self.guess(batch, select)                                      # (n, V)
         if not isinstance(batch, TimedBatch):
             return logits
-        x = batch.targets.flatten()[select, None]                               # (n, 1)
-        z = batch.tokens.flatten()[select, None]                                # (n, 1)
+        x, z = (held.flatten()[select, None] for held in (batch.targets, batch.tokens))     # (n, 1)
         t = batch.t[select // batch.tokens.size(1), None]                       # (n, 1)
         nats = cost(logits.softmax(dim=-1), x, z, t).clamp(min=1e-6)            # (n, 1)
         # The logarithm of the odds, if all others share what is left.
-        odds = math.log(logits.size(1) - 1) - nats - (-(-nats).expm1()).log()
+        odds = math.log(logits.size(1) - 1) - nats - (1 - (-nats).exp()).log()
         return torch.zeros_like(logits).scatter(1, x, odds)
 
 
