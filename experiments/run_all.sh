@@ -186,11 +186,10 @@ group_cost() {
         $data/sampling.json $figures/cost.png
 }
 
-noise() {       # noise DATA RUN RATE SEED FLAGS …: out/uniform/DATA-RUN-RATE-SEED
-    local kind
-    case $2 in masked) kind=--objective=nelbo ;; *) kind=--variant=uniform ;; esac
-    run uniform/$1-$2-$3-$4 --preset=$1 --mode=mdlm --optimizer=muon --lr=${3}e-3 --seed=$4 \
-        --max_steps=1000 --eval_interval=500 --eval_windows=256 --compile=true $kind "${@:5}"
+noise() {       # noise DATA KIND RATE SEED FLAGS …: out/uniform/DATA-KIND-RATE-SEED
+    local kind=--variant=uniform
+    if [ $2 = masked ]; then kind=--objective=nelbo; fi
+    run uniform/$1-$2-$3-$4 --preset=$1 --mode=mdlm $kind --lr=${3}e-3 --seed=$4 "${@:5}"
 }
 
 noises() {      # noises NAME RUN …: measures out/uniform/RUN, and calls it RUN
@@ -203,15 +202,13 @@ noises() {      # noises NAME RUN …: measures out/uniform/RUN, and calls it RU
 group_uniform() {
     made sampling uniform-law python -m experiments.uniform law=law
     for kind in masked uniform; do
-        for rate in 4 8 16; do noise toy $kind $rate 1; done
-        for rate in 2 4 8; do
-            noise sudoku $kind $rate 1
-            noise shakespeare $kind $rate 1
-        done
+        for rate in 1.5 3 6 12; do noise toy $kind $rate 1; done
+        for rate in 2 4 8; do noise sudoku $kind $rate 1; done
+        for rate in 1 2 4; do noise shakespeare $kind $rate 1; done
     done
-    noise toy uniform-told 8 1 --told=true
-    noise toy uniform-equal 8 1 --trains=equal
-    noise toy uniform-masks 8 1 --trains=masks
+    noise toy uniform-told 6 1 --told=true
+    noise toy uniform-equal 6 1 --trains=equal
+    noise toy uniform-masks 6 1 --trains=masks
     made sampling uniform-rates python -m experiments.uniform --num_samples=0 \
         $(for run in out/uniform/*-1; do echo $(basename $run)=$run; done)
 }
