@@ -175,10 +175,14 @@ group_cost() {
     short mdlm 1
     price nelbo-1 --data=unseen --windows=12 \
         mdlm=out/learning/masked_ce-4-1 nelbo=out/stories/mdlm-1
-    recipe masked_ce-4 5000 1 $(in_bell 4)
-    gpt 2500 1
-    price long-1 --data=unseen --windows=12 \
-        mdlm=out/learning-long/masked_ce-4-1 ar=out/steps/ar-2500-1
+    few=
+    for seed in 1 2 3; do
+        recipe masked_ce-4 5000 $seed $(in_bell 4)
+        gpt 2500 $seed
+        price long-$seed $few --data=unseen --windows=12 \
+            mdlm=out/learning-long/masked_ce-4-$seed ar=out/steps/ar-2500-$seed
+        few=--few=true
+    done
     written random-24 mdlm-1 --steps=24
     written confidence-24 mdlm-1 --sampler=confidence --steps=24
     written drafts aogpt-1 --sampler=drafts --draft=48
@@ -243,8 +247,12 @@ group_sudoku() {
     for seed in 1 2 3; do
         made sudoku sudoku-moves-$seed python -m extras.solve moves=out/moves/moves-$seed
     done
-    moves moves-16 1 --max_steps=16000
-    made sudoku sudoku-moves-long python -m extras.solve moves=out/moves/moves-16-1
+    for seed in 1 2 3; do
+        moves moves-16 $seed --max_steps=16000
+        made sudoku sudoku-moves-long-$seed python -m extras.solve moves=out/moves/moves-16-$seed
+    done
+    run moves/pairs-16-1 --mode=ar --preset=sudoku-pairs --max_steps=16000 --seed=1
+    made sudoku sudoku-pairs-long python -m extras.solve pairs=out/moves/pairs-16-1
 }
 
 # The larger data set holds out what the usual one, data/sudoku-9, does, and so its puzzles are of
@@ -360,6 +368,11 @@ group_rates() {
     done
     made learning rates-400 python -m experiments.held_out --draws=2 \
         --runs="$(folders out/rates-400/*)"
+    for lr in 0.002 0.008 0.016; do
+        learn rates-1250 masked_ce-4-$lr 1250 1 --lr=$lr --eval_windows=100 $(in_bell 4)
+    done
+    made learning rates-1250 python -m experiments.held_out --draws=2 \
+        --runs="$(folders out/rates-1250/*)"
 }
 
 group_orders() {
