@@ -199,14 +199,28 @@ def change(mode: str, difference: str) -> tuple:
     return scores(DATA["paper"], name), scores(DATA["paper"], f"stories/{mode}")
 
 
+def noised(networks: str) -> list:
+    """What uniform.py has of all networks whose names begin like this, one for each seed."""
+    files = [DATA[file] for file in DATA if re.fullmatch("uniform_(?!rates)[a-z]+", file)]
+    return [found for file in files for name, found in file["results"].items()
+            if name.startswith(networks)]
+
+
 def by_noise(networks: str, key: str, **wanted):
-    """A column of uniform.py, of networks whose names begin like this, for each seed."""
-    found = []
-    for file in "uniform_law", "uniform_masked_1", "uniform_uniform_1":
-        for name, result in DATA[file]["results"].items():
-            if name.startswith(networks):
-                found += result["rows"]
-    return rows(found, key, **wanted)
+    """A column of their ways of writing."""
+    return rows([row for found in noised(networks) for row in found["rows"]], key, **wanted)
+
+
+def by_passes(networks: str, passes: str) -> str:
+    """What a text costs by so many passes, and which share of those written is right."""
+    costs = [found["costs"][passes][0] for found in noised(networks)]
+    right = by_noise(networks, "right", steps=int(passes))
+    return ", ".join(filter(None, [shown(costs, ".3f"), shown(right, ".0%")]))
+
+
+def at_rate(run: str) -> float:
+    """The bound of a run of the search for rates, above the law where that is known."""
+    return DATA["uniform_rates"]["results"][run]["bound"][0]
 
 
 def taken(name: str, key: str):

@@ -50,15 +50,11 @@ def noisy_batch(config, x, noisy, t):
 
 
 def bound_batch(config, x, generator):
-    """x (B, T), each row at a time of its own.
-
-    Near t = 0 a replaced token is rare and costs much, which would make the loss vary. So t is u²,
-    which is near 0 more often, and a row has the weight dt/du."""
-    u = spread(len(x), generator)[:, None].clamp(0.01, 0.9999)                  # (B, 1)
-    replaced = torch.rand(x.shape, generator=generator) < u ** 2                # (B, T)
+    """x (B, T), each row at a time of its own."""
+    t = spread(len(x), generator).clamp(1e-4, 1 - 1e-4)                         # (B,)
+    replaced = torch.rand(x.shape, generator=generator) < t[:, None]            # (B, T)
     other = torch.randint(config.vocab_size, x.shape, generator=generator)      # (B, T)
-    batch = noisy_batch(config, x, other.where(replaced, x), u[:, 0] ** 2)
-    return batch._replace(weight=batch.weight * 2 * u)
+    return noisy_batch(config, x, torch.where(replaced, other, x), t)
 
 
 def training_batch(config, x, generator):
