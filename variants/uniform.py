@@ -26,8 +26,7 @@ import torch
 import torch.nn.functional as F
 
 import model
-from model import MODES, diffusion_batch, equal_weights, mask_batch, spread
-from support.flags import flag
+from model import MODES, mask_batch, spread
 from variants.paper import TimedBatch
 
 
@@ -35,17 +34,12 @@ from variants.paper import TimedBatch
 class Config(model.Config):
     """--variant=uniform (mdlm): noise replaces tokens by random ones"""
     mode: Literal["mdlm"] = "mdlm"
-    told: bool = flag(False, "the network is told the time, by a word in the place of BOS")
-    trains: Literal["bound", "masks", "equal"] = flag(
-        "bound", "on its bound, or to predict what was replaced, weighted as masks are, or equally")
 
 
 def noisy_batch(config, x, noisy, t):
     """Predict all tokens of x (B, T) from what noise has made of it (B, T), at the times t (B,)."""
     batch = mask_batch(config, x, x >= 0)
     tokens = F.pad(noisy, (1, 0), value=config.bos_id)                          # (B, T+1)
-    if config.told:
-        tokens[:, 0] = t * config.vocab_size
     return TimedBatch(*batch._replace(tokens=tokens), t)
 
 
@@ -55,15 +49,6 @@ def bound_batch(config, x, generator):
     replaced = torch.rand(x.shape, generator=generator) < t[:, None]            # (B, T)
     other = torch.randint(config.vocab_size, x.shape, generator=generator)      # (B, T)
     return noisy_batch(config, x, torch.where(replaced, other, x), t)
-
-
-def training_batch(config, x, generator):
-    if config.trains == "bound":
-        return bound_batch(config, x, generator)
-    batch = diffusion_batch(config, x, generator)
-    word = torch.randint(config.vocab_size, batch.tokens.shape, generator=generator)
-    batch = batch._replace(tokens=word.where(batch.tokens == config.mask_id, batch.tokens))
-    return equal_weights(batch) if config.trains == "equal" else batch
 
 
 def cost(p, x, z, t):
@@ -120,4 +105,4 @@ class Transformer(model.Transformer):
 
 
 Config.modes = {"mdlm": MODES["mdlm"]._replace(
-    bound_batch=bound_batch, training_batch=training_batch, network=Transformer, reported={})}
+    bound_batch=bound_batch, training_batch=bound_batch, network=Transformer, reported={})}
