@@ -73,6 +73,11 @@ def cost(name: str, way: str, run="mdlm", key="nats") -> np.ndarray:
     return rows(found, key, run=run, way=way)
 
 
+def seconds(name: str) -> str:
+    """How long masked diffusion trained whose costs were measured."""
+    return format(DATA[f"cost_{name}_1"]["runs"]["mdlm"]["seconds"], ".0f")
+
+
 def saved(name: str, way: str, run="mdlm") -> str:
     """What a way of several tokens a pass costs above one a pass, and its passes."""
     one_each = cost(name, "random" if way.startswith("random") else "surest first", run)
@@ -201,7 +206,7 @@ def change(mode: str, difference: str) -> tuple:
 
 def noised(networks: str) -> list:
     """What uniform.py has of all networks whose names begin like this, one for each seed."""
-    files = [DATA[file] for file in DATA if re.fullmatch("uniform_(?!rates)[a-z]+", file)]
+    files = [DATA[f"uniform_{name}"] for name in ("law", "toy", "sudoku", "shakespeare")]
     return [found for file in files for name, found in file["results"].items()
             if name.startswith(networks)]
 

@@ -232,6 +232,7 @@ def run_all(workdir):
     (workdir / "bin/python").chmod(0o755)
     for folder in "nanoGPT", "data/toy", "data/unseen", "results/data":
         (workdir / folder).mkdir(parents=True)
+    (workdir / "data/stories-unseen.txt").touch()
 
     def call(*arguments):
         (workdir / "asked").unlink(missing_ok=True)
