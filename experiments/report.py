@@ -206,7 +206,7 @@ def change(mode: str, difference: str) -> tuple:
 
 def noised(networks: str) -> list:
     """What uniform.py has of all networks whose names begin like this, one for each seed."""
-    files = [DATA[f"uniform_{name}"] for name in ("law", "toy", "sudoku", "shakespeare")]
+    files = [DATA[f"uniform_{name}"] for name in ("law", "toy", "long", "sudoku", "shakespeare")]
     return [found for file in files for name, found in file["results"].items()
             if name.startswith(networks)]
 
