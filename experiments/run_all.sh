@@ -381,12 +381,6 @@ group_rates() {
     made real rates python -m experiments.held_out --draws=4 \
         --runs="$(folders out/stories/{ar,mdlm,masked_ce,aogpt}-1 out/rates/*)"
     # Is the gain of equal weights and a = 4 one of the rate?
-    for lr in 0.002 0.004 0.008; do
-        learn rates-400 mdlm-$lr 400 1 --lr=$lr --eval_windows=100
-        learn rates-400 masked_ce-4-$lr 400 1 --lr=$lr --eval_windows=100 $(in_bell 4)
-    done
-    made learning rates-400 python -m experiments.held_out --draws=2 \
-        --runs="$(folders out/rates-400/*)"
     for lr in 0.002 0.008 0.016; do
         learn rates-1250 masked_ce-4-$lr 1250 1 --lr=$lr --eval_windows=100 $(in_bell 4)
     done
