@@ -151,7 +151,8 @@ def cost_of_pass(model, x, t: float, s: float, rng):
     batch = uniform.noisy_batch(model.config, x, noisy, times)
     p = model.guess(batch, batch.select()).softmax(dim=-1).view(N, T, V)
     right, guess = (sampler.step_law(law, noisy, times, s) for law in (F.one_hot(x, V), p))
-    return torch.special.xlogy(right, right / guess).sum(dim=-1).mean(dim=-1).double()
+    nats = torch.special.xlogy(right, right) - torch.special.xlogy(right, guess)    # (N, T, V)
+    return nats.sum(dim=-1).mean(dim=-1).double()
 
 
 def costs_of_passes(model, x):
