@@ -20,6 +20,7 @@ does with equal shares, of the perfect network and of trained ones, and fewer th
 that writes what is sure. It would be refuted by a trained network that breaks as many stories as
 with masks, or by one that beats the adaptive sampler.
 """
+import math
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -43,6 +44,7 @@ from variants import uniform
 from worlds import world_of
 
 PASSES = 3, 6, 12, 24, 48
+RISKS = 0.1, 1
 SEED = 1
 AT_ONCE = 100
 LAW = "law"         # in place of a folder
@@ -106,11 +108,12 @@ def ways(model):
         plain, file = partial(sampler.sampler, flags={}), sampler
     for steps in PASSES:
         yield "steps", {"steps": steps}, plain
-    flags = {"risk": 0.1}
-    with_risk = partial(file.sampler, flags=flags)
-    yield "risk", flags, with_risk
-    if is_uniform(model):       # DiffusionGemma goes from 0.8 to 0.4
-        yield "risk", flags | {"temperature": 0.6}, with_risk
+    for risk in RISKS:
+        flags = {"risk": risk}
+        with_risk = partial(file.sampler, flags=flags)
+        yield "risk", flags, with_risk
+        if is_uniform(model):       # DiffusionGemma goes from 0.8 to 0.4
+            yield "risk", flags | {"temperature": 0.6}, with_risk
 
 
 def wrote(model, tokenizer, world, o: UniformOptions):
@@ -140,7 +143,7 @@ def cost_of_pass(model, x, t: float, s: float, rng):
     if the text is known, another if the model guesses it, and the cost is the KL between them."""
     N, T = x.shape
     if not is_uniform(model):
-        before, after = round(t * T), round(s * T)
+        before, after = (math.ceil(round(time * T, 6)) for time in (t, s))    # as `plan`
         masked = draw_masks(x, torch.full((N, 1), before), rng)
         batch = mask_batch(model.config, x, masked)
         return losses_in_parts(model, batch) * (before - after) / T

@@ -2,14 +2,14 @@
 Uniform noise, played backwards: each pass may change any token.
 
 Adds: for runs of --variant=uniform the exact step back, in as many passes as are asked for, and
-DiffusionGemma's rule, which keeps what is sure, noises the rest, and stops when nothing changes.
-Costs: every pass reads and predicts all tokens. Plugs in as
+DiffusionGemma's rule, which keeps what is sure and noises the rest, until nothing changes. Costs:
+every pass reads and predicts all tokens. Plugs in as
 
     python sample.py --out_dir=out/toy-uniform --sampler=uniform --steps=12
-    python sample.py --out_dir=out/toy-uniform --sampler=uniform --risk=0.1
+    python sample.py --out_dir=out/toy-uniform --sampler=uniform --risk=1
 
 What is given stays, but the network is not told that it can trust it. A token appears in the pass
-that writes it for the last time, and the one that does so last in the last pass of its text.
+that changes it for the last time. The one that changes last appears in the last pass of its text.
 """
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,9 @@ from variants.uniform import Config, noisy_batch
 @dataclass
 class Options:
     """--sampler=uniform (--variant=uniform): any token may change in any pass"""
-    risk: float = flag(0.0, "DiffusionGemma's rule: nats that a pass may be unsure of", low=0)
+    risk: float = flag(
+        0.0, "DiffusionGemma's rule: nats that a pass may be unsure of; if they are too few, the "
+        "passes end before the text is done; 0: the exact step back", low=0)
 
 
 def sampler(config, o, flags: dict):
@@ -53,9 +55,10 @@ def write(model, tokens, times, decide, noise, o, risk: float = 0):
     """Yields tokens (B, L) after each pass, with [MASK] where a later pass writes another word.
 
     DiffusionGemma's rule takes each pass for the last step back, keeps what is sure, as adaptive.py
-    has it, and makes noise of all else. A text is done when a pass has changed nothing."""
+    has it, and makes noise of all else. A text is done when a pass was sure of all of it, and has
+    changed nothing."""
     (B, L), steps = tokens.shape, o.steps or tokens.size(1)
-    free = tokens == model.config.mask_id                                       # (B, L)
+    hidden = free = tokens == model.config.mask_id                              # (B, L)
     law = torch.ones(B, L, model.config.vocab_size, device=tokens.device)       # of any word
     canvas = draw(law, noise(L)).where(free, tokens)                            # (B, L)
     settled = free.long() - 1       # (B, L) the pass that writes a token for the last time
@@ -64,16 +67,19 @@ def write(model, tokens, times, decide, noise, o, risk: float = 0):
         batch = noisy_batch(model.config, canvas, canvas, t)
         p = probabilities(model.guess(batch, batch.select()), o).view_as(law)
         s = 0.0 if risk else 1 - (step + 1) / steps
-        law = step_law(p, canvas, t, s)
+        law = step_law(p / p.sum(dim=-1, keepdim=True), canvas, t, s)
         t = torch.full_like(t, s)
         if risk and step + 1 < steps:
-            sure = within_risk(torch.special.entr(law).sum(dim=-1), risk)       # (B, L)
+            nats = torch.special.entr(law).sum(dim=-1) * hidden                 # (B, L)
+            sure = within_risk(nats, risk)                                      # (B, L)
             law = law.where(sure[:, :, None], 1)
             t = (1 - sure.float().mean(dim=1)).clamp(min=1 / L)
         before, canvas = canvas, draw(law, noise(L)).where(free, canvas)
         settled[canvas != before] = step
         passes += free.any(dim=1, keepdim=True)                                 # (B, 1)
         free = free & ((canvas != before) | ~sure).any(dim=1, keepdim=True)
+        if not free.any():
+            break
     # What settles last waits for the last pass of its text.
     settled = settled.where(settled < settled.amax(dim=1, keepdim=True), passes - 1)
     for step in range(passes.max()):

@@ -14,9 +14,9 @@ by one of the V words, all alike, so what was the word x is now v with the chanc
 
     q(v|x)  =  (1 − t) [v = x]  +  t/V
 
-The network is not told t. It learns the law of a token given all *other* tokens of the noisy text;
-2605.22765 calls it leave-one-out. What the token itself tells depends on t alone, and is put in by
-whoever knows t: `cost` here, and `step_law` of the sampler.
+The network is not told t. It learns the law of a token given all *other* tokens of the noisy text,
+in arXiv 2605.22765 "leave-one-out". What the token itself tells depends on t alone, and is put in
+by whoever knows t: `cost` here, and `step_law` of the sampler.
 """
 import math
 from dataclasses import dataclass
@@ -44,7 +44,8 @@ def noisy_batch(config, x, noisy, t):
 
 
 def bound_batch(config, x, generator):
-    """x (B, T), each row at a time of its own."""
+    """x (B, T), each row at a time of its own. Times below 1e-4 are left out, and with them what
+    words cost to which the network gives less than 1e-4 / V."""
     t = spread(len(x), generator).clamp(1e-4, 1 - 1e-4)                         # (B,)
     replaced = torch.rand(x.shape, generator=generator) < t[:, None]            # (B, T)
     other = torch.randint(config.vocab_size, x.shape, generator=generator)      # (B, T)
@@ -57,18 +58,21 @@ def cost(p, x, z, t):
         −log p(text)  ≤  ∫ dt Σ_i E cost         over t from 0 to 1, and over the noise at t
 
     p (n, V), x, z and t (n, 1). From t to t + dt noise replaces a token with the chance dt/(1 − t).
-    So, by Bayes' rule, a film of the noise that is played backwards shows a token z of a text that
-    has x there become another word v at the rate
+    Now let a film of the noise be played backwards, of a text that has the word x at a place. If
+    the token z stands there, it becomes another word v, by Bayes' rule, at the rate
 
         r(v) / (V (1 − t))      with    r(v) = q(v|x) / q(z|x)
 
-    The model knows p alone, so its rates have the mean of q over p in place of q. Of two sets of
-    rates, r and r', the first makes a path likelier than the second does, in nats a unit of time,
-    by Σ r' − r + r log(r/r') on average: r' − r for the time in which nothing happens, and
-    log(r/r') for each jump. The integral of that is how much likelier a path becomes by knowing the
-    text. Both begin with the same noise; and as p(text) is a sum over paths, minus its log is at
-    most that (Jensen's inequality). t is uniform and has no other weight: another pace of the noise
-    is another clock, and changes nothing. Where p is the right law, the bound is exact."""
+    The model knows p alone, so it has r'(v), with the mean of q over p in place of q. A path that r
+    makes is likelier by r than by r', and the log of how much grows in each unit of time by
+
+        Σ r'(v) − r(v) + r(v) log(r(v)/r'(v))  over v,  divided by V (1 − t)
+
+    on average: r' − r while nothing happens, and log(r/r') at each jump. The integral of that is
+    what it is worth to know the text. Both begin with the same noise, and as p(text) is a sum over
+    paths, minus its log is at most that (Jensen's inequality). t is uniform and has no other
+    weight: another pace of the noise is another clock, and changes nothing. Where p is the right
+    law at each time, the bound is exact."""
     V = p.size(1)
 
     def ratios(p):
@@ -105,4 +109,5 @@ class Transformer(model.Transformer):
 
 
 Config.modes = {"mdlm": MODES["mdlm"]._replace(
-    bound_batch=bound_batch, training_batch=bound_batch, network=Transformer, reported={})}
+    bound_batch=bound_batch, training_batch=bound_batch, network=Transformer, reported={},
+    drawn="times")}
