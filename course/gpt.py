@@ -1,7 +1,7 @@
 """
 A GPT that works, in a hundred lines. Four edits turn it into masked diffusion: see tasks.md.
 
-    python gpt.py       trains it on the toy for about a minute, and prints what it writes
+    python gpt.py       trains it on the toy in less than a minute, and prints what it writes
 
 It reads V words, numbered 0 … V-1, and BOS, which has the number V and begins every text.
 Shapes: B rows of a batch, T places of a text, C = width, H = heads, D = C / H.

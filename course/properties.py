@@ -360,7 +360,7 @@ def masked_batches(student, rng):
         [x] = some_texts(rng, 1, T)
         batch = batch_of(student, "mask_batch", "mdlm", x.expand_as(masked), masked)
         for M, row in zip(every, batch):
-            yield hiding(x, M), x, M, row
+            yield f"in a batch of all masks, {hiding(x, M)}", x, M, row
 
 
 @check("bound", 3, "the network reads BOS and what is not hidden, each at its place")
@@ -407,7 +407,8 @@ def ordered_batches(student):
         for order in orders_of(T, S):
             rows = torch.tensor([order]).expand(len(x), S)
             for text, row in zip(x, batch_of(student, "order_batch", "aogpt", x, rows)):
-                yield f"x = {told(text)} in the order {order}", order, text, row
+                says = f"in a batch of all texts, x = {told(text)} in the order {order}"
+                yield says, order, text, row
 
 
 @check("chain", 3, "slot j holds the token that comes before it in the order, and slot 0 BOS")
@@ -609,8 +610,8 @@ def drawn_from(laws, N, rng):
 
 
 def drafts(student, rng):
-    """Yields laws q and p (m, V) of drafts and of one token a pass, what `confirm` makes of N
-    drafts, tokens (N, m+1), and how many of these are final (N,)."""
+    """Yields what to say of a row, laws q and p (m, V) of drafts and of one token a pass, what
+    `confirm` makes of N drafts, tokens (N, m+1), and how many of these are final (N,)."""
     N = 10_000
     every_q = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.6, 0.3, 0.1]])
     every_p = torch.tensor([[0.4, 0.2, 0.4], [0.2, 0.5, 0.3], [0.1, 0.2, 0.7]])
@@ -620,6 +621,8 @@ def drafts(student, rng):
         # Every other row has laws of its own, and does not count. The weights need not sum to 1.
         other = torch.arange(N)[:, None, None] % 2 == 1                         # (N, 1, 1)
         weights = [torch.where(other, law.flip(1), law) for law in (p * 0.9, q * 0.8)]
+        given = [told(weight[0]) for weight in weights]
+        says = f"rows of the weights p = {given[0]} and q = {given[1]}, among others: "
         found = student("samplers.drafts.confirm", *weights, draft, uniform(rng, N, m))
         tokens, count = listed(found, 2, "the tensors that confirm returns")
         count = shaped(count, N, 1, what="confirm: count", below=m + 2)
@@ -627,25 +630,25 @@ def drafts(student, rng):
         later = drawn_from(p, N, rng)                                           # (N, m)
         tokens = shaped(tokens, N, m + 1, what="confirm: tokens")
         tokens = tokens.where(torch.arange(m + 1) < count, F.pad(later, (1, 0)))
-        yield q, p, shaped(tokens, N, m + 1, what="confirm: tokens", below=V)[::2], count[::2, 0]
+        tokens = shaped(tokens, N, m + 1, what="confirm: tokens", below=V)
+        yield says, q, p, tokens[::2], count[::2, 0]
 
 
 @check("drafts", 4, "the tokens follow the law of one token a pass")
 def keeps_the_law(student, rng):
-    for q, p, tokens, count in drafts(student, rng):
+    for says, q, p, tokens, count in drafts(student, rng):
         law = q[0]
         for next_law in p:
             law = torch.kron(law, next_law)
-        follows(numbers(tokens), law, lambda cell: (
-            f"q = {told(q)} and p = {told(p)}: {told(texts(len(p) + 1)[cell])} comes"))
+        follows(numbers(tokens), law,
+                lambda cell: f"{says}{told(texts(len(p) + 1)[cell])} comes")
     if count.double().mean() < 2.5:     # of 2.96
         raise Wrong("hardly any draft but the first is kept")
 
 
 @check("drafts", 2, "drafts are kept as often as the law allows")
 def keeps_its_drafts(student, rng):
-    for q, p, _, count in drafts(student, rng):
+    for says, q, p, _, count in drafts(student, rng):
         kept = F.pad(torch.minimum(q[1:], p[:-1]).sum(dim=1), (1, 0), value=1.0).cumprod(dim=0)
         chance = kept - F.pad(kept[1:], (0, 1))         # that these are the last ones kept (m,)
-        follows(count - 2, chance, lambda cell: (
-            f"q = {told(q)} and p = {told(p)}: {cell + 1} drafts are kept"))
+        follows(count - 2, chance, lambda cell: f"{says}{cell + 1} drafts are kept")
