@@ -243,7 +243,7 @@ def rows_of(stories, tokens, appeared, config, tokenizer, o: SampleOptions):
             "tokens": ids[:kept],
             "pieces": token_texts(tokenizer, ids[:kept], config.mask_id),
             "appeared": steps[:kept],
-            "passes": len(set(passes)),
+            "passes": max(passes) + 1,
             "written": len(passes),
         }
 

@@ -7,7 +7,8 @@ Several runs in one table, JSON and figure; and how likely each of them finds a 
 The first compares validation losses at equal steps and at equal seconds. Those are the quick
 estimates of training; "best" is the final one, from many draws, where training came to its end.
 With --text the whole text is scored, also where it is longer than the window: see extras/score.py.
-ar's score is exact. That of mdlm and aogpt is an upper bound, an average over masks or orders. With
+ar's score is exact. That of mdlm and aogpt is an upper bound, an average over masks or orders; that
+of --variant=uniform too, which reads some word for each [MASK], and whose val_nll is lower. With
 --sampler, --order, --steps, --temperature or --top_p it is what the text costs when it is written
 in that way, and the table says whether that is exact or a bound, and how many passes it took:
 
@@ -109,7 +110,8 @@ def score_files(folder: str, o: CompareOptions, flags: dict) -> dict:
     per_token = nats / tokens
     disowned = {}
     if o.hindsight:
-        count = math.nan if model.config.row.causal else sum(misfits(model, ids) for ids in encoded)
+        sees_all = not model.config.row.causal and model.config.row.orders == "any"
+        count = sum(misfits(model, ids) for ids in encoded) if sees_all else math.nan
         disowned = {"disowned": count / tokens}
     return {
         "texts": len(texts),

@@ -25,7 +25,7 @@ def sampler(config, o, flags: dict):
 
 @torch.no_grad()
 def write(model, tokens, times, decide, noise, steps: int = 0):
-    """Yields tokens (B, L) after each step. times (B, L) are uniform in [0, 1).
+    """Yields tokens (B, L) after each pass. times (B, L) are uniform in [0, 1).
 
     In blocks those of block b are uniform in [b, b+1)."""
     # The times are in float64, which not every device has, so all this is where they are.
@@ -36,10 +36,13 @@ def write(model, tokens, times, decide, noise, steps: int = 0):
     share = (times - first) / (last + 1 - first)        # of the way from the first block's begin
     # The block is added so that no step has tokens of two blocks.
     reveal_step = ((share * steps).floor() + block).where(free, -1).long()      # (B, L)
-    reveal_step = reveal_step.to(tokens.device)
-    for step in range(int(reveal_step.max()) + 1):
-        row, place = (reveal_step == step).nonzero(as_tuple=True)               # (n,) each
-        if len(row):
-            logits = read_masked(model, tokens, row, place)                     # (n, V)
-            tokens = tokens.index_put((row, place), decide(logits, row, place))
+    # Now the steps of each text are counted without those that reveal nothing of it.
+    ascending, place = reveal_step.sort(dim=1)                                  # (B, L)
+    given = torch.full_like(ascending[:, :1], -1)                               # (B, 1)
+    count = (ascending.diff(dim=1, prepend=given) > 0).cumsum(dim=1) - 1        # (B, L)
+    passes = count.scatter(1, place, count).to(tokens.device)                   # (B, L)
+    for step in range(int(passes.max()) + 1):
+        row, place = (passes == step).nonzero(as_tuple=True)                    # (n,) each
+        logits = read_masked(model, tokens, row, place)                         # (n, V)
+        tokens = tokens.index_put((row, place), decide(logits, row, place))
         yield tokens
