@@ -211,8 +211,8 @@ group_uniform() {
         for rate in 0.75 1.5 3 6; do
             for seed in 1 5; do noise toy $kind $rate $seed; done
         done
-        for rate in 2 4 8 16; do noise sudoku $kind $rate 1; done
-        for rate in 1 2 4; do noise shakespeare $kind $rate 1; done
+        for rate in 1 2 4 8 16; do noise sudoku $kind $rate 1; done
+        for rate in 0.5 1 2; do noise shakespeare $kind $rate 1; done
     done
     for seed in 2 3 4; do
         noise toy masked 3 $seed
@@ -221,8 +221,8 @@ group_uniform() {
     made sampling uniform-rates python -m experiments.uniform --num_samples=0 \
         $(for run in out/uniform/*; do echo $(basename $run)=$run; done)
     noises toy toy-masked-3-{2,3,4} toy-uniform-1.5-{2,3,4}
-    noises sudoku sudoku-{masked,uniform}-8-1
-    noises shakespeare shakespeare-{masked,uniform}-2-1
+    noises sudoku sudoku-masked-8-1 sudoku-uniform-2-1
+    noises shakespeare shakespeare-masked-0.5-1 shakespeare-uniform-1-1
     noise toy uniform-long 1.5 1 --max_steps=4800
     noises long toy-uniform-long-1.5-1
     recipe masked_ce-4 5000 1 $(in_bell 4)
