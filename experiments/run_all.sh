@@ -219,7 +219,7 @@ group_uniform() {
         noise toy uniform 1.5 $seed
     done
     made sampling uniform-rates python -m experiments.uniform --num_samples=0 \
-        $(for run in out/uniform/*; do echo $(basename $run)=$run; done)
+        $(for run in out/uniform/toy-*; do echo $(basename $run)=$run; done)
     noises toy toy-masked-3-{2,3,4} toy-uniform-1.5-{2,3,4}
     noises sudoku sudoku-masked-8-1 sudoku-uniform-2-1
     noises shakespeare shakespeare-masked-0.5-1 shakespeare-uniform-1-1

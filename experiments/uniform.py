@@ -4,11 +4,11 @@ Is noise that can be taken back better than [MASK], and is it the noise or the n
     python -m experiments.uniform NAME=FOLDER … --json=FILE
     python -m experiments.uniform law=law             the perfect network, which knows the toy's law
 
-Each NAME=FOLDER is a run of mdlm, plain or with --variant=uniform. Of each there is its bound, and
-what a text costs by so many passes, 3 to 48. Both are nats per token, above the law where there is
-one. In a world there is also the share of right texts among those that it writes, and on the toy
-their distance from the law. With law=law it is the law of the toy that writes, by either noise. It
-is told how much noise there is, which trained networks are not.
+Each NAME=FOLDER is a run of mdlm, plain or with --variant=uniform, and all are of the same data. Of
+each there is its bound, and what a text costs by so many passes, 3 to 48. Both are nats per token,
+above the law where there is one. In a world there is also the share of right texts among those that
+it writes, and on the toy their distance from the law. With law=law it is the law of the toy that
+writes, by either noise. It is told how much noise there is, which trained networks are not.
 
 On the toy there is also what becomes of a story in two of whose words noise has put other ones. By
 uniform noise it is taken for what it is, a text at a small t, and played back from there. Masked
