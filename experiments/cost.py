@@ -140,7 +140,7 @@ def costs_of(folder: str, few: bool, o: CostOptions):
 # ---- All rows, and the figure --------------------------------------------------------------------
 
 PANELS = {"toy-1": "toy", "sudoku-1": "Sudoku", "sudoku-given-1": "12 given cells",
-          "shakespeare-1": "Tiny Shakespeare", "nelbo-1": "stories"}
+          "shakespeare-1": "Tiny Shakespeare", "long-1": "stories"}
 # How the names of ways begin.
 LINES = {"random": "random places", "surest": "the surest of a pass", "risk": "adaptive"}
 

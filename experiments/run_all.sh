@@ -22,7 +22,7 @@ list() {
     cat <<END
 group        train  measure  what it answers
 cost           110       60  What does a text cost in each way of writing it?
-uniform         60       15  What does noise buy that can be taken back?
+uniform         70       30  What does noise buy that can be taken back?
 sudoku         115       60  Where does masked diffusion win, and is it by the order of writing?
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
 board            8        1  How near to the law does a budget bring masked diffusion?
