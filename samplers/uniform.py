@@ -9,7 +9,8 @@ every pass reads and predicts all tokens. Plugs in as
     python sample.py --out_dir=out/toy-uniform --sampler=uniform --risk=1
 
 What is given stays, but the network is not told that it can trust it. A token appears in the pass
-that changes it for the last time. The one that changes last appears in the last pass of its text.
+that changes it for the last time, so what is taken back is not seen. The one that changes last
+appears in the last pass of its text.
 """
 from dataclasses import dataclass
 from functools import partial
@@ -54,9 +55,9 @@ def step_law(p, tokens, t, s: float):
 def write(model, tokens, times, decide, noise, o, risk: float = 0):
     """Yields tokens (B, L) after each pass, with [MASK] where a later pass writes another word.
 
-    DiffusionGemma's rule takes each pass for the last step back, keeps what is sure, as adaptive.py
-    has it, and makes noise of all else. A text is done when a pass was sure of all of it, and has
-    changed nothing."""
+    By DiffusionGemma's rule a pass draws all words, keeps those that are sure, as in adaptive.py,
+    and makes noise of the rest. A text is done when a pass was sure of all of it, and has changed
+    nothing."""
     (B, L), steps = tokens.shape, o.steps or tokens.size(1)
     hidden = free = tokens == model.config.mask_id                              # (B, L)
     law = torch.ones(B, L, model.config.vocab_size, device=tokens.device)       # of any word
