@@ -21,7 +21,7 @@ data=results/data figures=results/figures again=
 list() {
     cat <<END
 group        train  measure  what it answers
-cost           110       60  What does a text cost in each way of writing it?
+cost            90       60  What does a text cost in each way of writing it?
 uniform         70       30  What does noise buy that can be taken back?
 sudoku         115       60  Where does masked diffusion win, and is it by the order of writing?
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
@@ -157,7 +157,6 @@ group_cost() {
             run toy-$mode-$seed --preset=toy --mode=$mode --seed=$seed
             written $mode-$seed $mode-$seed
             run sudoku-$mode-$seed --preset=sudoku --mode=$mode --seed=$seed
-            run plays-$mode-$seed --preset=shakespeare --mode=$mode --seed=$seed
         done
         price toy-$seed $few mdlm=out/toy-mdlm-$seed
         few=--few=true
@@ -165,6 +164,11 @@ group_cost() {
         price sudoku-$seed mdlm=out/sudoku-mdlm-$seed
         price sudoku-given-$seed mdlm=out/sudoku-mdlm-$seed --givens=12
         price others-sudoku-$seed ar=out/sudoku-ar-$seed aogpt=out/sudoku-aogpt-$seed
+    done
+    for seed in 1 2; do
+        for mode in ar mdlm aogpt; do
+            run plays-$mode-$seed --preset=shakespeare --mode=$mode --seed=$seed
+        done
         price shakespeare-$seed mdlm=out/plays-mdlm-$seed ar=out/plays-ar-$seed \
             aogpt=out/plays-aogpt-$seed
         recipe masked_ce-4 1250 $seed $(in_bell 4)
@@ -176,14 +180,10 @@ group_cost() {
     short mdlm 1
     price nelbo-1 --data=unseen --windows=12 \
         mdlm=out/learning/masked_ce-4-1 nelbo=out/stories/mdlm-1
-    few=
-    for seed in 1 2 3; do
-        recipe masked_ce-4 5000 $seed $(in_bell 4)
-        gpt 2500 $seed
-        price long-$seed $few --data=unseen --windows=12 \
-            mdlm=out/learning-long/masked_ce-4-$seed ar=out/steps/ar-2500-$seed
-        few=--few=true
-    done
+    recipe masked_ce-4 5000 1 $(in_bell 4)
+    gpt 2500 1
+    price long-1 --data=unseen --windows=12 \
+        mdlm=out/learning-long/masked_ce-4-1 ar=out/steps/ar-2500-1
     written random-24 mdlm-1 --steps=24
     written confidence-24 mdlm-1 --sampler=confidence --steps=24
     written drafts aogpt-1 --sampler=drafts --draft=48
@@ -266,10 +266,8 @@ group_sudoku() {
     for seed in 1 2 3; do
         made sudoku sudoku-moves-$seed python -m extras.solve moves=out/moves/moves-$seed
     done
-    for seed in 1 2 3; do
-        moves moves-16 $seed --max_steps=16000
-        made sudoku sudoku-moves-long-$seed python -m extras.solve moves=out/moves/moves-16-$seed
-    done
+    moves moves-16 1 --max_steps=16000
+    made sudoku sudoku-moves-long python -m extras.solve moves=out/moves/moves-16-1
     run moves/pairs-16-1 --mode=ar --preset=sudoku-pairs --max_steps=16000 --seed=1
     made sudoku sudoku-pairs-long python -m extras.solve pairs=out/moves/pairs-16-1
 }
