@@ -42,7 +42,7 @@ speed            0        1  How fast is training? Only on a GPU.
 
 All minutes are rough, and of one core. Those of measuring and of few are from logs; the others are
 reckoned from the steps, about 0.14 s each on stories and 0.08 s on the toy, and from a minute a run
-to start and evaluate. Groups share runs, so all of them take some 23 hours, and not the sum. The
+to start and evaluate. Groups share runs, so all of them take some 24 hours, and not the sum. The
 download is not counted.
 
 Some numbers of the pages are of groups that are gone. Clone the repository at commit 8d87118 to
