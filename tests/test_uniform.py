@@ -62,10 +62,12 @@ def bound(model, points=100):
     return nats
 
 
-def written(model, steps, risk=0):
-    """10,000 texts after each pass."""
-    blank, numbers = torch.full((10_000, T), model.config.mask_id), rng()
-    return list(write(model, blank, None, None, lambda n: torch.rand(10_000, n, generator=numbers),
+def written(model, steps, risk=0, given=()):
+    """10,000 texts after each pass, which begin with what is given."""
+    pattern = torch.tensor([*given, *[model.config.mask_id] * (T - len(given))])        # (T,)
+    numbers = rng()
+    return list(write(model, pattern.expand(10_000, T), None, None,
+                      lambda n: torch.rand(10_000, n, generator=numbers),
                       SampleOptions(steps=steps), risk))
 
 
@@ -109,6 +111,15 @@ def test_what_is_sure_is_kept_and_no_pass_follows_one_that_changes_nothing():
     assert torch.equal(second.unique(dim=0), TEXTS[19:20])
     waits = (first == 3).any(dim=1)                                             # (10,000,)
     assert waits.double().mean().item() == pytest.approx(26 / 27, abs=0.01)
+
+
+@torch.no_grad()
+def test_what_is_given_costs_no_risk():
+    """So the one word that is left is the surest, although all are as likely, and few texts are not
+    done before the last pass."""
+    passes = written(Exact(torch.full((27,), 1 / 27).double()), 9, risk=0.5, given=[0, 1])
+    assert (passes[-1][:, :2] == torch.tensor([0, 1])).all()
+    assert (passes[-2] == 3).any(dim=1).double().mean() < 0.01
 
 
 def test_misfits():
