@@ -228,7 +228,7 @@ group_uniform() {
     recipe masked_ce-4 5000 1 $(in_bell 4)
     local own=out/written/own.jsonl real=out/written/real.txt model=out/learning-long/masked_ce-4-1
     mkdir -p out/written
-    python sample.py --out_dir=$model --num_samples=40 --out=$own
+    [ -e $own ] || python sample.py --out_dir=$model --num_samples=40 --out=$own
     awk 'NR == 1, /<\|endoftext\|>/ && ++n == 40' data/stories-unseen.txt > $real
     for text in $own $real; do
         made sampling disowned-$(basename ${text%.*}) python -m extras.compare mdlm=$model \

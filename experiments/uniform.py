@@ -143,7 +143,8 @@ def cost_of_pass(model, x, t: float, s: float, rng):
     if the text is known, another if the model guesses it, and the cost is the KL between them."""
     N, T = x.shape
     if not is_uniform(model):
-        before, after = (math.ceil(round(time * T, 6)) for time in (t, s))    # as `plan`
+        # `plan` rounds up what it leaves hidden.
+        before, after = (math.ceil(round(time * T, 6)) for time in (t, s))
         masked = draw_masks(x, torch.full((N, 1), before), rng)
         batch = mask_batch(model.config, x, masked)
         return losses_in_parts(model, batch) * (before - after) / T

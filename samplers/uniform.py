@@ -62,7 +62,7 @@ def write(model, tokens, times, decide, noise, o, risk: float = 0):
     hidden = free = tokens == model.config.mask_id                              # (B, L)
     law = torch.ones(B, L, model.config.vocab_size, device=tokens.device)       # of any word
     canvas = draw(law, noise(L)).where(free, tokens)                            # (B, L)
-    settled = free.long() - 1       # (B, L) the pass that writes a token for the last time
+    settled = free.long() - 1       # (B, L) the pass that changes a token for the last time
     t, passes, sure = law[:, 0, 0], 0, torch.zeros_like(free)
     for step in range(steps):
         batch = noisy_batch(model.config, canvas, canvas, t)

@@ -44,8 +44,8 @@ def noisy_batch(config, x, noisy, t):
 
 
 def bound_batch(config, x, generator):
-    """x (B, T), each row at a time of its own. None is below 1e-4, so a word costs too little if the
-    network gives it less than about 1e-4 / V."""
+    """x (B, T), each row at a time of its own. None is below 1e-4, so a word costs too little if
+    the network gives it less than about 1e-4 / V."""
     t = spread(len(x), generator).clamp(1e-4, 1 - 1e-4)                         # (B,)
     replaced = torch.rand(x.shape, generator=generator) < t[:, None]            # (B, T)
     other = torch.randint(config.vocab_size, x.shape, generator=generator)      # (B, T)
