@@ -70,18 +70,20 @@ def surest_of_pass(count: int):
 
 
 def ways_of(config, tokens: int, few: bool) -> dict:
-    """{name: (sampler, flags of sample.py)} of the ways to write so many tokens."""
-    def plain(order: str, a_pass: int = 1):
+    """{name: (sampler, flags of sample.py)} of the ways to write so many tokens.
+
+    "random" is the order of training: in blocks block by block, and at random places inside."""
+    def plain(order: str = "", a_pass: int = 1):
         o = SampleOptions(order=order, steps=-(-tokens // a_pass))
         return plain_sampler(config, o), o
 
     def sure(risk: float):
         return adaptive.sampler(config, SampleOptions(), {"risk": risk}), SampleOptions()
 
-    ways = {"left to right": plain("left_to_right"), "random": plain("random"),
+    ways = {"left to right": plain("left_to_right"), "random": plain(),
             "surest first": sure(0)}
     several = SEVERAL[:1] if few else SEVERAL
-    ways |= {f"random, {a_pass} a pass": plain("random", a_pass) for a_pass in several}
+    ways |= {f"random, {a_pass} a pass": plain(a_pass=a_pass) for a_pass in several}
     if few:
         return ways
     ways |= {f"surest {a_pass} a pass": (surest_of_pass(a_pass), SampleOptions())

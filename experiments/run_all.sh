@@ -46,7 +46,7 @@ to start and evaluate. Groups share runs, so all of them take some 24 hours, and
 download is not counted.
 
 Some numbers of the pages are of groups that are gone. Clone the repository at commit 8d87118 to
-make dial and sampling again, at 04c8d2c uniform noise that is told the time or learns from other
+make sampling again, at 04c8d2c uniform noise that is told the time or learns from other
 weights, and at d012157 the others: openings, mapping, gradient, shakespeare (one difference at a
 time), speed (beside others' code), and what learning has there besides.
 END
@@ -164,8 +164,11 @@ group_cost() {
         price sudoku-$seed mdlm=out/sudoku-mdlm-$seed
         price sudoku-given-$seed mdlm=out/sudoku-mdlm-$seed --givens=12
         price others-sudoku-$seed ar=out/sudoku-ar-$seed aogpt=out/sudoku-aogpt-$seed
-    done
-    for seed in 1 2; do
+        for N in 8 16; do
+            run toy-blocks-$N-$seed --preset=toy --mode=mdlm --variant=blocks --block_length=$N \
+                --seed=$seed
+            price blocks-$N-$seed mdlm=out/toy-blocks-$N-$seed
+        done
         for mode in ar mdlm aogpt; do
             run plays-$mode-$seed --preset=shakespeare --mode=$mode --seed=$seed
         done
@@ -180,10 +183,12 @@ group_cost() {
     short mdlm 1
     price nelbo-1 --data=unseen --windows=12 \
         mdlm=out/learning/masked_ce-4-1 nelbo=out/stories/mdlm-1
-    recipe masked_ce-4 5000 1 $(in_bell 4)
-    gpt 2500 1
-    price long-1 --data=unseen --windows=12 \
-        mdlm=out/learning-long/masked_ce-4-1 ar=out/steps/ar-2500-1
+    for seed in 1 2 3; do
+        recipe masked_ce-4 5000 $seed $(in_bell 4)
+        gpt 2500 $seed
+        price long-$seed --data=unseen --windows=12 \
+            mdlm=out/learning-long/masked_ce-4-$seed ar=out/steps/ar-2500-$seed
+    done
     written random-24 mdlm-1 --steps=24
     written confidence-24 mdlm-1 --sampler=confidence --steps=24
     written drafts aogpt-1 --sampler=drafts --draft=48
