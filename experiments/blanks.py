@@ -20,8 +20,10 @@ from pathlib import Path
 import torch
 
 import model as plain
-from experiments.held_out import COLOURS, Output, error_of, nats_in_turn, of_neighbours, open_run
+from experiments.held_out import COLOURS, Output, error_of, of_neighbours, open_run
 from experiments.oracle import toy_oracle
+from extras.score import costs_of_writing
+from sample import SampleOptions, plain_sampler
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure, in_legend
 from support.runs import origin_of
@@ -54,7 +56,9 @@ def nats(model, x, start: int, length: int):
         order = torch.cat([place[~inside], again, place[inside]])               # (T or T+1,)
     order = order.expand(len(x), -1)
     if config.mode == "mdlm":
-        return nats_in_turn(model, x, order, known=x.size(1) - length)
+        o = SampleOptions(order="left_to_right")
+        found, _ = costs_of_writing(model, x, inside.expand_as(x), plain_sampler(config, o), o)
+        return found / length
     batch = plain.order_batch(config, x, order)
     batch = batch._replace(weight=inside[order] / length)
     return losses_in_parts(model, batch)

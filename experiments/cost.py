@@ -33,7 +33,7 @@ from tqdm import tqdm
 
 from experiments.held_out import open_run
 from experiments.oracle import toy_oracle
-from extras.score import cost_of_writing, written_together
+from extras.score import costs_of_writing
 from prepare_data import Windows
 from sample import SampleOptions, plain_sampler
 from samplers import adaptive
@@ -129,11 +129,7 @@ def costs_of(folder: str, few: bool, o: CostOptions):
         return
     ways = ways_of(config, count, few)
     for way, (sampler, options) in tqdm(ways.items(), folder, leave=False, disable=None):
-        found = []
-        for some in written_together(range(len(x)), x.size(1), model.head.weight.device):
-            part = slice(some.start, some.stop)
-            found.append(cost_of_writing(model, x[part], hidden[part], sampler, options, some))
-        nats, passes = map(torch.cat, zip(*found))
+        nats, passes = costs_of_writing(model, x, hidden, sampler, options)
         yield way, nats / count, law, passes.mean().item()
     if not o.givens:
         yield "bound", window_losses(model, x, seed=1, draws=16), law, None

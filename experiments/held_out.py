@@ -1,21 +1,12 @@
 """
-What do runs score on stories by which nothing was chosen, and in which order is a story easiest?
+What do runs score on stories by which nothing was chosen?
 
     python -m experiments.held_out --runs=out/ar-1,out/ar-2,out/mdlm-1 --json=F
-    python -m experiments.held_out --runs=out/aogpt-1 --windows=64 --orders=8 --json=F
 
 Its numbers are those of results/real.md and paper.md, and of stories in learning.md. Every run's
 own validation stories chose its best.pt. The validation stories of data/DATA are others. On those
 the best weights are scored, in nats per token: ar exactly, mdlm and aogpt by their bounds, aogpt
 also exactly from left to right.
-
-With --orders=K every run is scored exactly in orders of writing, one token a pass: from left to
-right, and in K random orders. The mean over random orders is the bound. What the model itself says
-is −log of the mean of p over all orders, which is lower. The mean of p over K of them lies between
-the two (Burda et al. 2016, arXiv 1509.00519), so the distance from the bound to that of K is a part
-of the bound's slack. aogpt reads a window in one pass for each order, while mdlm takes a pass for
-each of its tokens: for 60 windows of 256 tokens that is three minutes an order on a core. With
---left_to_right every run is scored exactly in this order alone.
 
 A window is the first block_size tokens from a story's start. Where a story is shorter, the next one
 follows, so windows beside each other share text. The file has the mean over each ten neighbours;
@@ -28,14 +19,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
-import model as plain
+from model import order_batch
 from prepare_data import open_windows
 from sample import open_model
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure, in_legend
-from support.runs import origin_of, random_numbers, read_run
+from support.runs import origin_of, read_run
 from train import losses_in_parts, window_losses
 
 NEIGHBOURS = 10     # windows whose mean is one number
@@ -64,59 +54,6 @@ class HeldOutOptions(Output):
     runs: str = flag("", "folders of the runs: A,B,…")
     windows: int = flag(400, "windows of them", low=2 * NEIGHBOURS)
     draws: int = flag(8, "masks or orders for each window's bound", low=1)
-    orders: int = flag(0, "exact, in so many random orders and left to right; 0: bounds", low=0)
-    left_to_right: bool = flag(False, "exact, from left to right alone")
-
-
-# ---- Orders --------------------------------------------------------------------------------------
-
-def nats(model, x, order):
-    """(N,) nats per token of the windows x (N, T), written in the order (N, T) one by one."""
-    config = model.config
-    if config.row.causal:
-        return losses_in_parts(model, plain.order_batch(config, x, order))
-    return nats_in_turn(model, x, order, known=0)
-
-
-def left_to_right(model, x):
-    """(N,) nats per token of the windows x (N, T), written in the order in which they are read."""
-    return nats(model, x, torch.arange(x.size(1)).expand_as(x))
-
-
-def nats_in_turn(model, x, order, known: int):
-    """(N,) as `nats` of an mdlm, where the first `known` tokens of the order are given."""
-    T = x.size(1)
-    rank = order.argsort(dim=1)             # when the turn of each position comes
-    total = torch.zeros(len(x), dtype=torch.float64)
-    for turn in tqdm(range(known, T), leave=False, disable=None):
-        batch = plain.mask_batch(model.config, x, rank >= turn)
-        slot = 1 + order[:, turn:turn + 1]                      # (N, 1), BOS has slot 0
-        weight = torch.zeros_like(batch.weight).scatter(1, slot, 1.0)           # (N, T+1)
-        total += losses_in_parts(model, batch._replace(weight=weight))
-    return total / (T - known)
-
-
-def of_the_mean(scores, T: int):
-    """(N,) nats per token of the mean over K orders of p, given those of each, scores (K, N)."""
-    log_p = -T * scores
-    log_mean = torch.logsumexp(log_p, dim=0) - math.log(len(scores))            # (N,)
-    return -log_mean / T
-
-
-def in_orders(model, x, K: int) -> dict:
-    """(N,) nats per token of the windows x (N, T) in each kind of order. ar has only one."""
-    generator = random_numbers(SEED)
-    found = {"left to right": left_to_right(model, x)}
-    if model.config.row.orders == "one":
-        return found
-    scores = []
-    for _ in range(K):
-        order = torch.rand(x.shape, generator=generator).argsort(dim=1)         # (N, T)
-        scores.append(nats(model, x, order))
-    scores = torch.stack(scores)                                                # (K, N)
-    found["random"] = scores.mean(dim=0)
-    found[f"mean of {K}"] = of_the_mean(scores, x.size(1))
-    return found
 
 
 # ---- A run ---------------------------------------------------------------------------------------
@@ -158,19 +95,11 @@ def measure(folder: str, o: HeldOutOptions) -> dict:
     """The scores of a run's best model, and by what it was chosen. Raises InputError."""
     run, model, windows = open_run(folder, o.data)
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
-    has_own_orders = type(model.config).__module__ in ("variants.blocks", "variants.infill")
-    if has_own_orders and (o.orders or o.left_to_right):
-        raise InputError("--orders and --left_to_right are for ar, and for mdlm and aogpt in "
-                         "random order")
-    if o.orders:
-        found = in_orders(model, x, o.orders)
-    elif o.left_to_right:
-        found = {"left to right": left_to_right(model, x)}
-    else:
-        draws = o.draws if model.config.row.drawn else 1
-        found = {"bound": window_losses(model, x, SEED, draws)}
-        if model.config.mode == "aogpt":
-            found["left to right"] = left_to_right(model, x)
+    draws = o.draws if model.config.row.drawn else 1
+    found = {"bound": window_losses(model, x, SEED, draws)}
+    if model.config.mode == "aogpt":
+        in_turn = torch.arange(x.size(1)).expand_as(x)
+        found["left to right"] = losses_in_parts(model, order_batch(model.config, x, in_turn))
     steps_of_an_epoch = run["train_windows"] / run["settings"]["batch_size"]
     curve = [(entry["step"] / steps_of_an_epoch, entry["val_nll"]) for entry in run["curve"]]
     return origin_of(folder) | {

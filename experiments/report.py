@@ -91,6 +91,12 @@ def beside(name: str, way: str, run="mdlm") -> str:
     return pm([cost(name, way, run, key).mean() for key in ("less", "less_error")], 3)
 
 
+def lead(name: str, run="ar") -> str:
+    """How much less a GPT costs than masked diffusion from left to right, ± the error over windows.
+    """
+    return pm([cost(name, "exact", run, key).mean() for key in ("less", "less_error")], factor=-1)
+
+
 def gained(way: str) -> str:
     """What equal weights and a = 4 gain over the bound's weights, ± its error over windows."""
     return pm([cost("nelbo", way, "nelbo", key)[0] for key in ("gain", "gain_error")], 3)
@@ -121,12 +127,7 @@ def lowest(points: np.ndarray) -> np.ndarray:
 def pm(pair, digits=2, factor=1) -> str:
     """A number and its error."""
     value, error = pair
-    return f"{factor * value:z.{digits}f} ± {factor * error:.{digits}f}"
-
-
-def over_stories(runs) -> str:
-    """The mean of scores (seeds, groups), ± its standard error over stories."""
-    return pm((np.mean(runs), error_of(np.mean(runs, axis=0))))
+    return f"{factor * value:z.{digits}f} ± {abs(factor) * error:.{digits}f}"
 
 
 def diff(runs, others):
@@ -269,12 +270,6 @@ def nine(way: str, givens=0) -> dict:
     """A row of the 9 x 9 grids, with so many givens or none."""
     found = DATA["sudoku_9"]["solved" if givens else "grids"]
     return next(row for row in found if row["way"] == way and row.get("givens", 0) == givens)
-
-
-def dialled(file, name: str, key: str):
-    """A column of dial.py, where the name is "N network", for each seed."""
-    N, _, network = name.partition(" ")
-    return rows(file["rows"], key, N=int(N), network=network)
 
 
 def blank(file, run: str, length) -> tuple:

@@ -28,10 +28,8 @@ sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and
 board            8        1  How near to the law does a budget bring masked diffusion?
 pictures        15        1  The moving pictures of README.
 few            285       15  Does masked diffusion win when stories are few?
-few-exact       13        4  Is that so exactly from left to right, without help?
 real           190       10  Which learns real text best, and how much more training does it take?
 rates           65        5  Is that so with other learning rates?
-orders          45       50  In which order is a story easiest?
 blanks          50       45  What is gained by seeing both sides of a blank?
 diversity       35       10  Which stories are most like real ones?
 overfits        20        1  After how many epochs does a GPT overfit?
@@ -354,13 +352,11 @@ group_few() {
     done
     made real few python -m experiments.held_out --plot=$figures/few.png \
         --runs="$(folders out/few/*)"
-}
-
-group_few-exact() {
-    few masked_ce plain 2500 1
-    few ar plain 250 1
-    made real few-exact python -m experiments.held_out --left_to_right=true --windows=60 \
-        --runs="$(folders out/few/masked_ce-plain-2500-1 out/few/ar-plain-250-1)"
+    for seed in 1 2 3; do
+        price few-$seed --data=unseen --windows=24 --few=true \
+            mdlm=out/few/masked_ce-dropout-5000-$seed ar=out/few/ar-both-1250-$seed \
+            mdlm-plain=out/few/masked_ce-plain-2500-$seed ar-plain=out/few/ar-plain-250-$seed
+    done
 }
 
 # In 5,000 steps a GPT overfits, so it has 2,500.
@@ -389,13 +385,6 @@ group_rates() {
     done
     made learning rates-1250 python -m experiments.held_out --draws=2 \
         --runs="$(folders out/rates-1250/*)"
-}
-
-group_orders() {
-    for name in mdlm masked_ce aogpt; do long $name 1; done
-    gpt 2500 1
-    made real orders python -m experiments.held_out --orders=4 --windows=60 \
-        --runs="$(folders out/long/{mdlm,masked_ce,aogpt}-1 out/steps/ar-2500-1)"
 }
 
 # Is a GPT that fills in the middle enough?
@@ -440,8 +429,6 @@ group_learning() {
         out/learning-long/masked_ce-8-1)"
     made learning learning-adamw python -m experiments.held_out --draws=4 \
         --runs="$(folders out/learning/masked_ce-4-adamw-{1,2,3})"
-    made learning learning-exact python -m experiments.held_out --left_to_right=true --windows=60 \
-        --runs=out/learning-long/masked_ce-4-1
     made learning gpt python -m experiments.held_out --runs="$(folders out/gpt/*)"
     for seed in 1 2 3; do
         for preset in toy sudoku shakespeare; do

@@ -164,6 +164,16 @@ def written_together(windows, L: int, device):
         yield windows[first:first + rows]
 
 
+def costs_of_writing(model, x, hidden, sampler, o) -> tuple:
+    """What `cost_of_writing` finds of many windows x (N, T), a few at a time: (N,) each."""
+    found = []
+    for some in written_together(range(len(x)), x.size(1), model.head.weight.device):
+        part = slice(some.start, some.stop)
+        found.append(cost_of_writing(model, x[part], hidden[part], sampler, o, some))
+    nats, passes = zip(*found)
+    return torch.cat(nats), torch.cat(passes)
+
+
 def cost_of_writing(model, x, hidden, sampler, o, stories) -> tuple:
     """−log p (B,) of what is hidden (B, L) of the texts x (B, L), when the sampler writes it beside
     what is not, in nats, and its passes (B,). What it cannot write costs infinitely many nats.

@@ -15,14 +15,15 @@ def test_questions_are_answered():
     """A number that is wrong is mended, an empty cell is one that was not measured, and what no
     file has is an error."""
     wrong = """<!--mapping["bound"] : .3f-->9<!--end-->
-<!--table: rows(dial["rows"], col, N=int(row), network="mdlm") : .0%
-N || 1 a pass := one | 2 a pass := two | none
-1
-2 := second
+<!--table: rows(cost_law["rows"], col, way=row) : .0f
+way || passes | nats := nats : cost("toy", row) : .3f | none
+random
+risk 1 := second
 -->gone<!--end-->"""
     text = report.filled(wrong)
     assert text.startswith('<!--mapping["bound"] : .3f-->1.967<!--end-->')
-    for line in "| N | one | two | none |", "| 1 | 98% ± 0 |  |  |", "| second | 98% | 9% |  |":
+    for line in ("| way | passes | nats | none |", "| random | 48 | 0.002 ± 0.000 |  |",
+                 "| second | 14 | 0.032 |  |"):
         assert line in text
     with pytest.raises(InputError, match="no answer"):
         report.answer('mapping["gap"]')
