@@ -116,14 +116,18 @@ def draw_curves(runs: dict, path: str):
     """The loss on the stories that choose, against epochs, of the runs with seed 1.
 
     A run is out/GROUP/MODE-HELP-STEPS-SEED or out/GROUP/MODE-SEED. The mode is its colour, and help
-    the style of its line."""
+    the style of its line. Of the shorter ones of a kind only the end is drawn, as a point."""
+    kinds = {}
+    for folder, run in runs.items():
+        if folder.endswith("-1"):
+            mode, help, *_ = Path(folder).name.split("-")
+            kinds.setdefault((mode, HELPS.get(help, ("", ".-"))), []).append(run["curve"])
     with figure(path, (7, 4.5)) as axes:
-        for folder, run in runs.items():
-            if folder.endswith("-1"):
-                mode, help, *_ = Path(folder).name.split("-")
-                label, style = HELPS.get(help, ("", ".-"))
-                axes.plot(*zip(*run["curve"]), style, color=COLOURS.get(mode), ms=4, lw=1,
-                          label=in_legend(f"{mode}, {label}" if label else mode))
+        for (mode, (label, style)), curves in kinds.items():
+            look = dict(color=COLOURS.get(mode), ms=4, lw=1)
+            axes.plot(*zip(*max(curves, key=len)), style, **look,
+                      label=in_legend(f"{mode}, {label}" if label else mode))
+            axes.plot(*zip(*[curve[-1] for curve in curves]), style[0], **look)
         axes.set(xlabel="epochs", ylabel="validation loss, nats per token")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
