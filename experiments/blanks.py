@@ -27,8 +27,11 @@ from sample import SampleOptions, plain_sampler
 from support.flags import InputError, build, command, flag, parse_flags, provenance, write_json
 from support.pictures import figure, in_legend
 from support.runs import origin_of
+from tokenizer import Tokenizer
 from train import losses_in_parts
 from variants import infill
+from worlds import world_of
+from worlds.toy import TOY
 
 LENGTHS = (1, 2, 4, 8, 16, 32)      # tokens of a blank, as far as a window has room for them
 PLACES = 4                          # blanks of a window, evenly spaced, the ends left out
@@ -80,7 +83,7 @@ def mean_over(starts: list, score):
 def measure(folder: str, o: InfillOptions) -> dict:
     """What the file of --json has of a run. Raises InputError."""
     _, model, windows = open_run(folder, o.data, device="cpu")
-    toy = windows.meta["tokenizer"]["kind"] == "words"
+    toy = world_of(Tokenizer(**windows.meta["tokenizer"])) is TOY
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
     T = x.size(1) - toy         # the toy's last token is the end-of-text
     law = toy_oracle()    # which is given both sides

@@ -38,7 +38,7 @@ from prepare_data import Windows
 from sample import SampleOptions, plain_sampler
 from samplers import adaptive
 from support.flags import (
-    build, command, flag, parse_flags, print_table, provenance, write_json)
+    InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import figure
 from support.runs import origin_of, read_run
 from train import mean_and_error, window_losses
@@ -99,40 +99,46 @@ def one_each(way: str) -> str:
 
 
 def opened(folder: str, o: CostOptions) -> tuple:
-    """The model, and the windows to score. Raises InputError."""
+    """The model, the windows to score x (N, T), what is hidden of them (N, T), and the nats of the
+    law per hidden token (N,), which are 0 if it is not known. Raises InputError."""
     if folder == LAW:
         model = toy_oracle()
-        return model, Windows("toy", "val", model.config.block_size)
-    _, model, windows = open_run(folder, o.data, o.device)
-    return model, windows
-
-
-def costs_of(folder: str, few: bool, o: CostOptions):
-    """Yields each way of writing, nats per token of each window (N,), those of its law, if that is
-    known, and passes."""
-    model, windows = opened(folder, o)
-    config = model.config
+        windows = Windows("toy", "val", model.config.block_size)
+    else:
+        _, model, windows = open_run(folder, o.data, o.device)
+    if not model.config.row.whole:
+        raise InputError(f"{folder} has not learned whole texts, so none has a cost")
     x = torch.from_numpy(windows.spread(o.windows))                             # (N, T)
     hidden = torch.ones_like(x, dtype=torch.bool)
-    count = x.size(1) - o.givens
-    law = windows.law(o.windows)                # (N,) nats per token of whole texts, or None
+    law = windows.law(o.windows)            # (N,) of whole texts, or None
     law = torch.zeros(len(x)) if law is None else torch.from_numpy(law)
     if o.givens:
+        words = windows.meta["tokenizer"].get("words")
+        if words != SUDOKU.words() or model.config.row.orders != "any" or o.givens >= x.size(1):
+            raise InputError(f"--givens={o.givens} must be fewer cells than a Sudoku has, and is "
+                             f"for mdlm and aogpt of these; {folder} is another model")
         rng = random.Random(0)
         for row in hidden:
             row[rng.sample(range(x.size(1)), o.givens)] = False
         puzzles = (x + 1).masked_fill(hidden, 0).tolist()       # the token of a digit is one less
         solutions = [sum(1 for _ in SUDOKU.solutions(puzzle)) for puzzle in puzzles]
+        count = x.size(1) - o.givens
         law = torch.tensor(solutions).double().log() / count    # each is as likely as the others
+    return model, x, hidden, law
+
+
+def costs_of(model, x, hidden, few: bool):
+    """Yields each way of writing, nats per token of each window (N,), and passes."""
+    config, count = model.config, int(hidden[0].sum())
     if config.row.orders == "one":
-        yield "exact", window_losses(model, x, seed=1), law, None
+        yield "exact", window_losses(model, x, seed=1), None
         return
     ways = ways_of(config, count, few)
-    for way, (sampler, options) in tqdm(ways.items(), folder, leave=False, disable=None):
+    for way, (sampler, options) in tqdm(ways.items(), leave=False, disable=None):
         nats, passes = costs_of_writing(model, x, hidden, sampler, options)
-        yield way, nats / count, law, passes.mean().item()
-    if not o.givens:
-        yield "bound", window_losses(model, x, seed=1, draws=16), law, None
+        yield way, nats / count, passes.mean().item()
+    if hidden.all():
+        yield "bound", window_losses(model, x, seed=1, draws=16), None
 
 
 # ---- All rows, and the figure --------------------------------------------------------------------
@@ -170,17 +176,24 @@ def main():
     table = [["run, way", *SHOWN.values()]]
     rows = []
     first, newest = {}, {}                  # {way: nats of each window}, of the first run and now
-    for number, (name, folder) in enumerate(flags["named"].items()):
-        for way, nats, law, passes in costs_of(folder, o.few or number > 0, o):
+    windows = None
+    for name, folder in flags["named"].items():
+        model, x, hidden, law = opened(folder, o)
+        few = o.few or windows is not None
+        windows = x if windows is None else windows
+        if not torch.equal(x, windows):
+            raise InputError(f"{folder} has other windows than the first run; costs of these "
+                             "cannot be compared")
+        for way, nats, passes in costs_of(model, x, hidden, few):
             nats = newest[way] = nats - law
             row = {"run": name, "way": way, "passes": passes, "law": law.mean().item()}
             row["nats"], row["error"] = mean_and_error(nats)
             row["gain"], row["gain_error"] = mean_and_error(first.setdefault(way, nats) - nats)
             for key, other in ("less", "left to right"), ("saved", one_each(way)):
-                difference = nats - newest.get(other, nats)
-                row[key], row[f"{key}_error"] = mean_and_error(difference)
+                if other in newest:
+                    row[key], row[f"{key}_error"] = mean_and_error(nats - newest[other])
             rows.append(row)
-            cells = ["–" if row[key] is None else f"{row[key]:.4f}" for key in SHOWN]
+            cells = ["–" if row.get(key) is None else f"{row[key]:.4f}" for key in SHOWN]
             table.append([f"{name}, {way}", *cells])
     print_table(table)
     if o.json:

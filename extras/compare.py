@@ -102,7 +102,8 @@ def score_files(folder: str, o: CompareOptions, flags: dict) -> dict:
         make_sampler, _ = sampler_of(model.config, way, flags)
         sampler = make_sampler(model.config, way)
         check_flags(way, model.config)
-        exact = writes_in_one_way(model, max(encoded, key=len), sampler, way)
+        longest = max(encoded, key=len)[:model.config.block_size]
+        exact = writes_in_one_way(model, longest, sampler, way)
         scores = score_writing(model, encoded, sampler, way, 1 if exact else o.draws, o.stride)
     else:
         scores = score_texts(model, encoded, o.draws, o.stride)
@@ -122,7 +123,7 @@ def score_files(folder: str, o: CompareOptions, flags: dict) -> dict:
         "bits per byte": nats / len("".join(texts).encode()) / math.log(2),
         "perplexity": torch.tensor(per_token).exp().item(),     # infinite if a run has diverged
         "passes": passes / len(texts),
-        "of zero chance": int(sum(score.nats == math.inf for score in scores)),
+        "of zero chance": sum(s.nats == math.inf for s in scores) if exact else math.nan,
         **disowned}
 
 

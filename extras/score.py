@@ -6,13 +6,14 @@ masks or orders. The other lets a sampler write, but in place of drawing it reve
 and adds up its −log p (DUEL, arXiv 2603.01367). If the places that the sampler writes next follow
 from what is known, it can write a text in one way only, and the sum is exact. If they are drawn at
 random, whatever the text is, the sum is an upper bound on average, as that of model.py's
-`order_batch` is. Costs: of the quick way a row of a batch for each window and draw, of the other as
-many passes as the sampler takes. Plugs in as
+`order_batch` is. Costs: of the quick way a row of a batch for each window of ar, and eight for each
+window and draw of the others; of the other way as many passes as the sampler takes. Plugs in as
 
     python -m extras.compare ar=out/toy-ar mdlm=out/toy-mdlm --text=mine.txt
     python -m extras.compare mdlm=out/toy-mdlm --text=mine.txt --sampler=adaptive --risk=0.1
 
-The sampler is the very function that sample.py calls, so what is scored is what runs. One that
+The sampler is the very function that sample.py calls, so what is scored is what runs, where it
+writes a text of so many tokens; of a longer one, each window with as many passes. One that
 looks at the tokens it drew before it keeps them has no such score, and is refused. drafts is one,
 but its texts cost what those of one token a pass cost.
 """
@@ -178,8 +179,9 @@ def cost_of_writing(model, x, hidden, sampler, o, stories) -> tuple:
     """−log p (B,) of what is hidden (B, L) of the texts x (B, L), when the sampler writes it beside
     what is not, in nats, and its passes (B,). What it cannot write costs infinitely many nats.
 
-    In each row as much is hidden. The stories' numbers are for what is drawn of the order. Raises
-    InputError for a sampler that looks at what it drew."""
+    In each row as much is hidden, and in blocks the same places. The stories' numbers are for what
+    is drawn of the order. Raises InputError for a sampler that looks at what it drew, or does not
+    write all."""
     config, device = model.config, model.head.weight.device
     x = x.to(device)
     tokens = x.masked_fill(hidden.to(device), config.mask_id)                   # (B, L)
@@ -189,6 +191,8 @@ def cost_of_writing(model, x, hidden, sampler, o, stories) -> tuple:
     decided = tokens != config.mask_id                                          # (B, L)
 
     def reveal(logits, row, place):
+        if decided[row, place].any():
+            refuse(0)       # it decides on a place twice
         token = x[row, place]                                                   # (…)
         p = probabilities(logits, o)                                            # (…, V)
         chance = p.gather(-1, token[..., None])[..., 0] / p.sum(dim=-1)         # (…)
@@ -204,7 +208,9 @@ def cost_of_writing(model, x, hidden, sampler, o, stories) -> tuple:
     written = sampler(model, tokens, times, reveal, refuse)
     for after in tqdm(written, total=int(hidden[0].sum()), unit="pass", leave=False, disable=None):
         passes += (after != tokens).any(dim=1).cpu()
-        tokens = after
+        tokens = after.clone()      # of one's own may change what it has yielded
         if (tokens != x.where(decided, config.mask_id)).any():
             refuse(0)       # it decided on a token, and has not kept it
+    if not decided.all():
+        raise InputError("this sampler ends before all is written, so no text has a cost under it")
     return nats, passes

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from extras.compare import CompareOptions, score_files
-from extras.score import score_texts, score_writing
+from extras.score import cost_of_writing, score_texts, score_writing
+from model import read_masked
 from sample import SampleOptions, open_model, plain_sampler
 from support.flags import InputError
 from test_sample import WRITERS, make
@@ -51,6 +52,37 @@ def test_the_bound_is_the_mean_of_exact_scores_over_orders(kind):
     error = math.sqrt(bound.variance + exact.variance)
     assert bound.nats != other.nats and error < 0.32
     assert abs(bound.nats - exact.nats) < 4 * error
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("fault", ["in place", "twice", "ends early", "takes back"])
+def test_a_sampler_of_ones_own(fault):
+    """It may change its tokens in place. Where it does not decide on each place once, it is refused
+    in a line."""
+    model = small("mdlm", block_size=4)
+    x = torch.tensor([TEXT[:4]])                                                # (1, T)
+
+    def sampler(model, tokens, times, decide, noise):
+        tokens = tokens.clone()
+        for place in range(3 if fault == "ends early" else 4):
+            row = torch.tensor([0])
+            here = torch.tensor([place])
+            logits = read_masked(model, tokens, row, here)                      # (1, V)
+            tokens[row, here] = decide(logits, row, here)
+            if fault == "twice":
+                tokens[row, here] = decide(logits, row, here)
+            if fault == "takes back" and place == 2:
+                tokens[0, 0] = model.config.mask_id
+            yield tokens
+
+    args = model, x, x >= 0, sampler, SampleOptions(), [0]
+    if fault == "in place":
+        nats, passes = cost_of_writing(*args)
+        assert nats.item() == pytest.approx(in_order(model, TEXT[:4], "0,1,2,3").nats)
+        assert passes.item() == 4
+    else:
+        with pytest.raises(InputError, match="^this sampler .+$"):
+            cost_of_writing(*args)
 
 
 # ---- The command ---------------------------------------------------------------------------------
