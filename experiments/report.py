@@ -78,11 +78,19 @@ def seconds(name: str) -> str:
     return format(DATA[f"cost_{name}_1"]["runs"]["mdlm"]["seconds"], ".0f")
 
 
-def saved(name: str, way: str, run="mdlm") -> str:
-    """What a way of several tokens a pass costs above one a pass, and its passes."""
-    one_each = cost(name, "random" if way.startswith("random") else "surest first", run)
+def priced(name: str, way: str, run="mdlm") -> np.ndarray:
+    """The same, but on text above the GPT of the same seed; of the GPT it is the cost itself."""
     nats = cost(name, way, run)
-    more = nats - one_each[:len(nats)]
+    if run == "ar" or name not in ("shakespeare", "stories", "long"):
+        return nats
+    return nats - cost(name, "exact", "ar")[:len(nats)]
+
+
+def saved(name: str, way: str, run="mdlm") -> str:
+    """What a way costs above the cheapest one with one token a pass, and its passes."""
+    nats = cost(name, way, run)
+    one_each = [cost(name, other, run) for other in ("left to right", "random", "surest first")]
+    more = [nats[i] - min(costs[i] for costs in one_each) for i in range(len(nats))]
     return f"{shown(more, '.3f')} in {cost(name, way, run, 'passes').mean():.0f}"
 
 
@@ -148,7 +156,7 @@ def above(runs, others) -> str:
     return pm((gap.mean(), math.hypot(error_of(gap.mean(axis=0)), error_of(gap.mean(axis=1)))))
 
 
-def times(runs, steps: int) -> str:
+def times(runs, steps: int) -> list:
     """How many times fewer steps a GPT needs for the loss of each of these runs, seed by seed.
 
     The losses of GPTs lie on straight lines over the logarithm of their steps. Where real and gpt
@@ -164,7 +172,7 @@ def times(runs, steps: int) -> str:
         counts = sorted(losses)
         known = [losses[count] for count in counts]
         factors.append(steps / math.exp(np.interp(-loss, known, np.log(counts), left=math.nan)))
-    return seeds(factors, digits=1)
+    return factors
 
 
 def rate(name: str) -> float:
@@ -221,7 +229,7 @@ def by_passes(networks: str, passes: str) -> str:
     """What a text costs by so many passes, and which share of those written is right."""
     costs = [found["costs"][passes][0] for found in noised(networks)]
     right = by_noise(networks, "right", steps=int(passes))
-    return ", ".join(filter(None, [shown(costs, ".3f"), shown(right, ".0%")]))
+    return ", ".join(filter(None, [shown(costs, ".2f"), shown(right, ".0%")]))
 
 
 def at_rate(run: str) -> float:

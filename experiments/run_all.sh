@@ -187,7 +187,6 @@ group_cost() {
         price long-$seed --data=unseen --windows=12 \
             mdlm=out/learning-long/masked_ce-4-$seed ar=out/steps/ar-2500-$seed
     done
-    written random-24 mdlm-1 --steps=24
     written confidence-24 mdlm-1 --sampler=confidence --steps=24
     written drafts aogpt-1 --sampler=drafts --draft=48
     python -c 'import sys; from experiments.cost import draw_costs; draw_costs(*sys.argv[1:])' \
