@@ -21,13 +21,13 @@ data=results/data figures=results/figures again=
 list() {
     cat <<END
 group        train  measure  what it answers
-cost            90       60  What does a text cost in each way of writing it?
+cost           240      150  What does a text cost in each way of writing it?
 uniform         70       30  What does noise buy that can be taken back?
 sudoku         115       60  Where does masked diffusion win, and is it by the order of writing?
 sudoku-nine     80       15  How many 9 x 9 Sudokus are solved after an hour and a quarter?
 board            8        1  How near to the law does a budget bring masked diffusion?
 pictures        15        1  The moving pictures of README.
-few            285       15  Does masked diffusion win when stories are few?
+few            285       60  Does masked diffusion win when stories are few?
 real           190       10  Which learns real text best, and how much more training does it take?
 rates           65        5  Is that so with other learning rates?
 blanks          50       45  What is gained by seeing both sides of a blank?
@@ -43,10 +43,10 @@ reckoned from the steps, about 0.14 s each on stories and 0.08 s on the toy, and
 to start and evaluate. Groups share runs, so all of them take some 24 hours, and not the sum. The
 download is not counted.
 
-Some numbers of the pages are of groups that are gone. Clone the repository at commit 8d87118 to
-make sampling again, at 04c8d2c uniform noise that is told the time or learns from other
-weights, and at d012157 the others: openings, mapping, gradient, shakespeare (one difference at a
-time), speed (beside others' code), and what learning has there besides.
+Some numbers of the pages are of groups that are gone. Clone the repository at commit 04c8d2c to
+make uniform noise again that is told the time or learns from other weights, and at d012157 the
+others: openings, mapping, gradient, shakespeare (one difference at a time), speed (beside others'
+code), and what learning has there besides.
 END
 }
 
@@ -153,9 +153,9 @@ group_cost() {
     for seed in 1 2 3; do
         for mode in ar mdlm aogpt; do
             run toy-$mode-$seed --preset=toy --mode=$mode --seed=$seed
-            written $mode-$seed $mode-$seed
             run sudoku-$mode-$seed --preset=sudoku --mode=$mode --seed=$seed
         done
+        written mdlm-$seed mdlm-$seed
         price toy-$seed $few mdlm=out/toy-mdlm-$seed
         few=--few=true
         price others-toy-$seed ar=out/toy-ar-$seed aogpt=out/toy-aogpt-$seed
