@@ -176,12 +176,12 @@ def main():
     table = [["run, way", *SHOWN.values()]]
     rows = []
     first, newest = {}, {}                  # {way: nats of each window}, of the first run and now
-    windows = None
+    scored = None                           # (N, T) the windows of the first run
     for name, folder in flags["named"].items():
         model, x, hidden, law = opened(folder, o)
-        few = o.few or windows is not None
-        windows = x if windows is None else windows
-        if not torch.equal(x, windows):
+        few = o.few or scored is not None
+        scored = x if scored is None else scored
+        if not torch.equal(x, scored):
             raise InputError(f"{folder} has other windows than the first run; costs of these "
                              "cannot be compared")
         for way, nats, passes in costs_of(model, x, hidden, few):
