@@ -144,9 +144,9 @@ def costs_of(model, x, hidden, few: bool):
 # ---- All rows, and the figure --------------------------------------------------------------------
 
 PANELS = {"toy-1": "toy", "sudoku-1": "Sudoku", "sudoku-given-1": "12 given cells",
-          "shakespeare-1": "Tiny Shakespeare", "long-1": "stories"}
+          "shakespeare-1": "Tiny Shakespeare", "long-1": "stories, 5,000 steps"}
 # How the names of ways begin.
-LINES = {"random": "random places", "surest": "the surest of a pass", "risk": "adaptive"}
+LINES = {"random": "random places", "surest": "the k surest", "risk": "adaptive"}
 
 
 def draw_costs(measured: str, path: str):
