@@ -351,7 +351,7 @@ group_few() {
     done
     made real few python -m experiments.held_out --plot=$figures/few.png \
         --runs="$(folders out/few/*)"
-    for seed in 1 2 3; do
+    for seed in 1 2; do
         price few-$seed --data=unseen --windows=24 --few=true \
             mdlm=out/few/masked_ce-dropout-5000-$seed ar=out/few/ar-both-1250-$seed \
             mdlm-plain=out/few/masked_ce-plain-2500-$seed ar-plain=out/few/ar-plain-250-$seed
