@@ -7,9 +7,8 @@ Each NAME=FOLDER is a run. Windows of its validation split, or of that of --data
 extras/score.py: by the first run in many ways of writing, which only differ in the way, and by the
 others, or with --few by all, in a few of them. A row has nats per token, above the true law where
 there is one, and passes. ± is the standard error over windows, most of which all rows share. So
-beside it stand two differences with their own ±: to "left to right" of the same run, or for a GPT
-of the run before it, and to the same way of writing at one token a pass, which is what saved passes
-cost. The file also has how much less than the first run it costs in the same way.
+beside it stands the difference to "left to right" of the same run, or for a GPT of the run before
+it, with its own ±. The file also has how much less than the first run it costs in the same way.
 
 With --givens=N the windows are Sudokus, and cost what is not given. With law=law the law of the toy
 is scored in the place of a network: what it has above the law is what the way of writing loses by
@@ -41,7 +40,9 @@ from support.flags import (
     InputError, build, command, flag, parse_flags, print_table, provenance, write_json)
 from support.pictures import figure
 from support.runs import origin_of, read_run
+from tokenizer import Tokenizer
 from train import mean_and_error, window_losses
+from worlds import world_of
 from worlds.sudoku import SUDOKU
 
 RISKS = 0.1, 1, 3, 10
@@ -91,13 +92,6 @@ def ways_of(config, tokens: int, few: bool) -> dict:
     return ways | {f"risk {risk:g}": sure(risk) for risk in RISKS}
 
 
-def one_each(way: str) -> str:
-    """The same way to choose places, with one token a pass."""
-    if way.startswith("random"):
-        return "random"
-    return "surest first" if way.startswith(("surest", "risk")) else way
-
-
 def opened(folder: str, o: CostOptions) -> tuple:
     """The model, the windows to score x (N, T), what is hidden of them (N, T), and the nats of the
     law per hidden token (N,), which are 0 if it is not known. Raises InputError."""
@@ -113,8 +107,8 @@ def opened(folder: str, o: CostOptions) -> tuple:
     law = windows.law(o.windows)            # (N,) of whole texts, or None
     law = torch.zeros(len(x)) if law is None else torch.from_numpy(law)
     if o.givens:
-        words = windows.meta["tokenizer"].get("words")
-        if words != SUDOKU.words() or model.config.row.orders != "any" or o.givens >= x.size(1):
+        world = world_of(Tokenizer(**windows.meta["tokenizer"]))
+        if world is not SUDOKU or model.config.row.orders != "any" or o.givens >= x.size(1):
             raise InputError(f"--givens={o.givens} must be fewer cells than a Sudoku has, and is "
                              f"for mdlm and aogpt of these; {folder} is another model")
         rng = random.Random(0)
@@ -167,7 +161,7 @@ def draw_costs(measured: str, path: str):
 
 
 SHOWN = {"nats": "nats", "error": "±", "less": "less left to right", "less_error": "±",
-         "saved": "less one a pass", "saved_error": "±", "passes": "passes"}
+         "passes": "passes"}
 
 
 def main():
@@ -189,9 +183,8 @@ def main():
             row = {"run": name, "way": way, "passes": passes, "law": law.mean().item()}
             row["nats"], row["error"] = mean_and_error(nats)
             row["gain"], row["gain_error"] = mean_and_error(first.setdefault(way, nats) - nats)
-            for key, other in ("less", "left to right"), ("saved", one_each(way)):
-                if other in newest:
-                    row[key], row[f"{key}_error"] = mean_and_error(nats - newest[other])
+            if "left to right" in newest:
+                row["less"], row["less_error"] = mean_and_error(nats - newest["left to right"])
             rows.append(row)
             cells = ["–" if row.get(key) is None else f"{row[key]:.4f}" for key in SHOWN]
             table.append([f"{name}, {way}", *cells])

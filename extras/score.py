@@ -208,7 +208,7 @@ def cost_of_writing(model, x, hidden, sampler, o, stories) -> tuple:
     written = sampler(model, tokens, times, reveal, refuse)
     for after in tqdm(written, total=int(hidden[0].sum()), unit="pass", leave=False, disable=None):
         passes += (after != tokens).any(dim=1).cpu()
-        tokens = after.clone()      # of one's own may change what it has yielded
+        tokens = after.clone()      # because a sampler may change what it has yielded
         if (tokens != x.where(decided, config.mask_id)).any():
             refuse(0)       # it decided on a token, and has not kept it
     if not decided.all():
