@@ -109,8 +109,8 @@ def opened(folder: str, o: CostOptions) -> tuple:
     if o.givens:
         world = world_of(Tokenizer(**windows.meta["tokenizer"]))
         if world is not SUDOKU or model.config.row.orders != "any" or o.givens >= x.size(1):
-            raise InputError(f"--givens={o.givens} must be fewer cells than a Sudoku has, and is "
-                             f"for mdlm and aogpt of these; {folder} is another model")
+            raise InputError(f"{folder}: --givens={o.givens} is for mdlm and aogpt of Sudokus, and "
+                             "for fewer cells than these have")
         rng = random.Random(0)
         for row in hidden:
             row[rng.sample(range(x.size(1)), o.givens)] = False
